@@ -1,7 +1,7 @@
-//! Ringfence: tools that coding agents can be trusted with.
+//! Ringfence: an MCP server whose tools coding agents can be trusted with.
 //!
-//! One MCP server, one road for every call: transport, session, registry, prepare, gate, tool, render, audit.
-//! Start reading at `docs/life-of-a-call.md`.
+//! Every tool call takes the same path: transport, session, registry, prepare, gate, tool, render,
+//! audit. Start reading at `docs/life-of-a-call.md`.
 
 pub mod approval;
 pub mod audit;

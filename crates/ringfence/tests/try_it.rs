@@ -41,7 +41,7 @@ fn it_ends_in_a_denied_command_and_its_audit_line() {
         "on MCP 2025-11-25",
         "shell.exec",
         "etag b3:",
-        "Hello from the fence.",
+        "Hello from the sandbox.",
         "permission_denied (outside_workspace)",
         "rm -rf \"$1\"",
         "The build is done.",

@@ -1,4 +1,4 @@
-//! The words of a call: what was prepared, and what came out of it.
+//! A call before and after it runs: the prepared call, and the output of its tool.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::ids::TraceId;
 use crate::redact::known;
 
-/// What will run, frozen. Nothing after this point reads the request again, so what a human approves is what
-/// happens.
+/// A call that is ready to run, frozen. Nothing after this point reads the request again, so a
+/// human approves exactly what will run.
 #[derive(Debug)]
 pub struct Prepared {
     pub trace_id: TraceId,
@@ -16,32 +16,32 @@ pub struct Prepared {
     pub description: String,
     /// Hash of the tool's definition: trust given to one definition never covers another.
     pub definition: String,
-    /// What of a tool's reach this call uses, where calls of one tool may do more or less.
+    /// The part of the tool's reach that this call uses, for tools whose calls differ in reach.
     pub extent: Option<String>,
     pub generation: u64,
     pub arguments: Map<String, Value>,
     pub arguments_hash: String,
-    /// The arguments as they may be shown, without secrets.
+    /// Arguments with secrets redacted, safe to show.
     pub shown_arguments: Value,
-    /// What would be run, in our words.
+    /// The command that would run, as the tool describes it.
     pub shown_command: Option<String>,
-    /// The arguments that `shown_command` shows whole.
+    /// Names of the arguments that `shown_command` already shows in full.
     pub command_covers: &'static [&'static str],
     pub cwd: String,
-    /// The environment as it may be shown: of a sensitive variable only that it is set.
+    /// Environment, safe to show: for a sensitive variable only the fact that it is set.
     pub shown_env: Vec<String>,
     pub profile: &'static str,
     pub effects: Vec<&'static str>,
     pub limit: Duration,
-    /// Why a human has to be asked, when one has.
+    /// Why a human has to approve the call; `None` if no approval is needed.
     pub asks: Option<String>,
 }
 
-/// How a call ended, in one word.
+/// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     Completed,
-    /// It goes on after the call.
+    /// The run continues after the call.
     Running,
     Failed,
     TimedOut,
@@ -50,6 +50,7 @@ pub enum Status {
 }
 
 impl Status {
+    /// Returns the name used on the wire and in the audit log.
     pub fn name(self) -> &'static str {
         match self {
             Status::Completed => "completed",
@@ -71,24 +72,25 @@ pub enum Block {
         data: String,
         mime: String,
     },
-    /// Anything else MCP knows, already in its wire form.
+    /// Any other MCP content, already in its wire form.
     Wire(Value),
 }
 
-/// What a tool gives back.
+/// Output of a tool call.
 #[derive(Debug, Default)]
 pub struct Output {
     pub content: Vec<Block>,
-    /// Everything the model needs, since Codex shows it this alone when it is there. None beside an image.
+    /// Everything the model needs: Codex shows the model only this if it is present. `None` next to
+    /// an image.
     pub structured: Option<Map<String, Value>>,
     pub is_error: bool,
     /// `_meta` of the result.
     pub meta: Map<String, Value>,
-    /// For the audit record.
+    /// Facts for the audit record.
     pub facts: Facts,
 }
 
-/// What the audit record says about how it went.
+/// Facts about a call's outcome for the audit record.
 #[derive(Debug, Default, Clone)]
 pub struct Facts {
     pub status: Option<Status>,
@@ -96,18 +98,19 @@ pub struct Facts {
     pub signal: Option<i32>,
     pub stdout_bytes: Option<u64>,
     pub stderr_bytes: Option<u64>,
-    /// What a run was refused.
+    /// Accesses that the run was denied.
     pub denials: Vec<Value>,
-    /// The programs that it ran and no rule names: how many, and a digest of all their names and arguments.
+    /// The programs that ran without a rule naming them: their number, and a digest of all names
+    /// and arguments.
     pub execs: Option<Value>,
-    /// That the report about a run is not whole, and how.
+    /// How the report about a run is incomplete, if it is.
     pub report: Option<&'static str>,
-    /// What git on the host would execute otherwise than before.
+    /// Things that git on the host would now execute differently than before the run.
     pub git_changed: Vec<String>,
 }
 
 impl Output {
-    /// A result whose text block and structured content say the same.
+    /// Creates an output whose text block and structured content say the same.
     pub fn of(text: impl Into<String>, structured: Value) -> Self {
         let structured = match structured {
             Value::Object(map) => map,
@@ -120,11 +123,12 @@ impl Output {
         }
     }
 
+    /// Creates an output with a text block and no structured content.
     pub fn text(text: impl Into<String>) -> Self {
         Output { content: vec![Block::Text(text.into())], ..Output::default() }
     }
 
-    /// Without the values of secrets, whoever put them in.
+    /// Removes the values of known secrets, whichever tool put them in.
     #[must_use]
     pub fn redacted(mut self) -> Self {
         for block in &mut self.content {
@@ -140,13 +144,14 @@ impl Output {
         self
     }
 
+    /// Adds a member to the result's `_meta`.
     pub fn with_meta(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.meta.insert(key.to_owned(), value.into());
         self
     }
 }
 
-/// SHA-256 of a JSON value in canonical form (sorted keys), as `sha256:<hex>`.
+/// Returns the SHA-256 of a JSON value in canonical form (sorted keys), as `sha256:<hex>`.
 pub fn digest(value: &Value) -> String {
     fn canonical(value: &Value, out: &mut String) {
         match value {

@@ -1,9 +1,9 @@
-//! The line from a running call back to the client that made it: progress, log lines, questions.
+//! Handle from a running call back to its client: progress, log lines, questions.
 //!
-//! A run does not speak to the transport itself. It sends events; whoever is attached to the run (the request
-//! handler of the moment) carries them out. So a run outlives one request where the protocol wants that
-//! (2026-07-28 asks by ending the request and taking up the answer in the next one), and a client that reads
-//! nothing slows the run down instead of filling our memory.
+//! A run never talks to the transport. It sends events, and the request handler that is currently
+//! attached to the run delivers them. A run can therefore outlive a request where the protocol
+//! needs that (2026-07-28 asks a question by ending the request and takes the answer from the next
+//! one), and a client that reads nothing slows the run down instead of filling our memory.
 
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -11,26 +11,26 @@ use tokio::sync::{mpsc, oneshot};
 use super::error::{Error, Kind, Result};
 use crate::redact::known;
 
-/// What the client said it can do, as far as a run may care.
+/// Client capabilities that matter to a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Abilities {
     pub elicitation: bool,
     pub sampling: bool,
     pub roots: bool,
-    /// It can be given a task instead of a result (2026-07-28, the tasks extension).
+    /// Accepts a task instead of a result (2026-07-28, the tasks extension).
     pub tasks: bool,
-    /// It gave a progress token.
+    /// Sent a progress token with the request.
     pub progress: bool,
-    /// It asked for log messages (2025: `logging/setLevel`, 2026: `_meta` log level).
+    /// Requested log messages (2025: `logging/setLevel`, 2026: `_meta` log level).
     pub logging: bool,
-    /// It answers by itself, so neither its yes nor its no is a human's word.
+    /// Answers questions automatically, so neither its yes nor its no comes from a human.
     pub answers_unseen: bool,
-    /// It shows an empty form as a menu: allow, allow for this session, deny. Codex does; other clients show a bare
-    /// yes and no.
+    /// Shows an empty form as a menu: allow, allow for this session, deny. Codex does; other
+    /// clients show a bare yes and no.
     pub turns_empty_form_into_menu: bool,
 }
 
-/// What a call may need of its client.
+/// A capability that a call may require of its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ability {
     Elicitation,
@@ -49,7 +49,7 @@ impl Ability {
         }
     }
 
-    /// As a client would have declared it.
+    /// Returns the JSON with which a client would declare this capability.
     fn declaration(self) -> Value {
         match self {
             Ability::Elicitation => json!({"elicitation": {}}),
@@ -60,8 +60,9 @@ impl Ability {
     }
 }
 
+/// Message from a run to the request handler attached to it.
 pub enum Event {
-    /// One progress message; `done` resolves once the transport has taken it.
+    /// One progress message; `done` resolves once the transport has accepted it.
     Progress {
         message: String,
         progress: f64,
@@ -74,30 +75,31 @@ pub enum Event {
         data: Value,
         done: oneshot::Sender<()>,
     },
-    /// A notification in words of its own, for clients that were written for another server. It is told which request
-    /// it belongs to.
+    /// A server-specific notification, for clients written for another server. The request it
+    /// belongs to is added to it.
     Notify {
         method: &'static str,
         params: Map<String, Value>,
         done: oneshot::Sender<()>,
     },
-    /// Questions that belong into one round.
+    /// Questions to be asked in one round.
     Ask(Vec<Question>),
-    /// The run goes on in the background; resolves once it does.
+    /// The run is to continue in the background; resolves once it does.
     Detach(oneshot::Sender<()>),
 }
 
-/// One question to the client: an MCP request of the server's (`elicitation/create`, `sampling/createMessage`,
-/// `roots/list`) and where the answer goes.
+/// One question to the client: a server-to-client MCP request (`elicitation/create`,
+/// `sampling/createMessage`, `roots/list`) and the channel for its answer.
 pub struct Question {
-    /// The name the client answers by, where the tool has one for it. Only a question with a name of its own can
-    /// be answered before it is asked; an approval has none.
+    /// Name under which the client answers, if the tool gives one. Only a question with a name can
+    /// be answered before it is asked; an approval never has one.
     pub key: Option<&'static str>,
     pub method: &'static str,
     pub params: Value,
     pub reply: oneshot::Sender<Result<Value>>,
 }
 
+/// Handle with which a run reaches its client.
 #[derive(Clone)]
 pub struct Caller {
     events: mpsc::Sender<Event>,
@@ -105,23 +107,26 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Creates a handle, and the receiver for the request handler.
     pub fn new(abilities: Abilities) -> (Self, mpsc::Receiver<Event>) {
-        // One slot: an event is taken before the next is made.
+        // One slot: each event is received before the next one is created.
         let (events, inbox) = mpsc::channel(1);
         (Caller { events, abilities }, inbox)
     }
 
-    /// Nobody is on the line any more: the call is over.
+    /// Returns whether no request handler is attached any more, because the call is over.
     pub fn is_gone(&self) -> bool {
         self.events.is_closed()
     }
 
+    /// Returns the client's capabilities.
     pub fn abilities(&self) -> Abilities {
         self.abilities
     }
 
-    /// Shows the client how far the run is; returns when the transport has taken the message, which is the
-    /// back-pressure that a run's output pump waits on. Nothing happens for a client that did not ask.
+    /// Reports progress. Returns once the transport has accepted the message; this is the
+    /// back-pressure that a run's output pump waits on. Does nothing for a client that did not ask
+    /// for progress.
     pub async fn progress(&self, message: String, progress: f64, total: Option<f64>) {
         if !self.abilities.progress {
             return;
@@ -129,11 +134,12 @@ impl Caller {
         let (done, taken) = oneshot::channel();
         let message = known::redact(&message).into_owned();
         if self.events.send(Event::Progress { message, progress, total, done }).await.is_ok() {
-            // An error means that nobody is attached any more: there is nobody to wait for.
+            // The client may have disconnected; then there is nothing to wait for.
             let _ = taken.await;
         }
     }
 
+    /// Sends a log message. Does nothing for a client that did not ask for log messages.
     pub async fn log(&self, level: &'static str, logger: &str, mut data: Value) {
         if !self.abilities.logging {
             return;
@@ -150,7 +156,7 @@ impl Caller {
         }
     }
 
-    /// Tells the client something that only one which was written for it understands.
+    /// Sends a notification that only clients written for it understand.
     pub async fn notify(&self, method: &'static str, params: Map<String, Value>) {
         let (done, taken) = oneshot::channel();
         if self.events.send(Event::Notify { method, params, done }).await.is_ok() {
@@ -158,7 +164,7 @@ impl Caller {
         }
     }
 
-    /// Refuses what cannot be done without an ability that the client did not declare.
+    /// Fails if the client did not declare this capability.
     pub fn require(&self, ability: Ability) -> Result<()> {
         let declared = match ability {
             Ability::Elicitation => self.abilities.elicitation,
@@ -180,26 +186,26 @@ impl Caller {
         .with("requiredCapabilities", declaration))
     }
 
-    /// Goes on in the background: the client gets a task at once and looks after it by its id. Nothing happens
-    /// for a client that did not declare that it can.
+    /// Continues the run in the background: the client immediately gets a task and polls it by its
+    /// id. Does nothing for a client that did not declare support for tasks.
     pub async fn detach(&self) {
         if !self.abilities.tasks {
             return;
         }
         let (done, taken) = oneshot::channel();
         if self.events.send(Event::Detach(done)).await.is_ok() {
-            // An error means that nobody is attached any more: then it is in the background already.
+            // The client may have disconnected; then the run is in the background already.
             let _ = taken.await;
         }
     }
 
-    /// Asks the client several things in one round.
+    /// Asks the client several questions in one round.
     pub async fn ask_all(&self, questions: Vec<(&'static str, Value)>) -> Vec<Result<Value>> {
         self.put(questions.into_iter().map(|(method, params)| (None, method, params)).collect())
             .await
     }
 
-    /// The same under names of the tool's own: `(name, method, params)`.
+    /// Asks several questions under names chosen by the tool: `(name, method, params)`.
     pub async fn ask_all_named(
         &self,
         questions: Vec<(&'static str, &'static str, Value)>,
@@ -213,7 +219,8 @@ impl Caller {
         .await
     }
 
-    /// A client is never asked for what it did not declare, so a round is put whole or not at all.
+    /// Sends one round of questions. A client is never asked for something it did not declare, so a
+    /// round is sent as a whole or not at all.
     async fn put(
         &self,
         questions: Vec<(Option<&'static str>, &'static str, Value)>,
@@ -231,7 +238,7 @@ impl Caller {
                 (Question { key, method, params, reply }, answer)
             })
             .unzip();
-        let gone = || Error::new(Kind::Unavailable, "the client is gone");
+        let gone = || Error::new(Kind::Unavailable, "the client has disconnected");
         if self.events.send(Event::Ask(questions)).await.is_err() {
             return answers.iter().map(|_| Err(gone())).collect();
         }
@@ -242,6 +249,7 @@ impl Caller {
         results
     }
 
+    /// Asks the client one question.
     pub async fn ask(&self, method: &'static str, params: Value) -> Result<Value> {
         self.ask_all(vec![(method, params)])
             .await
@@ -249,6 +257,7 @@ impl Caller {
             .unwrap_or_else(|| Ok(Value::Object(Map::new())))
     }
 
+    /// Asks the client one question under a name chosen by the tool.
     pub async fn ask_named(
         &self,
         key: &'static str,

@@ -1,15 +1,15 @@
-//! Cancellation with its cause: many things can end a call, and the audit record must say which did.
+//! Cancellation with its cause: many things can end a call, and the audit record must say which.
 
 use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-/// Who or what ended a call early.
+/// Cause of an early end of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// The client sent `notifications/cancelled`.
     Client,
-    /// The connection the answer would have gone to was closed (2026-07-28, SSE).
+    /// The connection that was waiting for the answer was closed (2026-07-28, SSE).
     Disconnect,
     /// The session was deleted or expired.
     SessionEnd,
@@ -17,15 +17,16 @@ pub enum Cause {
     Eof,
     /// SIGTERM or SIGINT to the server.
     Shutdown,
-    /// The call's own time was up.
+    /// The call exceeded its own time limit.
     Deadline,
-    /// A question raised in mid-run was never answered.
+    /// A question asked during the run was never answered.
     Unanswered,
-    /// Somebody at the terminal or the console stopped it.
+    /// A human stopped it at the terminal or console.
     Operator,
 }
 
 impl Cause {
+    /// Returns the name used in the audit log.
     pub fn name(self) -> &'static str {
         match self {
             Cause::Client => "client",
@@ -40,7 +41,8 @@ impl Cause {
     }
 }
 
-/// A token that remembers the first cause. Children are cancelled with their parent and inherit its cause.
+/// Cancellation token that remembers its first cause. Cancelling a parent cancels its children,
+/// which inherit its cause.
 #[derive(Clone, Default)]
 pub struct Cancel {
     token: CancellationToken,
@@ -49,10 +51,12 @@ pub struct Cancel {
 }
 
 impl Cancel {
+    /// Creates a token without a parent.
     pub fn new() -> Self {
         Self::default()
     }
 
+    /// Creates a token that is cancelled together with this one.
     pub fn child(&self) -> Cancel {
         Cancel {
             token: self.token.child_token(),
@@ -61,12 +65,12 @@ impl Cancel {
         }
     }
 
-    /// What everything ends with: the server's own.
+    /// Returns the topmost ancestor: the server's own token, whose cancellation ends everything.
     pub fn root(&self) -> Cancel {
         self.parent.as_ref().map_or_else(|| self.clone(), |parent| parent.root())
     }
 
-    /// The first cause wins; later ones change nothing.
+    /// Cancels the token. The first cause wins; later ones change nothing.
     pub fn cancel(&self, cause: Cause) {
         if !self.token.is_cancelled() {
             let _ = self.cause.set(cause);
@@ -74,20 +78,24 @@ impl Cancel {
         self.token.cancel();
     }
 
+    /// Returns whether the token or an ancestor was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.token.is_cancelled()
     }
 
+    /// Returns the cause, if the token was cancelled.
     pub fn cause(&self) -> Option<Cause> {
         self.cause.get().copied().or_else(|| self.parent.as_ref().and_then(|parent| parent.cause()))
     }
 
+    /// Resolves with the cause once the token is cancelled.
     pub async fn cancelled(&self) -> Cause {
         self.token.cancelled().await;
-        // A token is only ever cancelled through `cancel`, which sets the cause first.
+        // A token is cancelled only through `cancel`, which sets the cause first.
         self.cause().unwrap_or(Cause::Shutdown)
     }
 
+    /// Returns the underlying token, for APIs that take one.
     pub fn token(&self) -> &CancellationToken {
         &self.token
     }

@@ -1,14 +1,15 @@
-//! What a client is told without having asked: that a list it may keep is no longer the current one.
+//! Announces to clients that a list they may have cached is out of date.
 
 use tokio::sync::broadcast;
 
+/// List that has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     Tools,
     Prompts,
 }
 
-/// Where changes are announced; every connection that wants to know listens.
+/// Channel on which changes are announced; every interested connection subscribes.
 #[derive(Clone)]
 pub struct Changes(broadcast::Sender<Change>);
 
@@ -19,11 +20,13 @@ impl Default for Changes {
 }
 
 impl Changes {
+    /// Announces a change to all subscribers.
     pub fn announce(&self, change: Change) {
-        // An error means that nobody listens, so nobody keeps an old list either.
+        // An error means that there are no subscribers, so no one holds an old list either.
         let _ = self.0.send(change);
     }
 
+    /// Subscribes to future changes.
     pub fn subscribe(&self) -> broadcast::Receiver<Change> {
         self.0.subscribe()
     }

@@ -1,4 +1,4 @@
-//! Time: timestamps for people and a deadline that stands still while a human decides.
+//! Time: timestamps for people, and a deadline that is paused while a human decides.
 
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,17 +6,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Now, as `2026-11-15T21:40:03.123456Z`.
+/// Returns the current time as `2026-11-15T21:40:03.123456Z`.
 pub fn now_utc() -> String {
     format_utc(SystemTime::now())
 }
 
+/// Returns the milliseconds since 1970.
 pub fn unix_millis() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
+/// Formats a time as `2026-11-15T21:40:03.123456Z`.
 pub fn format_utc(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = since.as_secs();
@@ -31,7 +33,8 @@ pub fn format_utc(time: SystemTime) -> String {
     )
 }
 
-/// The seconds from 1970 to the beginning of a day, written `2026-12-31`. None for a day that there is not.
+/// Returns the seconds from 1970 to the beginning of a day written as `2026-12-31`, or `None` for a
+/// day that does not exist.
 pub fn parse_day(text: &str) -> Option<u64> {
     let parts: Vec<u64> = text.split('-').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     let shape = text
@@ -40,7 +43,7 @@ pub fn parse_day(text: &str) -> Option<u64> {
         .all(|(at, byte)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() });
     let ([year, month, day], true, 10) = (&parts[..], shape, text.len()) else { return None };
     let (year, month, day) = (*year, *month, *day);
-    // Counted back from March, so that a leap day is the last of its year.
+    // Counts from March, so that a leap day is the last day of its year.
     let y = if month <= 2 { year.checked_sub(1)? } else { year };
     let days = (y / 400) * 146_097 + (y % 400) * 365 + (y % 400) / 4 - (y % 400) / 100
         + (153 * ((month + 9) % 12) + 2) / 5
@@ -49,7 +52,8 @@ pub fn parse_day(text: &str) -> Option<u64> {
     (civil_from_days(days) == (year, month, day)).then_some(days * 86_400)
 }
 
-/// Days since 1970-01-01 to a Gregorian date. Eras of 400 years keep it in integers.
+/// Converts days since 1970-01-01 to a Gregorian date. Eras of 400 years keep the arithmetic in
+/// integers.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
     let era = z / 146_097;
@@ -62,7 +66,8 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     (yoe + era * 400 + u64::from(month <= 2), month, day)
 }
 
-/// The time a call may still run. Waiting for a human does not count: whoever asks holds a [`Pause`].
+/// Time that a call may still run. Waiting for a human does not count: the code that asks holds a
+/// [`Pause`].
 pub struct Deadline {
     state: Mutex<DeadlineState>,
     changed: Notify,
@@ -70,12 +75,13 @@ pub struct Deadline {
 
 struct DeadlineState {
     left: Duration,
-    /// When the clock last started, unless it stands still.
+    /// When the clock last started; `None` while it is paused.
     running_since: Option<Instant>,
     pauses: usize,
 }
 
 impl Deadline {
+    /// Creates a deadline that expires after `limit` of unpaused time.
     pub fn after(limit: Duration) -> Self {
         Deadline {
             state: Mutex::new(DeadlineState {
@@ -87,7 +93,8 @@ impl Deadline {
         }
     }
 
-    /// Stops the clock until the returned guard is dropped. Pauses overlap: the clock runs when none is left.
+    /// Stops the clock until the returned guard is dropped. Pauses may overlap: the clock runs
+    /// again once all are dropped.
     pub fn pause(&self) -> Pause<'_> {
         let mut state = self.lock();
         state.pauses += 1;
@@ -124,6 +131,7 @@ impl Deadline {
     }
 }
 
+/// Guard that keeps a [`Deadline`] from running.
 pub struct Pause<'a>(&'a Deadline);
 
 impl Drop for Pause<'_> {
@@ -138,7 +146,7 @@ impl Drop for Pause<'_> {
     }
 }
 
-/// A span of time as people write it: `30s`, `10m`, `2h`, `7d`, `8w`.
+/// Parses a duration as people write it: `30s`, `10m`, `2h`, `7d`, `8w`.
 pub fn parse_span(text: &str) -> Option<Duration> {
     let (number, unit) =
         text.split_at(text.len() - text.chars().next_back().map_or(0, char::len_utf8));
@@ -153,7 +161,7 @@ pub fn parse_span(text: &str) -> Option<Duration> {
     number.parse::<u64>().ok()?.checked_mul(unit).map(Duration::from_secs)
 }
 
-/// A span of time for people, in whole seconds: `12 s`, `4 min 5 s`, `2 h 3 min`.
+/// Formats a duration for people, in whole seconds: `12 s`, `4 min 5 s`, `2 h 3 min`.
 pub fn format_span(span: Duration) -> String {
     let seconds = span.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {

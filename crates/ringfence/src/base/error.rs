@@ -1,8 +1,8 @@
-//! One error type, one table of kinds.
+//! One error type and one table of kinds.
 //!
-//! `message` and `hint` are for the caller and may be shown to a model; `source` is for the log alone, since
-//! it may name paths outside the workspace. There is no blanket `From<io::Error>`: whoever turns an OS error
-//! into ours has to say what it means for the caller.
+//! `message` and `hint` are for the caller and may be shown to a model. `source` is for the log
+//! only, since it may name paths outside the workspace. There is no blanket `From<io::Error>`: code
+//! that converts an OS error has to say what it means for the caller.
 
 use std::fmt;
 
@@ -12,9 +12,11 @@ use super::ids::TraceId;
 use super::visible;
 use crate::redact::known;
 
+/// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, as callers and operators are told. The table below maps each to the wire and to a shell.
+/// Kind of an error, for callers and operators. The table below maps each to the wire and to an
+/// exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     ParseError,
@@ -37,7 +39,7 @@ pub enum Kind {
     Internal,
 }
 
-/// One row per kind: its name on the wire, its JSON-RPC code, its HTTP status and its exit code.
+/// Row of the table: the kind's name on the wire, JSON-RPC code, HTTP status and exit code.
 pub struct Row {
     pub kind: Kind,
     pub name: &'static str,
@@ -48,12 +50,13 @@ pub struct Row {
 
 macro_rules! kinds {
     ($($kind:ident $name:literal $code:literal $http:literal $exit:literal;)*) => {
+        /// The table of all kinds.
         pub const KINDS: &[Row] = &[$(Row { kind: Kind::$kind, name: $name, code: $code, http: $http, exit: $exit },)*];
     };
 }
 
-// Own codes would have to stand outside -32768..-32000, and no client knows them; the standard ones say
-// enough on the wire, and `data.kind` says the rest.
+// Custom codes would have to be outside -32768..-32000, and no client knows them. The standard
+// codes are enough on the wire; `data.kind` carries the rest.
 kinds! {
     ParseError         "parse_error"         -32700 400 65;
     InvalidRequest     "invalid_request"     -32600 400 65;
@@ -76,16 +79,19 @@ kinds! {
 }
 
 impl Kind {
+    /// Returns this kind's row of the table.
     pub fn row(self) -> &'static Row {
-        // The table is total (a unit test walks it), so the first row is never a silent stand-in.
+        // The table is total (a unit test checks it), so the fallback is never used.
         KINDS.iter().find(|row| row.kind == self).unwrap_or(&KINDS[0])
     }
 
+    /// Returns the name used on the wire.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// The kind that a bare JSON-RPC code stands for, when the protocol engine made the error itself.
+    /// Returns the kind for a bare JSON-RPC code, for errors that the protocol engine itself
+    /// created.
     pub fn from_code(code: i64) -> Kind {
         match code {
             -32700 => Kind::ParseError,
@@ -99,7 +105,7 @@ impl Kind {
     }
 }
 
-/// Boxed inside, so that a `Result` on the hot path stays one pointer wide.
+/// Error of any operation. Boxed, so that a `Result` on the hot path stays one pointer wide.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -113,6 +119,7 @@ struct Inner {
 }
 
 impl Error {
+    /// Creates an error.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Error(Box::new(Inner {
             kind,
@@ -125,14 +132,17 @@ impl Error {
         }))
     }
 
+    /// Creates an error of kind [`Kind::Internal`].
     pub fn internal(message: impl Into<String>) -> Self {
         Error::new(Kind::Internal, message)
     }
 
+    /// Creates an error of kind [`Kind::InvalidArguments`].
     pub fn invalid_arguments(message: impl Into<String>) -> Self {
         Error::new(Kind::InvalidArguments, message)
     }
 
+    /// Creates an error of kind [`Kind::PermissionDenied`] with its reason.
     pub fn permission_denied(reason: &'static str, message: impl Into<String>) -> Self {
         Error::new(Kind::PermissionDenied, message).reason(reason)
     }
@@ -144,64 +154,73 @@ impl Error {
         self
     }
 
+    /// Sets the reason, which programs may match on.
     #[must_use]
     pub fn reason(mut self, reason: &'static str) -> Self {
         self.0.reason = Some(reason);
         self
     }
 
+    /// Sets the hint: what the caller can do next.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
 
-    /// The same hint, unless the place that failed had a better one.
+    /// Sets the hint unless the code that failed already set one.
     #[must_use]
     pub fn or_hint(mut self, hint: &str) -> Self {
         self.0.hint.get_or_insert_with(|| hint.to_owned());
         self
     }
 
-    /// Facts a program can act on, beside the words: `supported`, `nearest`, `partial` …
+    /// Adds a machine-readable fact next to the message: `supported`, `nearest`, `partial` …
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.data.insert(key.to_owned(), value.into());
         self
     }
 
+    /// Sets the underlying error, which is only logged.
     #[must_use]
     pub fn source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
     }
 
+    /// Returns the kind.
     pub fn kind(&self) -> Kind {
         self.0.kind
     }
 
+    /// Returns the reason, if one was set.
     pub fn reason_name(&self) -> Option<&'static str> {
         self.0.reason
     }
 
+    /// Returns the message without hint or source.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
+    /// Returns the hint, if one was set.
     pub fn hint_text(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }
 
-    /// One of the facts beside the words.
+    /// Returns one of the machine-readable facts.
     pub fn fact(&self, key: &str) -> Option<&Value> {
         self.0.data.get(key)
     }
 
+    /// Returns the JSON-RPC code.
     pub fn wire_code(&self) -> i64 {
         self.0.code.unwrap_or(self.0.kind.row().code)
     }
 
-    /// Without the values of secrets, whoever put them in.
+    /// Removes the values of known secrets from everything the caller sees, whichever code put them
+    /// in.
     #[must_use]
     pub fn redacted(mut self) -> Self {
         known::redact_text(&mut self.0.message);
@@ -210,7 +229,7 @@ impl Error {
         self
     }
 
-    /// For the log: the message and the chain beneath it.
+    /// Returns the message and the chain of sources, for the log.
     pub fn detail(&self) -> String {
         use std::fmt::Write;
         let mut text = self.0.message.clone();
@@ -223,7 +242,7 @@ impl Error {
         text
     }
 
-    /// The same in one line: a caller's text must not be able to forge a line of the log.
+    /// Returns the detail as one line: text from a caller must not be able to forge a log line.
     pub fn log_line(&self) -> String {
         self.detail()
             .chars()
@@ -233,7 +252,8 @@ impl Error {
             .collect()
     }
 
-    /// `{code, kind, reason?, message, hint, trace_id}` and the facts: the body every caller gets.
+    /// Builds the body that every caller gets: `{code, kind, reason?, message, hint, trace_id}` and
+    /// the facts.
     pub fn body(&self, trace_id: &TraceId) -> Value {
         let mut body = Map::new();
         body.insert("code".into(), json!(self.wire_code()));
@@ -255,7 +275,7 @@ impl Error {
 }
 
 impl Kind {
-    /// The next step when the place that failed had nothing better to say.
+    /// Returns the hint used when the code that failed did not set one.
     pub fn default_hint(self) -> &'static str {
         match self {
             Kind::ParseError => "Send one JSON-RPC 2.0 object per message.",
@@ -263,9 +283,9 @@ impl Kind {
                 "Check the envelope: jsonrpc \"2.0\", a method, and an id that is a string or a number."
             }
             Kind::MethodNotFound => {
-                "Ask `mcp.capabilities` or `server/discover` for what this server offers."
+                "Call `mcp.capabilities` or `server/discover` to see what this server offers."
             }
-            Kind::UnknownTool => "Ask `tools/list` for the tools there are.",
+            Kind::UnknownTool => "List the available tools with `tools/list`.",
             Kind::UnsupportedVersion => "Use one of the versions in `supported`.",
             Kind::Unauthenticated => {
                 "Send `Authorization: Bearer <token>` with a token made for this server."
@@ -276,13 +296,13 @@ impl Kind {
             }
             Kind::ApprovalDenied => "The call was not approved; do not repeat it unchanged.",
             Kind::ApprovalExpired => {
-                "Nobody answered in time; ask the user to be ready and call again."
+                "No one answered in time; ask the user to be ready, then call again."
             }
             Kind::NotFound => "Check the name.",
             Kind::Conflict => "Read the current state and try again.",
             Kind::TooLarge => "Ask for less at a time.",
             Kind::DeadlineExceeded => "Do less in one call.",
-            Kind::Cancelled => "The call was stopped before it ended.",
+            Kind::Cancelled => "The call was stopped before it finished.",
             Kind::Unavailable => "Try again later, or ask the operator.",
             Kind::ResourceExhausted => "Wait for running calls to end.",
             Kind::Internal => "Look up the trace_id with `ringfence audit --trace`.",

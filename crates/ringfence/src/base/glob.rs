@@ -1,21 +1,23 @@
-//! Patterns over whole paths: `*` and `?` inside a name, `**` over any number of names, `[a-z]` and `{one,two}`.
+//! Glob patterns over whole paths: `*` and `?` within a name, `**` for any number of names, `[a-z]`
+//! and `{one,two}`.
 
 use std::path::{Path, PathBuf};
 
-/// Alternatives of one pattern; more than this are nobody's pattern.
+/// Maximum number of alternatives in one pattern; no realistic pattern has more.
 const ALTERNATIVES: usize = 64;
 
+/// Absolute pattern over whole paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob {
     text: String,
-    /// What stands before the first sign: a plain path.
+    /// Longest prefix without wildcards: a plain path.
     base: PathBuf,
-    /// The rest, each as a list of names.
+    /// The rest, each alternative as a list of names.
     alternatives: Vec<Vec<String>>,
 }
 
 impl Glob {
-    /// An absolute pattern; `None` for one that cannot be understood.
+    /// Parses an absolute pattern; `None` if it is malformed.
     pub fn parse(text: &str) -> Option<Glob> {
         if !text.starts_with('/') || text.contains(['\0', '\\']) {
             return None;
@@ -43,21 +45,23 @@ impl Glob {
         })
     }
 
-    /// The path that everything it names lies in, or is.
+    /// Returns the path that contains (or is) everything the pattern can match.
     pub fn base(&self) -> &Path {
         &self.base
     }
 
-    /// The same pattern below the same place by another name.
+    /// Returns the same pattern below another base, which is another name of the same directory.
     pub fn with_base(&self, base: PathBuf) -> Glob {
         Glob { base, ..self.clone() }
     }
 
+    /// Returns the pattern as it was written.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether it names this very path. What lies below a path that it names is another matter.
+    /// Returns whether the pattern matches this path itself; a match on a directory above it is not
+    /// enough.
     pub fn matches(&self, path: &Path) -> bool {
         let Ok(below) = path.strip_prefix(&self.base) else { return false };
         let names: Vec<_> = below.iter().map(|name| name.to_string_lossy()).collect();
@@ -70,7 +74,7 @@ fn closed(name: &str) -> usize {
     let mut rest = name;
     let mut count = 0;
     while let Some((_, after)) = rest.split_once('[') {
-        // A bracket right after the opening one is a member.
+        // A bracket directly after the opening one is a member of the set.
         let Some(end) = after.char_indices().skip(1).find(|(_, c)| *c == ']') else { break };
         count += 1;
         rest = &after[end.0..];
@@ -78,7 +82,7 @@ fn closed(name: &str) -> usize {
     count
 }
 
-/// Writes out `{one,two}`; `None` for braces that do not close, and for too many.
+/// Expands `{one,two}`; `None` for unbalanced braces and for too many alternatives.
 fn expand(text: &str, found: &mut Vec<String>) -> Option<()> {
     let Some(open) = text.find('{') else {
         if text.contains('}') || found.len() >= ALTERNATIVES {
@@ -110,7 +114,8 @@ fn expand(text: &str, found: &mut Vec<String>) -> Option<()> {
     None
 }
 
-/// Row by row, so that no pattern takes more than its length times the path's.
+/// Matches row by row (dynamic programming), so that the time is bounded by the length of the
+/// pattern times that of the path.
 fn matches_names(pattern: &[String], names: &[&str]) -> bool {
     let mut row = vec![false; names.len() + 1];
     row[0] = true;
@@ -136,7 +141,7 @@ fn matches_names(pattern: &[String], names: &[&str]) -> bool {
 fn matches_name(pattern: &[char], name: &str) -> bool {
     let name: Vec<char> = name.chars().collect();
     let (mut p, mut n) = (0, 0);
-    // Where to go on when a star has taken one character too few.
+    // Where to resume when a star has consumed one character too few.
     let mut retry = None;
     loop {
         let step = match pattern.get(p) {
@@ -160,7 +165,7 @@ fn matches_name(pattern: &[char], name: &str) -> bool {
     }
 }
 
-/// How much of the pattern stands for this character, if it does.
+/// Returns how many characters of the pattern match `c`, if they do.
 fn matches_one(pattern: &[char], c: char) -> Option<usize> {
     match pattern {
         ['?', ..] => Some(1),

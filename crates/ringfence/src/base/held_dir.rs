@@ -1,7 +1,9 @@
-//! Directories that belong to a running server. Each has a lock file next to it that its owner holds as long as it lives,
-//! so that the next server can remove what a killed one has left, and never touches what is in use.
+//! Directories that belong to a running server. Each has a lock file next to it, which its owner
+//! holds for as long as it lives, so that the next server can remove what a killed one left behind
+//! without touching anything in use.
 //!
-//! The lock exists and is held before the directory exists, so a directory without a held lock is abandoned.
+//! The lock exists and is held before the directory exists, so a directory without a held lock is
+//! abandoned.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -12,7 +14,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 const LOCK: &str = ".lock";
 
-/// A directory of this process. It is removed with this value.
+/// Directory owned by this process. It is removed when this value is dropped.
 pub struct HeldDir {
     path: PathBuf,
     lock: PathBuf,
@@ -21,12 +23,13 @@ pub struct HeldDir {
 }
 
 impl HeldDir {
-    /// Creates the directory, and its parents where they are missing. Its name must never have been used before.
+    /// Creates the directory, and missing parents. Its name must never have been used before.
     pub fn create(path: PathBuf) -> io::Result<HeldDir> {
         let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
         let lock = with_suffix(&path, LOCK);
-        // Under its final name the file is never without its lock: another server's sweep would take it.
+        // The lock file gets its final name only once it is locked; otherwise another server's
+        // sweep would remove it.
         let unpublished = with_suffix(&lock, ".new");
         let held =
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unpublished)?;
@@ -36,6 +39,7 @@ impl HeldDir {
         Ok(HeldDir { path, lock, _held: held })
     }
 
+    /// Returns the directory's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -59,7 +63,8 @@ pub fn sweep_abandoned(parent: &Path) {
             None if is_dir => name,
             _ => continue,
         };
-        // Names that we never give are not ours to remove; `...lock` would even name the parent's parent.
+        // Names that we never create are not ours to remove; `...lock` would even refer to the
+        // parent's parent.
         if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             continue;
         }
@@ -75,7 +80,7 @@ pub fn sweep_abandoned(parent: &Path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
                 tracing::warn!(
-                    "the lock of a directory that may be abandoned cannot be opened: {error}"
+                    "cannot open the lock file of a possibly abandoned directory: {error}"
                 );
                 continue;
             }
@@ -90,7 +95,7 @@ fn remove(path: &Path, lock: &Path) {
     for removed in [std::fs::remove_dir_all(path), std::fs::remove_file(lock)] {
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("the files of a session cannot be removed: {error}");
+                tracing::warn!("cannot remove the files of a session: {error}");
                 return;
             }
             _ => {}

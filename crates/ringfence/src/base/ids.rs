@@ -1,23 +1,24 @@
-//! Identifiers: what they look like and how they are made.
+//! Identifiers and the randomness they are made of.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Random bytes from the system. Nothing of ours works without them, so there is no weaker stand-in.
+/// Returns random bytes from the system. Security depends on them, so there is no weaker fallback.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0u8; N];
     let mut filled = 0;
     while filled < N {
         match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
             Ok(count) => filled += count,
-            // Interrupted before the pool was ready: ask again. The call has no other failure on Linux.
+            // Interrupted before the pool was ready: retry. The call has no other failure on Linux.
             Err(_) => continue,
         }
     }
     bytes
 }
 
+/// Encodes bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     use fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
@@ -26,16 +27,19 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Follows one call through answer, log and audit. 128 random bits in hex, as W3C trace ids are.
+/// Id that follows one call through answer, log and audit: 128 random bits in hex, like a W3C trace
+/// id.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct TraceId(String);
 
 impl TraceId {
+    /// Creates a random trace id.
     pub fn mint() -> Self {
         TraceId(hex(&random::<16>()))
     }
 
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -53,7 +57,8 @@ impl fmt::Debug for TraceId {
     }
 }
 
-/// A short name for something that lives in this process: `s-3f9a01c2…` for a session, `o-…` for an output.
+/// Creates a short id for something that exists only in this process: `s-3f9a01c2…` for a session,
+/// `o-…` for an output.
 pub fn short(prefix: &str) -> String {
     format!("{prefix}-{}", hex(&random::<8>()))
 }

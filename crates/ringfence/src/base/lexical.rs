@@ -1,9 +1,9 @@
-//! Paths by their text alone, for those that need not exist: nothing is followed, so nothing here says what a name
-//! leads to.
+//! Lexical path operations, for paths that need not exist. Nothing here follows symlinks, so the
+//! result does not say which file a name leads to.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Resolves `.` and `..` by their text; a relative path starts at `base`.
+/// Resolves `.` and `..` lexically; a relative path starts at `base`.
 pub fn normalize(base: &Path, path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in base.join(path).components() {

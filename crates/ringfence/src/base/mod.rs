@@ -1,4 +1,4 @@
-//! The vocabulary everything else is written in: errors, ids, secrets, clocks, cancellation, the workspace.
+//! Vocabulary shared by all other modules: errors, ids, clocks, cancellation, the workspace.
 
 pub mod call;
 pub mod caller;

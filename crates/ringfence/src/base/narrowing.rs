@@ -1,7 +1,7 @@
-//! What a client says its own sandbox allows, and what that leaves of the operator's rights.
+//! Applies the sandbox that a client declares for itself to the operator's rights.
 //!
-//! It can only narrow: a client stands under the orders of an agent, the operator does not. What it names beyond the
-//! operator's rights is ignored, and said to be.
+//! A client's sandbox can only narrow: the client follows an agent's orders, the operator does not.
+//! Anything it allows beyond the operator's rights is ignored, and the result reports that.
 
 mod scan;
 mod table;
@@ -15,52 +15,55 @@ use super::error::{Error, Result};
 use super::glob::Glob;
 use table::Table;
 
-/// A result need not list more of what was ignored.
+/// Maximum number of ignored entries listed in a result.
 const TOLD: usize = 20;
 
-/// On every result of a call that a client's sandbox state was in force for.
+/// Member of `_meta` on every result of a call to which a client's sandbox state applied.
 pub const META: &str = "dev.ringfence/client_sandbox";
 
-/// A client's sandbox, whatever form it was told in.
+/// A client's sandbox, independent of the form in which it was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Narrowing {
-    /// What the client calls it, for people.
+    /// The client's name for it, shown to people.
     pub mode: String,
-    /// `None` leaves files as the operator has them.
+    /// `None` leaves file access as the operator set it.
     pub files: Option<Files>,
-    /// False takes the network away. True gives none.
+    /// False removes network access. True does not grant any.
     pub network: bool,
-    /// The client has no sandbox, or none that can be understood: its word is nobody's.
+    /// The client has no sandbox, or none that we understand, so it vouches for nothing.
     pub unsandboxed: bool,
-    /// What of it has no meaning here.
+    /// Parts of it that have no meaning here.
     pub ignored: Vec<String>,
 }
 
+/// File access in a client's sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Files {
-    /// Where the client works; our own workspace when it does not say.
+    /// The client's working directory; our workspace if it does not say.
     pub cwd: Option<PathBuf>,
     pub entries: Vec<Entry>,
-    /// What they name can be neither read nor written.
+    /// Paths that can be neither read nor written.
     pub denied: Vec<Glob>,
 }
 
+/// Access to one path in a client's sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub place: Place,
     pub access: Access,
-    /// Of no meaning while it does not exist.
+    /// The entry has no effect while the path does not exist.
     pub skip_missing: bool,
 }
 
+/// Path of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     Path(PathBuf),
-    /// Below where the client works.
+    /// Below the client's working directory.
     Project(PathBuf),
 }
 
-/// In the order of what wins where two are said of the same place.
+/// Access to a path, in order of precedence where two entries name the same path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
     Read,
@@ -68,20 +71,20 @@ pub enum Access {
     Deny,
 }
 
-/// What is left of the operator's rights.
+/// The operator's rights after a client's sandbox was applied.
 #[derive(Debug)]
 pub struct Narrowed {
     pub rights: Rights,
-    /// Hidden by name, and by where they are moved to.
+    /// Paths to hide both by name and by object, wherever they are moved.
     pub hidden: Vec<PathBuf>,
-    /// Hidden by name whenever they come to be.
+    /// Paths to hide by name whenever they are created.
     pub denied: Vec<Glob>,
     pub ignored: Vec<String>,
-    /// Directories that the client lets be written and the operator does not.
+    /// Directories that the client's sandbox makes writable but the operator does not.
     pub refused_roots: Vec<PathBuf>,
 }
 
-/// System directories that a command cannot do without, so that no client can hide them.
+/// System directories that no command can run without, so no client can hide them.
 pub const MINIMAL: &[&str] = &[
     "/bin",
     "/sbin",
@@ -96,17 +99,20 @@ pub const MINIMAL: &[&str] = &[
 ];
 
 impl Entry {
+    /// Creates an entry for an absolute path.
     pub fn path(path: impl Into<PathBuf>, access: Access) -> Entry {
         Entry { place: Place::Path(path.into()), access, skip_missing: false }
     }
 
+    /// Creates an entry for a path below the client's working directory.
     pub fn project(below: impl Into<PathBuf>, access: Access) -> Entry {
         Entry { place: Place::Project(below.into()), access, skip_missing: false }
     }
 }
 
 impl Narrowing {
-    /// For what cannot be understood: everything may be read, nothing of the client's written, nobody reached.
+    /// Returns the sandbox for a state that cannot be parsed: everything may be read, nothing in
+    /// the client's directories written, and the network not used.
     pub fn most_restrictive() -> Narrowing {
         Narrowing {
             mode: "unreadable".to_owned(),
@@ -120,7 +126,7 @@ impl Narrowing {
         }
     }
 
-    /// The operator's rights, less what the client's sandbox does not allow.
+    /// Returns the operator's rights minus everything the client's sandbox does not allow.
     pub fn apply(&self, rights: &Rights) -> Result<Narrowed> {
         let mut narrowed = Narrowed {
             rights: rights.clone(),
@@ -142,13 +148,14 @@ impl Narrowing {
         Ok(narrowed)
     }
 
-    /// A cover over something that a run writes to would not be put on, so such a state cannot be kept.
+    /// Refuses a state that cannot be enforced: a cover over a path that a run writes to would not
+    /// be mounted.
     fn check_covers(&self, before: &Rights, now: &Rights) -> Result<()> {
         let mut new = now.hidden.iter().filter(|hidden| !before.hidden.contains(hidden));
         match new.any(|hidden| now.writable_roots().any(|root| root.starts_with(hidden))) {
             true => Err(Error::permission_denied(
                 "client_sandbox",
-                "the client's sandbox denies a directory that this server keeps the command's own files in",
+                "the client's sandbox denies a directory where this server keeps the command's own files",
             )
             .hint(self.hint())),
             false => Ok(()),
@@ -182,15 +189,15 @@ impl Narrowing {
         Ok(())
     }
 
-    /// What a caller can do about a refusal.
+    /// Returns what a caller can do about a refusal.
     pub fn hint(&self) -> String {
         match self.mode.as_str() {
-            "unreadable" => "The client's sandbox state could not be read, so nothing may be changed. Have the client updated, or its sandbox set anew.".to_owned(),
-            mode => format!("The client's sandbox mode is `{mode}`. Ask the user to change it there if this has to be done."),
+            "unreadable" => "The client's sandbox state could not be read, so nothing may be changed. Update the client, or set its sandbox mode again.".to_owned(),
+            mode => format!("The client's sandbox mode is `{mode}`. Ask the user to change it in the client if this is necessary."),
         }
     }
 
-    /// What a result says about it.
+    /// Describes the sandbox in force, for a result's `_meta`.
     pub fn about(&self, rights: &Rights, ignored: &[String]) -> Value {
         let parts = rights.writable.iter().any(|path| path.starts_with(&rights.workspace));
         let workspace = match (rights.read_only, parts) {
@@ -206,7 +213,7 @@ impl Narrowing {
     }
 }
 
-/// Nothing is opened again in what is hidden: a cover could not be put around it in a run.
+/// Removes writable paths inside hidden ones: the cover could not be mounted around them in a run.
 fn drop_hidden(rights: &mut Rights) {
     let hidden = rights.hidden.clone();
     let workspace = rights.workspace.clone();
@@ -215,7 +222,7 @@ fn drop_hidden(rights: &mut Rights) {
     });
 }
 
-/// Whether every step from `root` down to `path` is a real directory.
+/// Returns whether every step from `root` down to `path` is a real directory.
 fn is_plain_directory(root: &Path, path: &Path) -> bool {
     let Ok(below) = path.strip_prefix(root) else { return false };
     let mut here = root.to_owned();

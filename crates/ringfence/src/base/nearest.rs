@@ -1,6 +1,7 @@
-//! "Did you mean …?": the known name that a mistyped one was probably meant to be.
+//! Suggestions for "Did you mean …?": finds the known name that a mistyped one was probably meant
+//! to be.
 
-/// The candidate closest to `name`, if one is close enough to have been meant.
+/// Returns the candidate closest to `name`, if one is close enough.
 pub fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     if name.len() > 64 {
         return None;
@@ -13,8 +14,8 @@ pub fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
         .map(|(_, candidate)| candidate)
 }
 
-/// Up to `most` candidates that may have been meant, the closest first. Case and what stands after the last dot count
-/// for little: `readme.md` is near `README.md`, and `main.ts` near `main.tsx` and `main.js`.
+/// Returns up to `most` close candidates, the closest first. Case and the extension carry little
+/// weight: `readme.md` is close to `README.md`, and `main.ts` to `main.tsx` and `main.js`.
 pub fn nearest_few<'a>(name: &str, candidates: &[&'a str], most: usize) -> Vec<&'a str> {
     if name.len() > 128 {
         return Vec::new();
@@ -23,7 +24,7 @@ pub fn nearest_few<'a>(name: &str, candidates: &[&'a str], most: usize) -> Vec<&
     let stem = |name: &str| name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned();
     let near = |candidate: &&'a str| {
         let other = candidate.to_lowercase();
-        // A distance is no smaller than the difference in length, and costs far more to find out.
+        // The distance is at least the difference in length, which is far cheaper to compute.
         if other.len().abs_diff(lower.len()) > 2 + other.len() / 3 {
             return None;
         }
@@ -36,7 +37,8 @@ pub fn nearest_few<'a>(name: &str, candidates: &[&'a str], most: usize) -> Vec<&
     found.into_iter().take(most).map(|(_, candidate)| candidate).collect()
 }
 
-/// How many characters have to be put in, left out, changed or swapped with their neighbour.
+/// Returns the number of characters to insert, delete, replace or swap with their neighbour
+/// (Damerau-Levenshtein).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let (mut before, mut row): (Vec<usize>, Vec<usize>) = (Vec::new(), (0..=b.len()).collect());

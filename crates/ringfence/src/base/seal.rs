@@ -1,5 +1,6 @@
-//! Sealed text: state that travels through a client and comes back, or lies in a file. It can be neither read nor
-//! changed on the way (AEAD), and it opens only for the purpose it was sealed for (the associated data).
+//! Sealed text: state that travels through a client and comes back, or is kept in a file. It is
+//! encrypted and authenticated (AEAD), so it can be neither read nor changed, and it opens only for
+//! the purpose it was sealed for (the associated data).
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use base64::Engine;
@@ -10,21 +11,25 @@ use serde::de::DeserializeOwned;
 use super::error::{Error, Result};
 use super::ids::random;
 
+/// Key that seals and opens text.
 pub struct Sealer(LessSafeKey);
 
 impl Sealer {
-    /// One key per process: whatever the state points at lives in this process as well.
+    /// Creates a sealer with a random key. One key per process is enough: the state refers to
+    /// things that live only in this process.
     pub fn new() -> Result<Self> {
         Sealer::with_key(&random::<32>())
     }
 
-    /// For what outlives the process. Nonces are random, so a key is good for as many texts as anybody seals by hand.
+    /// Creates a sealer for text that outlives the process. Nonces are random, so one key is safe
+    /// for as many texts as people seal by hand.
     pub fn with_key(key: &[u8; 32]) -> Result<Self> {
         let key = UnboundKey::new(&AES_256_GCM, key)
             .map_err(|error| Error::internal("cannot make a sealing key").source(error))?;
         Ok(Sealer(LessSafeKey::new(key)))
     }
 
+    /// Seals a value for a purpose; it can be opened only for the same purpose.
     pub fn seal<T: Serialize>(&self, purpose: &str, value: &T) -> Result<String> {
         let failed = || Error::internal("cannot seal state");
         let mut text = serde_json::to_vec(value).map_err(|error| failed().source(error))?;
@@ -41,7 +46,7 @@ impl Sealer {
         Ok(URL_SAFE_NO_PAD.encode(sealed))
     }
 
-    /// `None` for anything that this process did not seal for this purpose.
+    /// Opens sealed text; `None` for anything that was not sealed with this key for this purpose.
     pub fn open<T: DeserializeOwned>(&self, purpose: &str, sealed: &str) -> Option<T> {
         let mut bytes = URL_SAFE_NO_PAD.decode(sealed).ok()?;
         let nonce: [u8; NONCE_LEN] = bytes.get(..NONCE_LEN)?.try_into().ok()?;

@@ -1,19 +1,20 @@
-//! A token bucket: so many at once, then one per interval.
+//! A token bucket: a burst of tokens, then one per interval.
 
 use std::time::{Duration, Instant};
 
-/// Tokens that come back with time. The caller passes the time in, so that a test needs no clock.
+/// Tokens that are replenished over time. The caller passes the time in, so that tests need no
+/// clock.
 #[derive(Debug, Clone)]
 pub struct TokenBucket {
     burst: u32,
     interval: Duration,
     left: u32,
-    /// Up to when returned tokens are included in `left`. None before the first use.
+    /// Time up to which replenished tokens are counted. `None` before the first use.
     refilled: Option<Instant>,
 }
 
 impl TokenBucket {
-    /// A full bucket of `burst` tokens, to which one returns per `interval`.
+    /// Creates a full bucket of `burst` tokens that regains one per `interval`.
     pub const fn new(burst: u32, interval: Duration) -> Self {
         TokenBucket { burst, interval, left: burst, refilled: None }
     }
@@ -28,13 +29,13 @@ impl TokenBucket {
         Ok(())
     }
 
-    /// Whether nothing of it is in use: then a new bucket is the same.
+    /// Returns whether no token is in use: then a new bucket would be equivalent.
     pub fn is_full(&mut self, now: Instant) -> bool {
         self.refill(now);
         self.left == self.burst
     }
 
-    /// Adds the tokens that have come back, and returns up to when they are counted.
+    /// Adds the replenished tokens, and returns the time up to which they are counted.
     fn refill(&mut self, now: Instant) -> Instant {
         let since = *self.refilled.get_or_insert(now);
         let elapsed = now.saturating_duration_since(since);
@@ -47,7 +48,7 @@ impl TokenBucket {
             }
             left => {
                 self.left = left;
-                // The rest of the elapsed time belongs to the next token.
+                // The remaining elapsed time counts towards the next token.
                 since + self.interval * earned
             }
         };

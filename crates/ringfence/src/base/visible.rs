@@ -1,35 +1,41 @@
-//! Text from outside, made visible for a human who decides by it.
+//! Makes untrusted text fully visible to a human who decides by it.
 //!
-//! One table says which characters cannot be seen, or would change how the text around them is drawn. Questions to
-//! clients, the terminal commands and the log all use it. Nothing here removes anything: a character that cannot be
-//! shown is written as an escape, so what a human reads is what will be used.
+//! One table lists the characters that cannot be seen or that change how the text around them is
+//! drawn. Questions to clients, the terminal commands and the log all use it. Nothing here removes
+//! anything: a character that cannot be shown is written as an escape, so a human reads exactly
+//! what will be used.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// Control, format, private, unassigned; every space but U+0020; whatever Unicode tells a renderer to ignore. Then what
-/// is blank although Unicode counts it among the symbols: the braille blank, a musical and two hieroglyphic blanks.
+/// Control, format, private and unassigned characters; every space but U+0020; everything that
+/// Unicode tells a renderer to ignore. Also characters that are blank although Unicode classifies
+/// them as symbols: the braille blank, a musical and two hieroglyphic blanks.
 const HIDDEN: &str = r"^[\p{C}\p{Z}\p{White_Space}\p{Default_Ignorable_Code_Point}\u{2800}\u{1D159}\u{13441}\u{13442}]$";
 
-/// Combining marks after one letter that are drawn; no language needs more, and a pile of them covers its neighbours.
+/// Maximum number of combining marks drawn after one letter; no language needs more, and a stack of
+/// them covers its neighbours.
 const MARKS: usize = 3;
 
-/// Spaces in a row that are drawn; more would push the rest out of sight.
+/// From this many spaces in a row on, their number is shown instead: they would push the rest out
+/// of sight.
 const SPACES: usize = 16;
 
 fn class(pattern: &'static str) -> Option<Regex> {
     Regex::new(pattern)
-        .inspect_err(|error| tracing::error!("the table of hidden characters: {error}"))
+        .inspect_err(|error| {
+            tracing::error!("cannot compile the table of hidden characters: {error}")
+        })
         .ok()
 }
 
 fn is_in(class: &Option<Regex>, c: char) -> bool {
-    // Without the table everything beyond ASCII is an escape: ugly, and safe.
+    // If the table is unavailable, everything beyond ASCII is escaped: ugly but safe.
     class.as_ref().is_none_or(|class| class.is_match(c.encode_utf8(&mut [0; 4])))
 }
 
-/// Whether a character must not be drawn as it is.
+/// Returns whether a character must not be drawn as it is.
 pub fn is_hidden(c: char) -> bool {
     static TABLE: LazyLock<Option<Regex>> = LazyLock::new(|| class(HIDDEN));
     match c {
@@ -43,19 +49,21 @@ fn is_mark(c: char) -> bool {
     !c.is_ascii() && is_in(&TABLE, c)
 }
 
-/// Any text as one line. Line breaks are escapes too, and long runs of spaces become their number.
+/// Renders text as one line. Line breaks are escaped too, and long runs of spaces are replaced by
+/// their number.
 pub fn one_line(text: &str) -> String {
     let mut shown = Shown::default();
     text.chars().for_each(|c| shown.push(c));
     shown.finish()
 }
 
-/// Text of several lines, whose line breaks stay.
+/// Renders text of several lines, keeping its line breaks.
 pub fn lines(text: &str) -> String {
     text.split('\n').map(one_line).collect::<Vec<_>>().join("\n")
 }
 
-/// A program and its arguments as one would type them, quoted where a reader could be misled.
+/// Formats a program and its arguments as one would type them, quoted where a reader could be
+/// misled.
 pub fn command_line(program: &str, words: &[String]) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./=:@%+,".contains(c);
     let quote = |word: &str| match !word.is_empty() && word.chars().all(plain) {
@@ -74,7 +82,7 @@ pub fn command_line(program: &str, words: &[String]) -> String {
 struct Shown {
     text: String,
     spaces: usize,
-    /// How many more marks the last character may carry.
+    /// How many more combining marks the last character may carry.
     room: usize,
 }
 
@@ -104,7 +112,7 @@ impl Shown {
         }
     }
 
-    /// A mark after an escape would be drawn over the escape.
+    /// Appends an escape. No mark may follow it, since it would be drawn over the escape.
     fn escape(&mut self, escape: &str) {
         self.room = 0;
         self.text.push_str(escape);

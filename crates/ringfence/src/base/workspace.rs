@@ -1,9 +1,10 @@
-//! The workspace: the only opener of paths that a caller names.
+//! The workspace: the only code that opens paths named by a caller.
 //!
-//! A path is never checked and then opened. It is walked one component at a time from a directory descriptor
-//! that was opened when the workspace was, each step on the descriptor of the step before (`walk.rs`), and what
-//! the walk ends at is held by its descriptor from then on. Whatever is renamed or swapped meanwhile, what was
-//! checked is what is used.
+//! A path is never checked first and opened later. It is walked one component at a time from a
+//! directory descriptor that was opened with the workspace, each step relative to the descriptor of
+//! the previous one (`walk.rs`), and the object at the end is held by its descriptor from then on.
+//! Whatever is renamed or swapped in the meantime, the object that was checked is the object that
+//! is used.
 
 mod client;
 mod near;
@@ -27,27 +28,29 @@ use super::error::{Error, Kind, Result};
 use client::Client;
 use walk::{End, Walk};
 
-/// Linux's PATH_MAX. A component-wise walk has no such limit by itself.
+/// Linux's PATH_MAX. A component-wise walk alone has no such limit.
 const MAX_PATH_BYTES: usize = 4096;
 
+/// Directory to which callers' paths are confined, with the rights that apply in it.
 pub struct Workspace {
-    /// Everything is opened beneath this. It need not have been opened by `path`: a clone of a session's own
-    /// mount tree serves as well, since dev and inode numbers are the same there.
+    /// Everything is opened beneath this descriptor. It need not have been opened by `path`: a
+    /// clone of a session's own mount tree works as well, since device and inode numbers are the
+    /// same there.
     base: Arc<OwnedFd>,
-    /// Canonical.
+    /// Canonical path.
     path: PathBuf,
-    /// As the operator wrote it, made absolute: callers know the workspace by this name too.
+    /// Absolute path as the operator wrote it: callers may use this name too.
     given: PathBuf,
     closed: Vec<Arc<Closed>>,
-    /// What the fence holds processes to holds the file tools as well.
+    /// Rights of the sandbox, which apply to the file tools as well.
     rights: Rights,
-    /// What a client's sandbox takes away, for one call.
+    /// Restrictions of a client's sandbox, for one call.
     client: Option<Arc<Client>>,
-    /// Cleared where the kernel or a seccomp filter refuses openat2.
+    /// Cleared if the kernel or a seccomp filter refuses openat2.
     openat2: AtomicBool,
 }
 
-/// Which object a descriptor stands for.
+/// Identity of a file system object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Id {
     dev: u64,
@@ -60,11 +63,12 @@ impl Id {
     }
 }
 
-/// A place in the workspace that no tool may enter.
+/// A path in the workspace that no tool may enter.
 struct Closed {
-    /// From the workspace down. Holds even before it exists.
+    /// Names from the workspace down. They apply even before the path exists.
     names: Vec<OsString>,
-    /// Holds wherever it is moved to. The descriptor keeps its inode number from being reused.
+    /// Applies wherever the object is moved. The open descriptor keeps its inode number from being
+    /// reused.
     object: Option<(OwnedFd, Id)>,
 }
 
@@ -81,16 +85,17 @@ pub struct Opened {
     pub path: String,
 }
 
-/// Where a file is to be written.
+/// Destination of a file to be written.
 pub enum Place {
-    /// Its directory is there and held.
+    /// The directory exists and is held open.
     Ready { dir: OwnedFd, name: OsString, path: String, existing: Option<Object> },
-    /// Its directory has yet to be made.
+    /// The directory has yet to be created.
     NoParent { path: String },
 }
 
 impl Workspace {
-    /// Opens the workspace at `path`. Those of `closed` (absolute) that lie in it are shut to everyone.
+    /// Opens the workspace at `path`. Paths of `closed` (absolute) inside it are closed to every
+    /// tool.
     pub fn open(path: &Path, closed: &[PathBuf]) -> Result<Workspace> {
         let failed = |error: std::io::Error| {
             Error::new(Kind::NotFound, "cannot open the workspace")
@@ -126,7 +131,8 @@ impl Workspace {
         })
     }
 
-    /// Holds every path to these rights from now on: what is protected is not written, what is hidden not opened.
+    /// Applies these rights to every path from now on: protected paths are not written, hidden ones
+    /// not opened.
     pub fn held_to(mut self, rights: Rights) -> Result<Workspace> {
         for hidden in rights.hidden.iter().filter(|hidden| **hidden != self.path) {
             if let Some(closed) = Closed::in_workspace(&self.path, hidden) {
@@ -137,7 +143,7 @@ impl Workspace {
         Ok(self)
     }
 
-    /// The same workspace with less of it to write.
+    /// Returns the same workspace with further restrictions on writing.
     pub fn guarded(&self, guard: impl FnOnce(&mut Rights)) -> Workspace {
         let mut rights = self.rights.clone();
         guard(&mut rights);
@@ -152,14 +158,17 @@ impl Workspace {
         }
     }
 
+    /// Returns the rights that apply in the workspace.
     pub fn rights(&self) -> &Rights {
         &self.rights
     }
 
+    /// Returns the canonical path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Returns the canonical path as text.
     pub fn display(&self) -> String {
         self.path.display().to_string()
     }
@@ -176,7 +185,7 @@ impl Workspace {
         Ok(Opened { file: object.open_read()?, path: object.path })
     }
 
-    /// Opens a directory, as a descriptor to work beneath, and says where it is.
+    /// Opens a directory as a descriptor to work beneath, and returns its path from the workspace.
     pub fn open_dir(&self, path: &str) -> Result<(OwnedFd, String)> {
         match Walk::new(self, path)?.run(false)? {
             (walk, End::Directory) => {
@@ -188,18 +197,19 @@ impl Workspace {
         }
     }
 
-    /// The error for a file that is not there, with the names that are near: for those who found out by `place`.
+    /// Returns the error for a file that does not exist, with suggestions of similar names; for
+    /// callers that learnt of it from [`Workspace::place`].
     pub fn no_such(&self, path: &str) -> Error {
         match Walk::new(self, path).and_then(|walk| walk.run(false)) {
             Ok((walk, End::Missing { name, rest })) => walk.no_such(&name, rest.is_empty()),
-            // It is there by now, or cannot be looked for any more: what was found out stands.
+            // It exists by now, or the lookup fails differently: report the original finding.
             Ok(_) => os_error(Errno::NOENT, path),
             Err(error) => error,
         }
     }
 
-    /// Finds where `path` is to be written, through symlinks that stay inside. With `create_parents` the
-    /// directories on the way are made, otherwise nothing is touched.
+    /// Finds the destination for writing `path`, through symlinks that stay inside. With
+    /// `create_parents` missing directories are created; otherwise nothing is changed.
     pub fn place(&self, path: &str, create_parents: bool) -> Result<Place> {
         let names_directory = path.ends_with('/') || path.ends_with("/.") || path.ends_with("/..");
         match Walk::to_write(self, path)?.run(create_parents && !names_directory)? {
@@ -230,12 +240,13 @@ impl Workspace {
         }
     }
 
-    /// What remains of an absolute path below the workspace, by either of its names.
+    /// Returns the part of an absolute path below the workspace, by either of its names.
     fn strip<'p>(&self, path: &'p Path) -> Option<&'p Path> {
         path.strip_prefix(&self.path).or_else(|_| path.strip_prefix(&self.given)).ok()
     }
 
-    /// Where there is no repository, none is made: it would bring its own hooks.
+    /// Returns whether a missing name must not be created: a new repository would bring its own
+    /// hooks.
     fn keeps_missing(&self, levels: &[walk::Level], name: &OsStr) -> bool {
         self.rights.repositories.contains(&self.place_of(levels, name))
     }
@@ -245,8 +256,8 @@ impl Workspace {
         self.path.join(above).join(name)
     }
 
-    /// Opens one name in `dir` without following it, as a descriptor that touches nothing: a FIFO does not
-    /// block, a device is not opened.
+    /// Opens one name in `dir` without following it, as an O_PATH descriptor without side effects:
+    /// a FIFO does not block, a device is not opened.
     fn step(&self, dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
         use rustix::fs::{ResolveFlags, openat2};
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -255,18 +266,20 @@ impl Workspace {
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
             match openat2(dir, name, flags, Mode::empty(), resolve) {
                 Err(Errno::NOSYS | Errno::PERM) => self.openat2.store(false, Ordering::Relaxed),
-                // The kernel saw a rename or mount on the way; the step below decides without its help.
+                // The kernel saw a concurrent rename or mount; decide with the plain step below.
                 Err(Errno::AGAIN) => {}
                 decided => return decided,
             }
         }
-        // A single name that is neither `..` nor followed cannot leave its directory, so this is no weaker.
+        // A single name that is neither `..` nor followed cannot leave its directory, so this is no
+        // weaker.
         openat(dir, name, flags, Mode::empty())
     }
 }
 
 impl Closed {
-    /// None when `path` lies elsewhere (a workspace below the runtime root is such a case).
+    /// Returns `None` if `path` is elsewhere (for example, with a workspace below the runtime
+    /// root).
     fn in_workspace(workspace: &Path, path: &Path) -> Option<Result<Closed>> {
         let names: Vec<OsString> = match canonical(path).strip_prefix(workspace) {
             Ok(below) => below.iter().map(OsStr::to_owned).collect(),
@@ -274,7 +287,7 @@ impl Closed {
         };
         if names.is_empty() {
             return Some(Err(Error::invalid_arguments(
-                "the workspace must not be the directory of the runtime files",
+                "the workspace must not be the runtime directory",
             )
             .hint("Choose another `--workspace` or `--root`.")));
         }
@@ -284,7 +297,7 @@ impl Closed {
         match object {
             Ok(object) => Some(Ok(Closed { names, object: Some(object) })),
             Err(Errno::NOENT) => Some(Ok(Closed { names, object: None })),
-            // What cannot be inspected cannot be kept shut.
+            // An object that cannot be inspected cannot be kept closed.
             Err(errno) => {
                 Some(Err(Error::internal("cannot inspect a closed directory").source(errno)))
             }
@@ -292,7 +305,7 @@ impl Closed {
     }
 }
 
-/// The canonical form of a path whose last components may not exist yet.
+/// Returns the canonical form of a path whose last components may not exist yet.
 fn canonical(path: &Path) -> PathBuf {
     let mut missing = Vec::new();
     let mut above = path;
@@ -322,7 +335,7 @@ impl Object {
         Ok(Object { fd, path })
     }
 
-    /// Another hold on the same object.
+    /// Duplicates the hold on the same object.
     pub fn again(&self) -> Result<Object> {
         let fd = self.fd.try_clone().map_err(|error| {
             os_error(Errno::from_io_error(&error).unwrap_or(Errno::IO), &self.path)
@@ -330,29 +343,30 @@ impl Object {
         Ok(Object { fd, path: self.path.clone() })
     }
 
+    /// Opens the object for reading.
     pub fn open_read(&self) -> Result<File> {
         self.reopen(OFlags::RDONLY).map_err(|errno| os_error(errno, &self.path))
     }
 
-    /// Opens the very object for writing, its bytes untouched.
+    /// Opens the same object for writing, without changing its contents.
     pub fn open_write(&self) -> rustix::io::Result<File> {
         self.reopen(OFlags::WRONLY)
     }
 
-    /// The descriptor's own entry under /proc leads to the object and nowhere else, whatever its name has
-    /// become since.
+    /// Reopens through /proc/self/fd, whose entry leads to this object and nowhere else, whatever
+    /// has happened to its name since.
     fn reopen(&self, access: OFlags) -> rustix::io::Result<File> {
         let entry = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         match openat(CWD, entry, flags, Mode::empty()) {
-            // The object is held, so it is /proc that is missing.
+            // The object is held open, so it must be /proc that is missing.
             Err(Errno::NOENT) => Err(Errno::OPNOTSUPP),
             opened => opened.map(File::from),
         }
     }
 }
 
-/// A caller's path as it may stand in a message.
+/// Quotes a caller's path for a message.
 pub fn quoted(path: &str) -> String {
     let mut shown: String =
         path.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(200).collect();
@@ -369,13 +383,13 @@ fn outside() -> Error {
 }
 
 fn closed() -> Error {
-    Error::permission_denied("closed", "the path leads to a place that is closed to every tool")
+    Error::permission_denied("closed", "the path is closed to all tools")
         .hint("The operator has hidden it, or the server's own runtime files are kept there. Use another path.")
 }
 
 fn protected(path: &str) -> Error {
     Error::permission_denied("protected", format!("{} is protected: it may only be read", quoted(path)))
-        .hint("It decides what agents, editors or git run. Ask the user to change it, or work elsewhere in the workspace. The operator can leave it to you with `unprotect` under [sandbox].")
+        .hint("It decides what agents, editors or git run. Ask the user to change it, or work elsewhere in the workspace. The operator can allow this with `unprotect` under [sandbox].")
 }
 
 fn is_directory(path: &str) -> Error {
@@ -384,7 +398,7 @@ fn is_directory(path: &str) -> Error {
         .hint("Give the path of a file in it, or list it with `file.list`.")
 }
 
-/// What an OS error on a caller's path means for the caller.
+/// Translates an OS error on a caller's path into its meaning for the caller.
 pub fn os_error(errno: Errno, path: &str) -> Error {
     let path = quoted(path);
     let error = match errno {
@@ -419,7 +433,9 @@ pub fn os_error(errno: Errno, path: &str) -> Error {
 
 fn check_text(path: &str) -> Result<()> {
     if path.is_empty() || path.contains('\0') {
-        return Err(Error::invalid_arguments("`path` must not be empty or hold a NUL character"));
+        return Err(Error::invalid_arguments(
+            "`path` must not be empty or contain a NUL character",
+        ));
     }
     if path.len() > MAX_PATH_BYTES {
         return Err(Error::invalid_arguments(format!(

@@ -1,4 +1,4 @@
-//! Everything that is wrong with a config, or looks so, as far as it can be known without running anything.
+//! Finds everything that is wrong or suspicious in a config, without running anything.
 
 mod advice;
 
@@ -17,16 +17,17 @@ use super::resolve::{Source, entry_faults, resolve_source};
 use super::{Config, Env, Flags};
 use crate::base::{Error, Result};
 
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The server does not start, or a tool is not there.
+    /// The server does not start, or a tool is not available.
     Error,
-    /// It works, and perhaps not as it was meant.
+    /// It works, but perhaps not as intended.
     Warning,
 }
 
-/// One thing that was found, with what to do about it.
+/// A problem in a config, with what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub severity: Severity,
@@ -36,10 +37,10 @@ pub struct Finding {
     pub line: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
-    /// The path of the key.
+    /// Path of the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// What is not there because of it, where that is all there is to it.
+    /// The tool that is not available because of it, if that is the only consequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     pub message: String,
@@ -66,7 +67,7 @@ impl From<Fault> for Finding {
 }
 
 impl Finding {
-    /// Where it is and what it is, on one line.
+    /// Formats position and message on one line.
     pub fn line(&self) -> String {
         let place = match (&self.file, self.line, self.column) {
             (Some(file), Some(line), Some(column)) => {
@@ -78,22 +79,23 @@ impl Finding {
     }
 }
 
-/// A config that was looked at, whatever came of it.
+/// Result of checking a config, whether or not it is usable.
 pub struct Look {
-    /// What could be made of it, where anything could.
+    /// The resolved config, if it could be resolved.
     pub config: Option<Config>,
     pub findings: Vec<Finding>,
     source: Source,
-    /// The name of each command, by its key.
+    /// The name of each command, by the path of its key.
     entry_keys: HashMap<String, String>,
 }
 
 impl Look {
+    /// Returns the path of the config file that was read.
     pub fn file(&self) -> Option<&Path> {
         self.source.path.as_deref()
     }
 
-    /// About the value of a key, or what holds it where the file does not say it.
+    /// Adds a finding about the value of a key, or about its section if the file does not set it.
     pub fn find(
         &mut self,
         severity: Severity,
@@ -120,13 +122,13 @@ impl Look {
         });
     }
 
-    /// The command that a key belongs to.
+    /// Returns the command that a key belongs to.
     fn tool_of(&self, key: &str) -> Option<String> {
         let ends = key.match_indices('.').map(|(at, _)| at).chain([key.len()]);
         ends.filter_map(|end| self.entry_keys.get(&key[..end])).next().cloned()
     }
 
-    /// What somebody refused; the error may name the key.
+    /// Adds an error; the error may name the key.
     pub fn refuse(&mut self, error: &Error) {
         let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
         let key = error.fact(KEY).and_then(|key| key.as_str()).unwrap_or_default().to_owned();
@@ -136,7 +138,7 @@ impl Look {
         }
     }
 
-    /// In the order of the file; what has no place in it comes last.
+    /// Sorts the findings in the order of the file; those without a position come last.
     pub fn sort(&mut self) {
         self.findings.sort_by_key(|finding| {
             (finding.line.unwrap_or(usize::MAX), finding.column, finding.severity)
@@ -145,10 +147,11 @@ impl Look {
     }
 }
 
-/// The fact of an error that names the key it is about.
+/// Key of the error fact that names the config key it is about.
 pub(super) const KEY: &str = "key";
 
-/// Looks at the config that these flags and this environment name. It fails where there is nothing to look at.
+/// Checks the config that these flags and this environment select. Fails if there is no config to
+/// check.
 pub fn look(flags: &Flags, env: &Env) -> Result<Look> {
     let source = Source::open(flags, env)?;
     let entries = source.read.entries.iter();
@@ -160,7 +163,7 @@ pub fn look(flags: &Flags, env: &Env) -> Result<Look> {
         look.sort();
         return Ok(look);
     }
-    // What one section is refused for shall not hide the others.
+    // An error in one section must not hide errors in the others.
     let mut flags = flags.clone();
     loop {
         let error = match resolve_source(&look.source, &flags, env, None) {
@@ -169,7 +172,7 @@ pub fn look(flags: &Flags, env: &Env) -> Result<Look> {
         };
         let key = error.fact(KEY).and_then(|key| key.as_str()).unwrap_or_default().to_owned();
         if key == "workspace" && is_by_chance(&look, &flags, env) {
-            // As over HTTP, where none comes by itself.
+            // Continue as over HTTP, where there is no default workspace.
             flags.http = Some("0".to_owned());
             continue;
         }
@@ -188,13 +191,13 @@ pub fn look(flags: &Flags, env: &Env) -> Result<Look> {
     Ok(look)
 }
 
-/// Where somebody happens to stand is no matter of the file.
+/// Returns whether the workspace is merely the current directory, which is not the file's fault.
 fn is_by_chance(look: &Look, flags: &Flags, env: &Env) -> bool {
     let named = flags.workspace.is_some() || env.path(super::env::SANDBOX_WORKSPACE).is_some();
     !named && flags.http.is_none() && !look.source.read.places.is_written("workspace")
 }
 
-/// Takes out the section of a key. Whether there was anything in it.
+/// Resets the section of a key. Returns whether there was anything in it.
 fn forget(file: &mut raw::File, key: &str) -> bool {
     fn taken<T: Default + std::fmt::Debug>(section: &mut T) -> bool {
         let old = std::mem::take(section);

@@ -94,22 +94,22 @@ fn a_bad_value_is_pointed_at_in_its_list() {
         "tools = \"cor\"\n",
         &[(E, "1:9: `cor` is not a value of this key", "Did you mean `core`?")],
     );
-    finds("tools = [\"core\"]\n", &[(E, "1:9: wanted string or table", "Which of our own")]);
+    finds("tools = [\"core\"]\n", &[(E, "1:9: wanted string or table", "Built-in tools to list.")]);
     finds(
         "[limits]\ngrace_ms = -4\ntimeout_ms = \"1\"\n",
         &[
-            (E, "2:12: -4 is not a number from 0 to 60000", "Between SIGTERM and SIGKILL"),
+            (E, "2:12: -4 is not a number from 0 to 60000", "Time between SIGTERM and SIGKILL"),
             (
                 E,
                 "3:14: string \"1\" is not what this key takes",
-                "It takes a whole number. No call runs longer",
+                "It takes a whole number. Maximum duration",
             ),
         ],
     );
     finds(
         "[surface]\nallow = [\"a/b\", \"file.*\", 5]\n",
         &[
-            (E, "2:10: a pattern is a name in which `*` and `?` stand for others", "Patterns over"),
+            (E, "2:10: a pattern is a name, in which `*` and `?` are wildcards", "Patterns over"),
             (E, "2:27: integer `5` is not what this key takes", "It takes text, in quotes."),
         ],
     );
@@ -137,12 +137,16 @@ fn one_mistake_does_not_hide_another() {
     finds(
         "tools = 1\ncolour = 2\n[approval]\nexpiry = 3\n[mcp.x]\ncomand = \"a\"\nstdin = \"jason\"\n[policy]\nescalate = \"wider\"\n",
         &[
-            (E, "1:9: wanted string or table", "Which of our own"),
+            (E, "1:9: wanted string or table", "Built-in tools to list."),
             (E, "2:1: there is no key `colour` here", "Known here: "),
             (E, "4:1: there is no key `expiry` here", "Did you mean `expiry_s`?"),
             (E, "6:1: there is no key `comand` here", "Did you mean `command`?"),
             (E, "7:9: `jason` is not a value of this key", "Did you mean `json`?"),
-            (E, "9:12: `escalate = \"wider\"` does not say how wide", "Add [policy.wider]"),
+            (
+                E,
+                "9:12: `escalate = \"wider\"` needs a section [policy.wider]",
+                "Add [policy.wider]",
+            ),
         ],
     );
 }
@@ -151,15 +155,15 @@ fn one_mistake_does_not_hide_another() {
 fn what_is_there_twice_names_the_first() {
     finds(
         "[mcp.a]\ncommand = \"sh\"\n\n[mcp.b]\ncommand = \"sh\"\n[mcp.a]\ncommand = \"true\"\n",
-        &[(E, "6:6: there is a tool of the name `a` already", "The first is on line 1: ")],
+        &[(E, "6:6: there is already a tool named `a`", "The first is on line 1: ")],
     );
     finds(
         "[limits]\ngrace_ms = 1\ntimeout_ms = 2\ngrace_ms = 3\n",
-        &[(E, "4:1: `grace_ms` is set already", "The first is on line 2: ")],
+        &[(E, "4:1: `grace_ms` is already set", "The first is on line 2: ")],
     );
     finds(
         "[limits]\n[approval]\n[limits]\n",
-        &[(E, "3:2: the table `limits` is there already", "The first is on line 1: ")],
+        &[(E, "3:2: the table `limits` already exists", "The first is on line 1: ")],
     );
     finds(
         "enable_mcp_server_surface = true\nENABLE_MCP_SERVER_SURFACE = true\n",
@@ -169,8 +173,12 @@ fn what_is_there_twice_names_the_first() {
     finds(
         "[mcp.\"a.b\"]\ncommand = \"sh\"\n[mcp.a_b]\ncommand = \"sh\"\n[mcp.file_read]\ncommand = \"sh\"\n",
         &[
-            (E, "3:6: `a_b` and `a.b` are one name to clients that have no dots", "Choose another"),
-            (E, "5:6: `file_read` is a tool of ours already", "Choose another"),
+            (
+                E,
+                "3:6: `a_b` and `a.b` are the same name for clients that do not accept dots",
+                "Choose another",
+            ),
+            (E, "5:6: `file_read` is a built-in tool", "Choose another"),
         ],
     );
 }
@@ -180,23 +188,23 @@ fn what_is_no_toml_gets_its_place() {
     finds(
         "tools = core\n[limits]\ngrace_ms =\n",
         &[
-            (E, "1:9: string values must be quoted", "Text stands in quotes"),
+            (E, "1:9: string values must be quoted", "Put text in quotes"),
             (E, "3:11: there is no value", "Write one after `=`"),
         ],
     );
     finds(
         "[mcp.a]\ncommand = \"x\nargs = []\n",
-        &[(E, "2:13: the text is not closed", "It ends with")],
+        &[(E, "2:13: the text is not closed", "End it with")],
     );
     finds(
         "[mcp.a]\nargs = [\"a\"\n[mcp.b]\ncommand = \"sh\"\n",
-        &[(E, "3:1: a list is not closed, or a comma is missing in it", "Items stand")],
+        &[(E, "3:1: a list is not closed, or a comma is missing in it", "Write items")],
     );
     // What stands on other lines is told all the same.
     finds(
         "tools = core\ncolour = 1\n",
         &[
-            (E, "1:9: string values must be quoted", "Text stands in quotes"),
+            (E, "1:9: string values must be quoted", "Put text in quotes"),
             (E, "2:1: there is no key `colour` here", "Known here: "),
         ],
     );
@@ -209,21 +217,21 @@ fn all_that_is_wrong_with_a_command_is_told() {
         "[mcp.a]\ncommand = \"sh\"\nargs = [\"{fiel}\", \"x\", \"}\", \"{all}y\"]\nsecret_args = [\"x\", \"pni\"]\ncwd = \"../x\"\n\
          [mcp.a.input_schema]\ntype = \"object\"\nproperties = { file = {}, pin = {}, all = { type = \"array\" } }\n",
         &[
-            (E, "3:9: `{fiel}` is no property of `input_schema`", "Did you mean `{file}`?"),
+            (E, "3:9: `{fiel}` is not a property in `input_schema`", "Did you mean `{file}`?"),
             (E, "3:24: `}` has no `{`; a brace itself is written `}}`", "An argument is"),
-            (E, "3:29: `{all}` is a list", "A list becomes one word for each item"),
-            (E, "4:16: `x` is no property of `input_schema`", "Name a property"),
-            (E, "4:21: `pni` is no property of `input_schema`", "Did you mean `pin`?"),
+            (E, "3:29: `{all}` is a list", "A list becomes one argument per item"),
+            (E, "4:16: `x` is not a property in `input_schema`", "Name a property"),
+            (E, "4:21: `pni` is not a property in `input_schema`", "Did you mean `pin`?"),
             (E, "5:7: the directory leaves the workspace", "Name one inside"),
         ],
     );
     finds(
         "[mcp.a]\ncommand = \"sh\"\ninput_schema = { type = \"string\" }\n",
-        &[(E, "3:16: the schema is not that of an object", "Arguments are an object")],
+        &[(E, "3:16: the schema does not describe an object", "Arguments are an object")],
     );
     finds(
         "[mcp.a]\ncommand = \"sh\"\ninput_schema = '{\"type\": \"object\",}'\n",
-        &[(E, "3:16: the schema is not JSON: trailing comma at line 1 column 19", "A JSON Schema")],
+        &[(E, "3:16: the schema is not JSON: trailing comma at line 1 column 19", "JSON Schema")],
     );
     finds(
         "[mcp.a]\ncommand = \"sh\"\n[mcp.a.env]\nA = \"${\"\n",
@@ -234,12 +242,12 @@ fn all_that_is_wrong_with_a_command_is_told() {
         "[mcp.a]\ncomand = \"sh\"\nargs = [\"{x}\"]\ninput_schema = 3\n",
         &[
             (E, "2:1: there is no key `comand` here", "Did you mean `command`?"),
-            (E, "4:16: a schema is a table, or a JSON object as text", "A JSON Schema"),
+            (E, "4:16: a schema is a table, or a JSON object as text", "JSON Schema"),
         ],
     );
     finds(
         "[mcp.\"a b\"]\ncommand = \"sh\"\n",
-        &[(E, "1:6: clients do not take a tool of this name", "Use up to 64")],
+        &[(E, "1:6: clients do not accept a tool with this name", "Use up to 64")],
     );
 }
 
@@ -265,15 +273,15 @@ fn what_may_not_be_meant_is_a_warning() {
     finds(
         "[surface]\ndeny = [\"file.reed\", \"nothing*\"]\n",
         &[
-            (W, "2:9: `file.reed` fits no tool", "Did you mean `file.read`?"),
-            (W, "2:22: `nothing*` fits no tool", "`ringfence config show`"),
+            (W, "2:9: `file.reed` matches no tool", "Did you mean `file.read`?"),
+            (W, "2:22: `nothing*` matches no tool", "`ringfence config show`"),
         ],
     );
     finds(
         "[approval]\nown_tools = [\"file_*\", \"shell.exek\", \"mine\"]\n[mcp.mine]\ncommand = \"sh\"\n",
         &[
-            (W, "2:24: `shell.exek` fits no tool", "Did you mean `shell.exec`?"),
-            (W, "2:38: `mine` fits no tool", "It is for the server's own tools"),
+            (W, "2:24: `shell.exek` matches no tool", "Did you mean `shell.exec`?"),
+            (W, "2:38: `mine` matches no tool", "This key is for built-in tools"),
         ],
     );
     finds(
@@ -296,25 +304,29 @@ fn warnings_about_commands_have_their_places() {
         "[mcp.a]\ncommand = \"sh\"\nrequires_approval = false\nside_effects = [\"filesystem_write\"]\n",
         &[(
             W,
-            "3:21: it is asked for all the same. It may change files of the workspace.",
-            "Take the line out",
+            "3:21: approval is still required. It may change files in the workspace.",
+            "Remove the line",
         )],
     );
     finds(
         "[mcp.a]\ncommand = \"sh\"\nside_effects = [\"network\"]\n",
-        &[(W, "3:16: `network` is declared, and nothing is open to it", "Name what it may reach")],
+        &[(
+            W,
+            "3:16: `network` is declared, but the tool may reach nothing",
+            "List what it may reach",
+        )],
     );
     finds(
         "[mcp.a]\ncommand = \"sh\"\nargs = [\"x\", \"${secret:DB}\"]\nenv = { A = \"${NOPE}\" }\n",
         &[
             (
                 W,
-                "3:14: `${secret:DB}`: the secret `DB` is not there",
+                "3:14: `${secret:DB}`: the secret `DB` is not set",
                 "Have the operator run `ringfence secret set DB`",
             ),
             (
                 W,
-                "4:13: `${NOPE}`: the secret `NOPE` is not there",
+                "4:13: `${NOPE}`: the secret `NOPE` is not set",
                 "Have the operator set the variable NOPE",
             ),
         ],
@@ -323,7 +335,7 @@ fn warnings_about_commands_have_their_places() {
         "[mcp.a]\ncommand = \"sh\"\nenv = { API_TOKEN = \"abc\", PLAIN = \"x\", EMPTY_TOKEN = \"\" }\n",
         &[(
             W,
-            "3:21: `API_TOKEN` looks like a secret, and its value is written here",
+            "3:21: `API_TOKEN` looks like a secret, but its value is written in the file",
             "Run `ringfence secret set API_TOKEN`",
         )],
     );
@@ -332,7 +344,7 @@ fn warnings_about_commands_have_their_places() {
         "[mcp.a]\ncommand = \"sh\"\nsandbox_profile = \"seatbelt\"\n",
         &[(
             W,
-            "3:19: the profile `seatbelt` is for macOS: no call of it runs here",
+            "3:19: the profile `seatbelt` is for macOS: this tool cannot run here",
             "Use `default`",
         )],
     );
@@ -409,8 +421,8 @@ fn a_profile_that_hides_nothing_is_not_for_one_command_alone() {
         entry,
         &[(
             E,
-            "3:19: `contained` hides nothing, and is weaker than the profile of everybody else",
-            "Take it out",
+            "3:19: `contained` hides nothing, and is weaker than the profile under [sandbox]",
+            "Remove it",
         )],
     );
     finds(&format!("[sandbox]\nprofile = \"contained\"\n{entry}"), &[]);
@@ -426,7 +438,7 @@ fn a_secret_is_no_word_where_commands_see_each_other() {
         &[(
             E,
             "5:15: a secret in `args` can be read by every other command in the profile `contained`",
-            "Give it in `env` instead.",
+            "Pass it in `env` instead.",
         )],
     );
 }
@@ -438,8 +450,8 @@ fn a_client_is_not_let_set_just_any_variable() {
             &format!("[session]\nenv_overrides = [\"MODE\", \"{pattern}\"]\n"),
             &[(
                 E,
-                "2:26: a variable is named in full, or by the letters it begins with and `*`",
-                "Patterns over the names of variables that a client may set, each in full",
+                "2:26: give the full name of a variable, or its first letters and `*`",
+                "Patterns over the names of variables that a client may set, each beginning",
             )],
         );
     }
@@ -470,8 +482,8 @@ fn a_lone_option_is_told() {
         &schema("", ""),
         &[(
             W,
-            "3:23: without `o` the word `--out` before it stands alone",
-            "Write it as one word: `--out={o}`",
+            "3:23: if `o` is not given, the option `--out` before it has no value",
+            "Write both as one argument: `--out={o}`",
         )],
     );
     finds(&schema(", default = \"y\"", ""), &[]);

@@ -1,4 +1,5 @@
-//! The environment: one table of every variable we read, and a picture of it taken once at the start.
+//! The environment: one table of every variable that we read, and a copy of it taken once at
+//! startup.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::base::{Error, Result};
 
-/// One variable and what it is for.
+/// An environment variable and its purpose.
 pub struct Variable {
     pub name: &'static str,
     pub meaning: &'static str,
@@ -24,31 +25,32 @@ macro_rules! variables {
 }
 
 variables! {
-    SANDBOX_ROOT            "SANDBOX_ROOT"            false "Where runtime files live (`--root`).";
-    SANDBOX_WORKSPACE       "SANDBOX_WORKSPACE"       false "The directory the tools work in (`--workspace`).";
+    SANDBOX_ROOT            "SANDBOX_ROOT"            false "Directory for runtime files (`--root`).";
+    SANDBOX_WORKSPACE       "SANDBOX_WORKSPACE"       false "Directory in which the tools work (`--workspace`).";
     RINGFENCE_CONFIG        "RINGFENCE_CONFIG"        false "The config file (`--config`).";
-    RINGFENCE_TOOLS         "RINGFENCE_TOOLS"         false "Which tools are listed: core, shell or all (`--tools`).";
-    RINGFENCE_SECRETS_KEY_FILE "RINGFENCE_SECRETS_KEY_FILE" false "The key of the stored secrets, where it does not lie beside them (`--secrets-key-file`).";
-    RINGFENCE_LOG           "RINGFENCE_LOG"           false "How much is logged: error, warn, info, debug or trace (`--log-level`).";
-    RINGFENCE_LOG_FORMAT    "RINGFENCE_LOG_FORMAT"    false "The form of the log: pretty or json (`--log-format`).";
-    RINGFENCE_LOG_FILE      "RINGFENCE_LOG_FILE"      false "The file that the log goes to, instead of standard error (`--log-file`).";
+    RINGFENCE_TOOLS         "RINGFENCE_TOOLS"         false "Tools to list: core, shell or all (`--tools`).";
+    RINGFENCE_SECRETS_KEY_FILE "RINGFENCE_SECRETS_KEY_FILE" false "Key file of the secret store, if not in its default location (`--secrets-key-file`).";
+    RINGFENCE_LOG           "RINGFENCE_LOG"           false "Log level: error, warn, info, debug or trace (`--log-level`).";
+    RINGFENCE_LOG_FORMAT    "RINGFENCE_LOG_FORMAT"    false "Log format: pretty or json (`--log-format`).";
+    RINGFENCE_LOG_FILE      "RINGFENCE_LOG_FILE"      false "File to log to, instead of standard error (`--log-file`).";
     ENABLE_SURFACE          "ENABLE_MCP_SERVER_SURFACE" false "`enable_mcp_server_surface`; its name is accepted in any case.";
     MCP_AUTH_ENABLED        "MCP_AUTH_ENABLED"        false "Whether HTTP callers need a bearer token.";
-    MCP_AUTH_JWT_SECRET     "MCP_AUTH_JWT_SECRET"     true  "The shared secret that tokens are signed with (HS256).";
-    MCP_AUTH_JWT_PUBLIC_KEY "MCP_AUTH_JWT_PUBLIC_KEY" false "The public key that tokens are checked with (RS256, ES256, EdDSA): PEM text or a file.";
-    MCP_AUTH_AUDIENCE       "MCP_AUTH_AUDIENCE"       false "The audience a token must name.";
-    MCP_AUTH_ISSUER         "MCP_AUTH_ISSUER"         false "The issuer a token must name; also published as the authorization server.";
-    XDG_STATE_HOME          "XDG_STATE_HOME"          false "Holds the default root.";
-    XDG_CONFIG_HOME         "XDG_CONFIG_HOME"         false "Holds the default config file.";
+    MCP_AUTH_JWT_SECRET     "MCP_AUTH_JWT_SECRET"     true  "Shared secret with which tokens are signed (HS256).";
+    MCP_AUTH_JWT_PUBLIC_KEY "MCP_AUTH_JWT_PUBLIC_KEY" false "Public key with which tokens are checked (RS256, ES256, EdDSA): PEM text or a file.";
+    MCP_AUTH_AUDIENCE       "MCP_AUTH_AUDIENCE"       false "Audience that a token must name.";
+    MCP_AUTH_ISSUER         "MCP_AUTH_ISSUER"         false "Issuer that a token must name; also published as the authorization server.";
+    XDG_STATE_HOME          "XDG_STATE_HOME"          false "Contains the default root.";
+    XDG_CONFIG_HOME         "XDG_CONFIG_HOME"         false "Contains the default config file.";
     HOME                    "HOME"                    false "The home directory: base of the defaults, and refused as a workspace.";
-    XDG_RUNTIME_DIR         "XDG_RUNTIME_DIR"         false "Holds the socket of the session that the system's keyring belongs to.";
-    DBUS_SESSION_BUS_ADDRESS "DBUS_SESSION_BUS_ADDRESS" false "The same, where it is elsewhere.";
-    CODEX_HOME              "CODEX_HOME"              false "Holds the operator's rules, in `rules/`; by default the home of the Codex that starts the server, else `~/.codex`.";
-    PATH                    "PATH"                    false "Where the browser and the programs that rules name are looked for.";
-    RUSTUP_HOME             "RUSTUP_HOME"             false "Where Rust's toolchains are, which commands in the fence may use.";
+    XDG_RUNTIME_DIR         "XDG_RUNTIME_DIR"         false "Contains the session bus socket, through which the system keyring is reached.";
+    DBUS_SESSION_BUS_ADDRESS "DBUS_SESSION_BUS_ADDRESS" false "Address of the session bus, if it is elsewhere.";
+    CODEX_HOME              "CODEX_HOME"              false "Contains the operator's rules, in `rules/`; default: the home of the Codex that starts the server, else `~/.codex`.";
+    PATH                    "PATH"                    false "Directories in which the browser and the programs named by rules are looked up.";
+    RUSTUP_HOME             "RUSTUP_HOME"             false "Directory of Rust's toolchains, which sandboxed commands may use.";
 }
 
-/// Variables that say where programs keep credentials. They are read for one reason: what they name is hidden from runs.
+/// Variables that say where programs keep credentials. They are read for one purpose: to hide the
+/// paths they name from runs.
 pub const CREDENTIAL_VARIABLES: &[&str] = &[
     "ANSIBLE_VAULT_PASSWORD_FILE",
     "AWS_CONFIG_FILE",
@@ -102,17 +104,19 @@ pub const CREDENTIAL_VARIABLES: &[&str] = &[
     "npm_config_userconfig",
 ];
 
-/// What the process was started with. It is data, so that resolving a config depends on nothing hidden.
+/// Environment and working directory of the process at startup. It is plain data, so that resolving
+/// a config depends on nothing hidden.
 #[derive(Clone, Default)]
 pub struct Env {
     variables: Vec<(OsString, OsString)>,
-    /// The directory that relative paths start from.
+    /// Directory that relative paths start from.
     pub cwd: Option<PathBuf>,
-    /// The home of the Codex that started this process, which does not pass CODEX_HOME on.
+    /// Home of the Codex that started this process, which does not pass CODEX_HOME on.
     pub client_codex_home: Option<PathBuf>,
 }
 
 impl Env {
+    /// Captures the environment of this process.
     pub fn of_process() -> Self {
         let client_codex_home =
             super::resolve::codex_home::of_client(std::env::var_os(PATH).as_deref());
@@ -123,6 +127,7 @@ impl Env {
         }
     }
 
+    /// Creates an environment from given variables.
     pub fn new<N: Into<OsString>, V: Into<OsString>>(
         variables: impl IntoIterator<Item = (N, V)>,
         cwd: impl Into<PathBuf>,
@@ -132,7 +137,8 @@ impl Env {
         Env { variables, cwd: Some(cwd.into()), client_codex_home: None }
     }
 
-    /// An empty value counts as not set, as shells and unit files leave them behind.
+    /// Returns the value of a variable. An empty value counts as unset: shells and unit files leave
+    /// those behind.
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         self.variables
             .iter()
@@ -141,28 +147,30 @@ impl Env {
             .filter(|value| !value.is_empty())
     }
 
+    /// Returns the value of a variable as a path.
     pub fn path(&self, name: &str) -> Option<&Path> {
         self.get(name).map(Path::new)
     }
 
-    /// A directory of the XDG kind: the specification says to ignore a relative one.
+    /// Returns the value of an XDG variable: the specification says to ignore relative paths.
     pub fn absolute(&self, name: &str) -> Option<&Path> {
         self.path(name).filter(|path| path.is_absolute())
     }
 
-    /// Where credentials are kept according to [`CREDENTIAL_VARIABLES`]. A value may be a list; what is relative depends on
-    /// the directory that a program is started in, and is left out.
+    /// Returns the paths of credentials according to [`CREDENTIAL_VARIABLES`]. A value may be a
+    /// list. Relative paths depend on the directory in which a program is started, and are left
+    /// out.
     pub fn credential_paths(&self) -> Vec<(&'static str, PathBuf)> {
         let paths = |name: &'static str| {
             let value = self.get(name).into_iter();
             let all = value.flat_map(|value| {
                 [PathBuf::from(value)].into_iter().chain(std::env::split_paths(value))
             });
-            // What no file can be called hides nothing, and would stop every run.
+            // A path that no file can have hides nothing, and would make every run fail.
             let is_path = |path: &PathBuf| {
                 path.is_absolute() && path.to_str().is_some_and(|text| text.len() < 4096)
             };
-            // Without a slash at the end, which would make a file a directory.
+            // Without a trailing slash, which would make a file a directory.
             all.filter(is_path).map(move |path| (name, path.components().collect()))
         };
         let mut found: Vec<_> = CREDENTIAL_VARIABLES.iter().flat_map(|name| paths(name)).collect();
@@ -170,6 +178,7 @@ impl Env {
         found
     }
 
+    /// Returns the value of a variable as text.
     pub fn text(&self, name: &str) -> Result<Option<String>> {
         match self.get(name) {
             None => Ok(None),
@@ -180,12 +189,13 @@ impl Env {
         }
     }
 
+    /// Returns the value of a variable as a boolean.
     pub fn bool(&self, name: &str) -> Result<Option<bool>> {
         self.get(name).map(|value| parse_bool(name, value)).transpose()
     }
 
-    /// A switch whose name may be written in any case. Two spellings that disagree are an error, because
-    /// either choice would be the wrong one for somebody.
+    /// Returns a switch whose name may be written in any case. Two spellings that disagree are an
+    /// error, because either choice could be the wrong one.
     pub fn bool_in_any_case(&self, name: &str) -> Result<Option<bool>> {
         let mut found = None;
         for (other, value) in &self.variables {

@@ -1,4 +1,4 @@
-//! What is wrong with a config file, said so that one can fix it: file, line, column, a caret, the likely word.
+//! Errors in config files, reported with file, line, column, a caret and the likely intended word.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,15 @@ use crate::base::nearest::nearest;
 use crate::base::{Error, Kind};
 use crate::redact::secret::is_sensitive;
 
-/// One thing that is wrong, at its place.
+/// An error at a position in a config file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     pub file: PathBuf,
     pub line: usize,
     pub column: usize,
-    /// The path of the key that it is about; empty where the text cannot be read that far.
+    /// Path of the key that it is about; empty if the text cannot be parsed that far.
     pub key: String,
-    /// The tool that is not there because of it, where that is all there is to it.
+    /// The tool that is not available because of it, if that is the only consequence.
     pub entry: Option<String>,
     pub message: String,
     pub hint: String,
@@ -26,7 +26,7 @@ pub struct Fault {
     pub picture: String,
 }
 
-/// What is wrong, and what to do about it.
+/// Message and hint that quote no value of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueFreeText {
     pub message: String,
@@ -34,7 +34,7 @@ pub struct ValueFreeText {
 }
 
 impl ValueFreeText {
-    /// For a fault whose own words may quote the file.
+    /// Returns texts for an error whose own message may quote the file.
     fn generic() -> Self {
         ValueFreeText {
             message: "this is not valid".to_owned(),
@@ -44,7 +44,7 @@ impl ValueFreeText {
 }
 
 impl Fault {
-    /// In our own words, about what stands at `span`.
+    /// Creates an error about the text at `span`.
     pub fn at(
         path: &Path,
         text: &str,
@@ -55,7 +55,7 @@ impl Fault {
         Fault::about("", (path, text), span, message, hint)
     }
 
-    /// The same about a key, whose name also says whether its value may be shown.
+    /// Creates an error about a key, whose name also decides whether its value may be shown.
     pub fn about(
         key: &str,
         (path, text): (&Path, &str),
@@ -77,7 +77,7 @@ impl Fault {
         }
     }
 
-    /// What the TOML reader found at a key.
+    /// Creates an error from one that the TOML parser reported at a key.
     pub fn of(
         key: &str,
         (path, text): (&Path, &str),
@@ -93,11 +93,12 @@ impl Fault {
         }
     }
 
-    /// Where it is and what it is, on one line.
+    /// Formats position and message on one line.
     pub fn line(&self) -> String {
         format!("{}:{}:{}: {}", self.file.display(), self.line, self.column, self.message)
     }
 
+    /// Converts it to an error for the caller.
     pub fn into_error(self) -> Error {
         let error =
             Error::new(Kind::InvalidArguments, format!("{}\n{}", self.line(), self.picture));
@@ -114,6 +115,7 @@ impl Fault {
     }
 }
 
+/// Position of a span in a config file, with its line drawn.
 pub(super) struct Place {
     pub line: usize,
     pub column: usize,
@@ -122,6 +124,7 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Locates a span and draws its line.
     pub fn of(text: &str, span: std::ops::Range<usize>, key: &str) -> Place {
         let start = (0..=span.start.min(text.len()))
             .rev()
@@ -132,13 +135,13 @@ impl Place {
         let line = line_of(text, line_start);
         let whole = &text[line_start..line_end];
         let is_secret = names_a_secret(whole) || names_a_secret(key) || holds_variables(key) || {
-            // In the middle of a text or a list, the key stands on a line before.
+            // In a multi-line string or list, the key is on an earlier line.
             let opening = text[..line_start].lines().rev().find(|line| line.contains('='));
             !whole.contains('=')
                 && !whole.trim_start().starts_with('[')
                 && opening.is_some_and(names_a_secret)
         };
-        // A line that may hold a secret is shown as far as its key: errors end up in logs.
+        // A line that may contain a secret is shown only up to its key: errors end up in logs.
         let shown = match whole.find('=') {
             _ if !is_secret || whole.trim_start().starts_with('[') => whole.to_owned(),
             Some(equals) => format!("{}= …", &whole[..equals]),
@@ -160,17 +163,18 @@ impl Place {
 }
 
 fn names_a_secret(line: &str) -> bool {
-    // The whole line, since an inline table holds keys on both sides of its first `=`.
+    // Checks the whole line, since an inline table has keys on both sides of its first `=`.
     let lower = line.to_ascii_lowercase();
     is_sensitive(&lower) || lower.contains("key")
 }
 
-/// The variables of a command: whatever their names, their values may be anything.
+/// Returns whether a key is a variable of a command: whatever its name, its value may be a secret.
 fn holds_variables(key: &str) -> bool {
     key.starts_with("mcp.") && key.contains(".env.")
 }
 
-/// Our words for the reader's: it speaks of fields and variants, an operator of keys and values.
+/// Translates the parser's message: it speaks of fields and variants, an operator of keys and
+/// values.
 fn words(key: &str, message: &str, is_secret: bool) -> (String, String) {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     let first = message.lines().next().unwrap_or_default();
@@ -208,7 +212,7 @@ fn words(key: &str, message: &str, is_secret: bool) -> (String, String) {
     }
 }
 
-/// The kind of value, in words of people rather than of the reader.
+/// Describes the expected kind of value in ordinary words.
 fn wanted(key: &str, expected: &str) -> String {
     let expected = match expected.trim_start_matches("a ") {
         "i64" | "u64" => "a whole number",
@@ -217,7 +221,7 @@ fn wanted(key: &str, expected: &str) -> String {
         "boolean" => "`true` or `false`",
         "sequence" => "a list, `[…]`",
         word if word.starts_with("struct ") || word == "map" => "a table",
-        _ if expected.contains("string or table") => "one of its words, in quotes",
+        _ if expected.contains("string or table") => "one of its values, in quotes",
         _ => expected,
     };
     match super::schema::describe(key) {
@@ -235,7 +239,7 @@ fn unknown_key_hint(key: &str, name: &str, known: &[&str]) -> String {
         return "Secrets are not kept in config.toml: set MCP_AUTH_JWT_SECRET, or name a file with `jwt_secret_file`."
             .to_owned();
     }
-    // At the top there are also the tables of commands, which are not read like the rest.
+    // At the top level there are also the tables of commands, which are parsed separately.
     let mut known = known.to_vec();
     if !key.contains('.') {
         known.push(super::parse::read::ENTRIES);

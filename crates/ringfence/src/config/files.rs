@@ -1,4 +1,4 @@
-//! The files that decide what a config says: whether one of them has changed, and making the config again.
+//! Detects changes to the files that a config depends on, and resolves the config again.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,26 @@ use super::resolve::{resolve, resolve_again};
 use super::{Config, Env, Flags, config_path};
 use crate::base::Result;
 
-/// A file that was written to so lately may not be whole yet.
+/// A file that was modified more recently than this may still be incomplete.
 const QUIET: Duration = Duration::from_millis(50);
-/// One that has become empty or is gone is most likely about to be written.
+/// A file that has become empty or was removed is most likely about to be written.
 const THIN: Duration = Duration::from_millis(500);
-/// Whatever goes on, nobody waits longer.
+/// Maximum time to wait for files to settle.
 const LONGEST: Duration = Duration::from_secs(1);
-/// The clock of a file system ticks no slower: what was written longer ago will not change under the same time.
+/// File system timestamps advance at least this often: a file that was modified longer ago cannot
+/// change without getting a new timestamp.
 const TICK: Duration = Duration::from_millis(12);
 const STEP: Duration = Duration::from_millis(5);
-/// Reads that fell into a change are made again so often.
+/// Maximum number of attempts when files change while they are read.
 const ROUNDS: usize = 8;
 
-/// How a config was made, so that it can be made again.
+/// Flags and environment from which a config was resolved, kept to resolve it again.
 pub struct Made {
     flags: Flags,
     env: Env,
 }
 
-/// What one look tells of a file without reading it.
+/// Metadata that identifies a version of a file without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Print {
     device: u64,
@@ -40,7 +41,7 @@ impl Print {
     fn of(path: &Path) -> Option<Print> {
         let facts = std::fs::metadata(path).ok()?;
         if facts.is_dir() {
-            // What is in it has prints of its own. This is about who may enter.
+            // Files in it have stamps of their own. For the directory only access matters.
             let changed = (i64::from(facts.mode()), i64::from(facts.uid()));
             return Some(Print {
                 device: facts.dev(),
@@ -59,7 +60,7 @@ impl Print {
         })
     }
 
-    /// How long ago it was written to; nothing for a time that is still to come.
+    /// Returns the time since the last modification; zero for a time in the future.
     fn age(&self) -> Duration {
         let (seconds, nanos) = (u64::try_from(self.written.0), u32::try_from(self.written.1));
         let (Ok(seconds), Ok(nanos)) = (seconds, nanos) else { return Duration::MAX };
@@ -70,7 +71,7 @@ impl Print {
     }
 }
 
-/// Every file that decides, as it was at one moment. A link counts as what it leads to.
+/// Metadata of every file that the config depends on, at one moment. Links are followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prints(Vec<(PathBuf, Option<Print>)>);
 
@@ -79,15 +80,17 @@ impl Prints {
         Prints(files.iter().map(|file| (file.clone(), Print::of(file))).collect())
     }
 
+    /// Returns the paths of the files.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.0.iter().map(|(file, _)| file.as_path())
     }
 
+    /// Returns whether a file differs from when the metadata was taken.
     pub fn have_changed(&self) -> bool {
         self.0.iter().any(|(file, print)| Print::of(file) != *print)
     }
 
-    /// Whether something that had content before has none now.
+    /// Returns whether a file that had content before is empty or missing now.
     fn is_thinner_than(&self, before: &Prints) -> bool {
         let size = |prints: &Prints, file: &Path| {
             prints
@@ -110,11 +113,12 @@ impl Prints {
 }
 
 impl Made {
+    /// Keeps flags and environment.
     pub fn new(flags: Flags, env: Env) -> Made {
         Made { flags, env }
     }
 
-    /// The config, and the files that it was made from as they were before they were read. Blocks.
+    /// Resolves the config, and returns the files' metadata from before they were read. Blocks.
     pub fn first(&self) -> (Result<Config>, Prints) {
         self.make(
             self.files(None),
@@ -132,14 +136,15 @@ impl Made {
         )
     }
 
-    /// The same again, after something has changed since the start. Blocks until the files are settled.
+    /// Resolves the config again after a change since the start. Blocks until the files have
+    /// settled.
     pub fn again(&self, first: &Config, now: &Config, before: &Prints) -> (Result<Config>, Prints) {
         let read = || resolve_again(&self.flags, &self.env, first);
         let until = Instant::now() + LONGEST;
         self.make(self.files(Some(now)), read, |files| settled(files, before, until))
     }
 
-    /// The file that the operator writes, whether it is there or not.
+    /// Returns the path of the config file, whether it exists or not.
     pub fn file(&self) -> Option<PathBuf> {
         config_path(&self.flags, &self.env).ok().flatten().map(|(path, _)| path)
     }
@@ -164,9 +169,9 @@ impl Made {
         }
     }
 
-    /// Which files decide depends on what they say.
+    /// Returns the files that the config depends on, which in turn depends on what the config says.
     fn files(&self, config: Option<&Config>) -> Vec<PathBuf> {
-        // The keys of tokens count from a start on; that they have changed is told.
+        // New token keys take effect only at a restart, but their change is reported.
         let secrets = config
             .into_iter()
             .flat_map(|config| config.secrets.files().iter().chain(&config.key_files).cloned());
@@ -174,13 +179,14 @@ impl Made {
     }
 }
 
-/// Waits until nobody seems to be writing any more.
+/// Waits until no process seems to be writing the files any more.
 fn settled(files: &[PathBuf], before: &Prints, until: Instant) -> Prints {
     let begun = Instant::now();
     let (mut prints, mut since) = (Prints::take(files), begun);
     loop {
         let quiet = if prints.is_thinner_than(before) { THIN } else { QUIET };
-        // A file that is gone has no time of its own; nor has one from another clock that is of use.
+        // The modification time is useless for a file that is missing or has a time from another
+        // clock, so time without a change counts too.
         let still = since.elapsed() >= quiet;
         let old = prints.age() >= quiet && prints.0.iter().all(|(_, print)| print.is_some());
         if still || old || Instant::now() >= until {

@@ -1,7 +1,8 @@
-//! The operator's word: read once, resolved into one immutable value, swapped whole on reload.
+//! Configuration: read once, resolved into one immutable [`Config`], replaced as a whole on reload.
 //!
-//! `raw` is the file as written, `env` the environment, `resolve` puts them together (flag over environment
-//! over file over default), `place` says where the root and the workspace may be.
+//! `parse` reads the file as written, `env` captures the environment, `resolve` combines them (a
+//! flag takes precedence over the environment, the environment over the file, the file over the
+//! default). `resolve/directories.rs` decides where the root and the workspace may be.
 
 mod check;
 pub mod env;
@@ -45,24 +46,26 @@ pub use resolve::{Flags, Keeping, resolve, resolve_keeping, resolve_root};
 pub use secrets::Secrets;
 pub use show::{Needed, Show, Shown, show};
 
-/// The defaults, as the config file that they are.
+/// The defaults, in the form of a config file.
 pub const DEFAULTS: &str = include_str!("defaults.toml");
 
-/// Which of our own tools are listed.
+/// Set of built-in tools to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolSet {
-    /// Those that most agents need; the others can be called all the same
+    /// The tools that most agents need; the others can still be called
     Core,
-    /// `shell` alone, and nothing else can be called
+    /// Only `shell`; nothing else can be called
     Shell,
-    /// Everything
+    /// All tools
     All,
 }
 
 impl ToolSet {
+    /// All sets, in the order of help texts.
     pub const ALL: &[ToolSet] = &[ToolSet::Core, ToolSet::Shell, ToolSet::All];
 
+    /// Returns the name used in flags and in the file.
     pub fn name(self) -> &'static str {
         match self {
             ToolSet::Core => "core",
@@ -72,7 +75,7 @@ impl ToolSet {
     }
 }
 
-/// How tool names are spelled in a list. A call is accepted in either style.
+/// Spelling of tool names in lists. Calls are accepted in either spelling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolNames {
@@ -85,6 +88,7 @@ pub enum ToolNames {
 }
 
 impl ToolNames {
+    /// Returns the name used in the file.
     pub fn name(self) -> &'static str {
         match self {
             ToolNames::Auto => "auto",
@@ -94,42 +98,44 @@ impl ToolNames {
     }
 }
 
+/// Everything the operator configured, resolved.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Counts reloads, so that a grant can say under which config it was given.
     pub generation: u64,
-    /// Where runtime files live; nothing else is written anywhere unasked.
+    /// Directory for runtime files; nothing is written elsewhere without a request.
     pub root: PathBuf,
-    /// The workspace of stdio, or the one named for everybody; None on the network means one under root, for
-    /// each principal or shared.
+    /// The workspace for stdio, or the one configured for all principals. `None` over HTTP means
+    /// one below root, per principal or shared.
     pub workspace: Option<PathBuf>,
-    /// Without a named workspace, every principal on the network gets the same one.
+    /// Over HTTP without a configured workspace, all principals share one.
     pub shared_workspace: bool,
-    /// The user's own home directory, where credentials and toolchains are. A run has another.
+    /// The user's own home directory, with credentials and toolchains. A run has a different one.
     pub home: Option<PathBuf>,
-    /// Where Codex keeps its configuration, credentials and threads.
+    /// Directory in which Codex keeps its configuration, credentials and threads.
     pub codex_home: Option<PathBuf>,
-    /// Where variables say that programs keep credentials, each with the name of its variable.
+    /// Paths that variables name as the location of credentials, each with the name of its
+    /// variable.
     pub credential_paths: Vec<(&'static str, PathBuf)>,
-    /// Where Rust's toolchains are, which a run may use but not change.
+    /// Directory of Rust's toolchains, which a run may use but not change.
     pub rustup_home: Option<PathBuf>,
-    /// Inside the workspace and shut to every tool: the root, when it lies there.
+    /// Paths inside the workspace that are closed to every tool: the root, if it is there.
     pub closed: Vec<PathBuf>,
     pub surface: Surface,
-    /// What a client may set for its session.
+    /// Settings that a client may override for its session.
     pub shaping: Shaping,
     /// The operator's commands, in the order of the file.
     pub entries: Arc<[Arc<Entry>]>,
-    /// What is wrong with the commands that are not among them.
+    /// Errors in the commands that were dropped.
     pub dropped: Arc<[Fault]>,
     pub secrets: Arc<Secrets>,
-    /// Files outside the workspace that hold secrets or keys. No run sees them.
+    /// Files outside the workspace that hold secrets or keys. They are hidden from runs.
     pub private: Vec<PathBuf>,
     pub tools: ToolSet,
     pub tool_names: ToolNames,
     pub approval: Approval,
     pub limits: Limits,
-    /// Audit files whose records are all older are pruned; None keeps them all.
+    /// Audit files whose records are all older are pruned; `None` keeps everything.
     pub audit_keep: Option<Duration>,
     pub browser: Browser,
     pub log: resolve::log::Log,
@@ -137,25 +143,26 @@ pub struct Config {
     pub policy: Policy,
     pub http: Http,
     pub auth: Option<Auth>,
-    /// Hidden: registers the fixtures of the conformance suite.
+    /// Hidden option: registers the fixtures of the conformance suite.
     pub conformance_fixtures: bool,
-    /// Secrets in directories that cannot be hidden as a whole.
+    /// Files with secrets whose directories cannot be hidden as a whole.
     pub exposed: Vec<PathBuf>,
-    /// What tokens are checked with was read from these.
+    /// Files from which the keys for checking tokens were read.
     pub key_files: Vec<PathBuf>,
-    /// The file that was read, if there was one.
+    /// The config file that was read, if any.
     pub file: Option<PathBuf>,
-    /// Every setting as it may be shown, and who set it.
+    /// Every setting as it may be shown, with its origin.
     pub settings: Vec<Setting>,
 }
 
 impl Config {
-    /// Whether somebody chose this one.
+    /// Returns whether the operator set this key.
     fn names(&self, key: &str) -> bool {
         self.settings.iter().any(|row| row.key == key && row.origin.is_named())
     }
 }
 
+/// Settings for approvals.
 #[derive(Debug, Clone)]
 pub struct Approval {
     pub expiry: Duration,
@@ -164,17 +171,18 @@ pub struct Approval {
     pub own_tools: OwnToolsAsk,
 }
 
-/// When a tool of our own asks although the call stays in the sandbox.
+/// Built-in tools whose calls need approval even if they stay in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnToolsAsk {
     Never,
     Always,
-    /// For tools whose name fits one of these.
+    /// Tools whose name matches one of these patterns.
     Named(Vec<Names>),
 }
 
 impl OwnToolsAsk {
-    /// Whether every call of the tool asks. Both spellings of a name are the same tool.
+    /// Returns whether every call of the tool needs approval. Both spellings of a name mean the
+    /// same tool.
     pub fn covers(&self, tool: &str) -> bool {
         match self {
             OwnToolsAsk::Never => false,
@@ -184,38 +192,41 @@ impl OwnToolsAsk {
     }
 }
 
+/// Limits on calls, outputs and messages.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// No call runs longer, whatever it asks for.
+    /// No call runs longer, whatever it requests.
     pub timeout_ceiling: Duration,
-    /// Between SIGTERM and SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// Of one stored output.
+    /// Maximum size of one stored output.
     pub output_file_bytes: u64,
-    /// Of one JSON-RPC message.
+    /// Maximum size of one JSON-RPC message.
     pub message_bytes: usize,
     pub audit_rotate_bytes: u64,
 }
 
-/// Which browser the browser tools use, and for how long.
+/// Browser that the browser tools use, and for how long.
 #[derive(Debug, Clone)]
 pub struct Browser {
-    /// Instead of the first one that is found.
+    /// Used instead of the first browser found.
     pub program: Option<PathBuf>,
-    /// Where one is looked for: the directories of PATH.
+    /// Directories to search: those of PATH.
     pub path: Vec<PathBuf>,
-    /// One that nobody uses for so long is ended.
+    /// Time after which an unused browser is stopped.
     pub idle: Duration,
 }
 
+/// Settings of the HTTP server.
 #[derive(Debug, Clone, Default)]
 pub struct Http {
-    /// Where to listen; None is stdio.
+    /// Address to listen on; `None` means stdio.
     pub listen: Option<SocketAddr>,
-    /// Names and `name:port` allowed in Host, beside loopback.
+    /// `name` or `name:port` allowed in Host, in addition to loopback.
     pub allowed_hosts: Vec<String>,
     pub allowed_origins: Vec<String>,
-    /// Where clients reach the server through a proxy, without `/mcp` and without a slash at its end.
+    /// URL at which clients reach the server through a proxy, without `/mcp` and without a trailing
+    /// slash.
     pub public_url: Option<String>,
     pub insecure_no_auth: bool,
 }
@@ -228,25 +239,26 @@ pub struct Auth {
     pub issuer: Option<String>,
 }
 
+/// Key with which tokens are checked.
 #[derive(Debug, Clone)]
 pub enum AuthKey {
     /// HS256.
     Secret(crate::redact::secret::Secret),
-    /// RS256, ES256 or EdDSA, by the kind of key: PEM text.
+    /// RS256, ES256 or EdDSA, depending on the key: PEM text.
     PublicPem(String),
 }
 
-/// One resolved value and where it came from. A secret is shown as `set`.
+/// A resolved value and its origin. A secret is shown as `set`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     pub key: &'static str,
     pub value: String,
     pub origin: Origin,
-    /// In the file, where that said it.
+    /// Line in the config file, if the value comes from there.
     pub line: Option<usize>,
 }
 
-/// Who set a value.
+/// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     Flag(&'static str),
@@ -256,7 +268,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Somebody chose it for this server; it is not what happens by itself.
+    /// Returns whether the operator chose the value; otherwise it is the default.
     pub fn is_named(&self) -> bool {
         *self != Origin::Default
     }

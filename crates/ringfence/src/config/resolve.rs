@@ -1,4 +1,5 @@
-//! From flags, environment, file and defaults to one [`Config`]; each value remembers who set it.
+//! Combines flags, environment, file and defaults into one [`Config`]; each value records its
+//! origin.
 
 pub mod bind;
 pub mod codex_home;
@@ -42,7 +43,7 @@ use crate::base::{Error, Kind, Result};
 const MIB: u64 = 1024 * 1024;
 const EACH_ITS_OWN: &str = "<root>/workspaces/<principal>";
 
-/// What was said on the command line.
+/// Values from the command line.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
     pub root: Option<PathBuf>,
@@ -53,14 +54,14 @@ pub struct Flags {
     pub http: Option<String>,
     pub conformance_fixtures: bool,
     pub insecure_no_auth: bool,
-    /// The key of the stored secrets, where it does not lie beside them.
+    /// Key file of the secret store, if not in its default location.
     pub secrets_key_file: Option<PathBuf>,
     pub sandbox: SandboxFlags,
     pub policy: PolicyFlags,
     pub log: LogFlags,
 }
 
-/// What each source says about one value, strongest first.
+/// Values of one setting from each source, in order of precedence.
 pub struct Layers<T> {
     pub flag: Option<(T, &'static str)>,
     pub env: Option<(T, &'static str)>,
@@ -69,22 +70,23 @@ pub struct Layers<T> {
 }
 
 impl<T> Layers<T> {
-    /// Only a config file may say it.
+    /// Creates layers for a setting that only a config file may set.
     pub fn file_only(file: Option<T>, default: Option<T>) -> Self {
         Layers { flag: None, env: None, file, default }
     }
 }
 
-/// Chooses values and keeps the table of who set them.
+/// Picks values and records the origin of each.
 pub struct Picker<'a> {
     file: Option<&'a Path>,
-    /// Where it says so.
+    /// The parsed file, for line numbers.
     source: Option<&'a Source>,
     home: Option<PathBuf>,
     settings: Vec<Setting>,
 }
 
 impl Picker<'_> {
+    /// Picks a value that has a default.
     pub fn pick<T>(
         &mut self,
         key: &'static str,
@@ -95,6 +97,7 @@ impl Picker<'_> {
             .ok_or_else(|| Error::internal(format!("the compiled-in defaults do not set `{key}`")))
     }
 
+    /// Picks a value that may be unset.
     pub fn pick_optional<T>(
         &mut self,
         key: &'static str,
@@ -110,6 +113,7 @@ impl Picker<'_> {
         Some(chosen)
     }
 
+    /// Records a value and its origin.
     pub fn record(&mut self, key: &'static str, value: String, origin: Origin) {
         let line = match origin {
             Origin::File(_) => self.source.and_then(|source| source.read.line(&source.text, key)),
@@ -118,39 +122,41 @@ impl Picker<'_> {
         self.settings.push(Setting { key, value, origin, line });
     }
 
+    /// Returns the origin of values from the config file.
     pub fn file_origin(&self) -> Origin {
         self.file.map_or(Origin::Default, |path| Origin::File(path.to_owned()))
     }
 
+    /// Returns the user's home directory.
     pub fn home(&self) -> Option<&Path> {
         self.home.as_deref()
     }
 
-    /// A path written in the config file starts from that file's directory.
+    /// Resolves a path written in the config file, which starts at that file's directory.
     pub fn file_path(&self, path: &Path) -> Result<PathBuf> {
         place::absolute(path, self.file.and_then(Path::parent), self.home.as_deref())
     }
 }
 
-/// The config file: the one that was named, which must be there, or the default one, which need not.
+/// The config file: the named one, which must exist, or the default one, which need not.
 #[derive(Default)]
 pub(super) struct Source {
     pub path: Option<PathBuf>,
-    /// Whether it is there or not, this is where it would be looked for.
+    /// Directories of the file; or where the default file would be, if it does not exist.
     places: Vec<PathBuf>,
     pub text: String,
     pub read: Parsed,
 }
 
 impl Source {
-    /// One that can be used.
+    /// Reads the file; fails if it has errors that make it unusable.
     pub fn read(flags: &Flags, env: &Env) -> Result<Source> {
         let source = Source::open(flags, env)?;
         source.read.refuse()?;
         Ok(source)
     }
 
-    /// Whatever is wrong with what it says.
+    /// Reads the file, whatever errors are in it.
     pub fn open(flags: &Flags, env: &Env) -> Result<Source> {
         let Some((path, named)) = config_path(flags, env)? else { return Ok(Source::default()) };
         let text = match read_text(&path) {
@@ -171,7 +177,7 @@ impl Source {
     }
 }
 
-/// Where the config file is looked for, and whether somebody named it.
+/// Returns the path of the config file, and whether it was named explicitly.
 pub(super) fn config_path(flags: &Flags, env: &Env) -> Result<Option<(PathBuf, bool)>> {
     match flags.config.as_deref().or_else(|| env.path(env::RINGFENCE_CONFIG)) {
         Some(path) => Ok(Some((place::absolute(path, env.cwd.as_deref(), None)?, true))),
@@ -195,7 +201,7 @@ fn read_text(path: &Path) -> Result<String> {
     let file = File::open(path).map_err(|error| {
         let missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
         let (kind, what) = if missing {
-            (Kind::NotFound, "is not there")
+            (Kind::NotFound, "does not exist")
         } else {
             (Kind::Unavailable, "cannot be read")
         };
@@ -205,7 +211,7 @@ fn read_text(path: &Path) -> Result<String> {
         .metadata()
         .map_err(|error| failed(Kind::Unavailable, "cannot be read").source(error))?;
     if facts.mode() & 0o002 != 0 && facts.is_file() {
-        return Err(failed(Kind::PermissionDenied, "can be written to by anybody")
+        return Err(failed(Kind::PermissionDenied, "is writable by everyone")
             .hint("Run `chmod o-w` on it."));
     }
     let mut text = String::new();
@@ -217,24 +223,26 @@ fn read_text(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The root alone, for commands that need no workspace.
+/// Resolves only the root, for commands that need no workspace.
 pub fn resolve_root(flags: &Flags, env: &Env) -> Result<PathBuf> {
     let source = Source::read(flags, env)?;
     let mut picker = picker(&source, env);
     Ok(root(&mut picker, flags, env, &source)?.0)
 }
 
-/// Where secrets are kept, and which tools want which, for commands that need no workspace.
+/// Where secrets are kept, and which tools use which, for commands that need no workspace.
 pub struct Keeping {
     pub store: Store,
     pub keyring: Option<Keyring>,
-    /// The names of `${secret:NAME}` and the tools that use them.
+    /// Names of `${secret:NAME}` and the tools that use them.
     pub uses: BTreeMap<String, Vec<String>>,
 }
 
+/// Resolves the stores of secrets.
 pub fn resolve_keeping(flags: &Flags, env: &Env) -> Result<Keeping> {
     let source = match Source::read(flags, env) {
-        // Nothing in the file says where the store is, and what is wrong with it may be mended later.
+        // With an explicit root, the location of the store does not depend on the file, so its
+        // errors do not matter here.
         Err(_) if flags.root.is_some() || env.path(env::SANDBOX_ROOT).is_some() => {
             Source::default()
         }
@@ -259,13 +267,14 @@ pub fn resolve_keeping(flags: &Flags, env: &Env) -> Result<Keeping> {
     Ok(Keeping { store: sources.store, keyring: sources.keyring, uses })
 }
 
-/// Everything a server needs to know.
+/// Resolves the config of a server.
 pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
     resolve_source(&Source::read(flags, env)?, flags, env, None)
 }
 
-/// The same for a server that runs: whatever the file says by now about places, those of the start are looked at, since
-/// they are the ones that tools work in. The table of settings still says what the file says.
+/// Resolves the config again for a running server. Root, workspace and writable directories stay
+/// those of the start, since the tools already work in them. The table of settings shows what the
+/// file says now.
 pub(super) fn resolve_again(flags: &Flags, env: &Env, first: &Config) -> Result<Config> {
     resolve_source(&Source::read(flags, env)?, flags, env, Some(first))
 }
@@ -304,11 +313,11 @@ pub(super) fn resolve_source(
     let sources =
         Sources::of(p, env, (&file.secrets, &defaults.secrets), store).map_err(about("secrets"))?;
     let env_file = sources.env_file.iter().map(|path| ("the env file of secrets", path.clone()));
-    let key_file = key_file.into_iter().map(|path| ("the key of the stored secrets", path));
+    let key_file = key_file.into_iter().map(|path| ("the key of the secret store", path));
     let key_files = keys.files.iter().map(|(_, path)| path.clone()).collect();
     let (mut private, mut secret_files) = (Vec::new(), Vec::new());
     for (what, path) in keys.files.into_iter().chain(env_file).chain(key_file) {
-        // A link and its target, and all between: changing one changes what is read.
+        // A link, its target, and everything between them: changing one changes what is read.
         let link = place::settle(path.parent().unwrap_or(&path))?
             .join(path.file_name().unwrap_or_default());
         let target = place::settle(&path)?;
@@ -325,10 +334,10 @@ pub(super) fn resolve_source(
     }
     let log = log::resolve(p, (&flags.log, env), (&file.log, &defaults.log))?;
     if let Some(path) = &log.file {
-        // The workspaces of the network are not known one by one.
+        // The workspaces of HTTP principals are not known individually.
         if path.starts_with(root.join("workspaces")) {
             return Err(Error::invalid_arguments(format!(
-                "the log file {} lies in a workspace",
+                "the log file {} is inside a workspace",
                 path.display()
             ))
             .reason("bad_log_file")
@@ -414,19 +423,19 @@ pub(super) fn resolve_source(
         check_bind(address, &config)?;
         if config.workspace.is_some() && config.auth.is_some() && !shared_workspace {
             tracing::warn!(
-                "a workspace was named, so every principal works in it; leave it out to give each its own"
+                "a workspace is configured, so all principals share it; remove it to give each its own"
             );
         }
     }
     Ok(config)
 }
 
-/// Says which key an error is about, where it does not do so itself.
+/// Adds the key that an error is about, if it does not name one.
 fn about(key: &'static str) -> impl Fn(Error) -> Error {
     move |error| if error.fact(KEY).is_some() { error } else { error.with(KEY, key) }
 }
 
-/// The commands that can be used, and what is wrong with the others.
+/// Returns the usable commands, and the errors in the others.
 fn entries(
     p: &Picker<'_>,
     source: &Source,
@@ -453,7 +462,7 @@ fn picker<'a>(source: &'a Source, env: &Env) -> Picker<'a> {
     Picker { file: source.path.as_deref(), source: Some(source), home, settings: Vec::new() }
 }
 
-/// What is wrong with the commands, where the rest of the file cannot be resolved.
+/// Returns the errors in the commands when the rest of the file cannot be resolved.
 pub(super) fn entry_faults(source: &Source, env: &Env) -> Arc<[Fault]> {
     let Ok(defaults) = read::parse_file(DEFAULTS, Path::new("defaults.toml")) else {
         return Arc::default();
@@ -469,7 +478,7 @@ pub(super) fn entry_faults(source: &Source, env: &Env) -> Arc<[Fault]> {
     }
 }
 
-/// A command of which nothing is said but what it runs.
+/// Resolves a command that sets only `command`.
 pub(super) fn bare_entry() -> Option<Entry> {
     let (path, text) = (PathBuf::from("config.toml"), "[mcp.x]\ncommand = \"x\"\n".to_owned());
     let read = read::read(&text, &path);
@@ -507,7 +516,7 @@ fn root(
     let (path, origin) =
         picker.pick_optional("root", layers, |path| show_path(path)).ok_or_else(|| {
             Error::invalid_arguments(
-                "there is no place for runtime files, as HOME and XDG_STATE_HOME are not set",
+                "there is no directory for runtime files: neither HOME nor XDG_STATE_HOME is set",
             )
             .hint("Name a directory with `--root` (or SANDBOX_ROOT).")
         })?;
@@ -530,8 +539,8 @@ fn default_root(env: &Env) -> Option<PathBuf> {
     Some(base.join("ringfence"))
 }
 
-/// The workspace and what is closed inside it. On the network there is none unless one was named: each
-/// principal gets its own.
+/// Returns the workspace and the paths closed inside it. Over HTTP there is none unless one is
+/// configured: each principal gets its own.
 fn workspace(
     picker: &mut Picker<'_>,
     (flags, env, source): (&Flags, &Env, &Source),
@@ -570,13 +579,13 @@ fn workspace(
             picker.record("workspace", EACH_ITS_OWN.to_owned(), Origin::Default);
             return Ok((None, Vec::new()));
         }
-        return Err(Error::invalid_arguments("the current directory is gone")
+        return Err(Error::invalid_arguments("the current directory no longer exists")
             .hint("Name one with `--workspace`."));
     };
     let unusable = || {
         Error::new(
             Kind::NotFound,
-            format!("the workspace {} is not a directory that can be used", path.display()),
+            format!("the workspace {} is not a usable directory", path.display()),
         )
         .reason("bad_workspace")
         .hint("Name an existing directory with `--workspace` (or SANDBOX_WORKSPACE).")
@@ -717,7 +726,7 @@ fn parse_tools(
         Some(near) => format!("Did you mean `{near}`?"),
         None => format!("Use {source} with one of {}.", names.join(", ")),
     };
-    Err(Error::invalid_arguments(format!("{source} names no known set of tools")).hint(hint))
+    Err(Error::invalid_arguments(format!("{source} does not name a known set of tools")).hint(hint))
 }
 
 #[cfg(test)]

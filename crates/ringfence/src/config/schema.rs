@@ -1,4 +1,5 @@
-//! `config.toml` as a JSON Schema, for editors: made from the structures that read it, so that it says what they do.
+//! JSON Schema of `config.toml`, for editors. It is generated from the structures that parse the
+//! file, so that it cannot differ from them.
 
 use std::sync::LazyLock;
 
@@ -9,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::parse::raw;
 use super::{DEFAULTS, show};
 
-/// The whole, in draft 7: what editors of TOML understand best, with nothing behind references.
+/// Returns the whole schema, in draft 7, which TOML editors support best, and without references.
 pub fn schema() -> Value {
     let mut whole = structure().clone();
     let default: Map<String, Value> = toml::from_str(DEFAULTS).unwrap_or_default();
@@ -21,7 +22,7 @@ pub fn schema() -> Value {
     whole
 }
 
-/// The same without defaults. It is asked for with every mistake.
+/// Returns the schema without defaults. It is needed for every error, so it is computed once.
 fn structure() -> &'static Value {
     static STRUCTURE: LazyLock<Value> = LazyLock::new(make_structure);
     &STRUCTURE
@@ -37,7 +38,7 @@ fn make_structure() -> Value {
         "propertyNames": {"pattern": "^[A-Za-z0-9_.-]{1,64}$"},
         "additionalProperties": entry,
     });
-    // The environment's spelling of the gate is accepted in the file, too.
+    // The spelling of the environment variable is accepted in the file, too.
     whole["properties"]["ENABLE_MCP_SERVER_SURFACE"] = json!({
         "description": "The same as `enable_mcp_server_surface`.", "type": "boolean", "x-taplo": {"hidden": true},
     });
@@ -52,7 +53,8 @@ fn of<T: JsonSchema>() -> Value {
     schema
 }
 
-/// TOML has no null, an editor lists plain values better than alternatives, and lines are broken by whoever shows them.
+/// Simplifies a schema: TOML has no null, editors list plain values better than alternatives, and
+/// line breaks are up to the display.
 fn tidy(schema: &mut Value) {
     let Value::Object(map) = schema else {
         if let Value::Array(items) = schema {
@@ -105,7 +107,7 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-/// What is said of the key stays; what is said of its type comes to it.
+/// Adds the description of the type; the key's own takes precedence.
 fn merge(map: &mut Map<String, Value>, alternatives: Vec<Value>) {
     if let [Value::Object(one)] = alternatives.as_slice() {
         for (key, value) in one {
@@ -114,7 +116,7 @@ fn merge(map: &mut Map<String, Value>, alternatives: Vec<Value>) {
     }
 }
 
-/// Writes the default of each key to it.
+/// Writes its default to each key.
 fn defaults(schema: &mut Value, values: &Map<String, Value>) {
     let Some(properties) = schema["properties"].as_object_mut() else { return };
     for (key, property) in properties {
@@ -130,20 +132,21 @@ fn defaults(schema: &mut Value, values: &Map<String, Value>) {
     }
 }
 
-/// One key of the file.
+/// A key of the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Key {
-    /// With that of its section: `sandbox.profile`; those of a command have none.
+    /// Path with its section: `sandbox.profile`; keys of a command have no section.
     pub path: String,
     pub schema: Map<String, Value>,
 }
 
-/// Every key in the order of the structures, tables themselves left out. Those of `[mcp.<name>]` are [`entry_keys`].
+/// Returns every key in the order of the structures, without the tables themselves. For those of
+/// `[mcp.<name>]` see [`entry_keys`].
 pub fn keys() -> Vec<Key> {
     keys_of(&schema())
 }
 
-/// The keys of `[mcp.<name>]`.
+/// Returns the keys of `[mcp.<name>]`.
 pub fn entry_keys() -> Vec<Key> {
     keys_of(&schema()["properties"]["mcp"]["additionalProperties"])
 }
@@ -166,7 +169,7 @@ fn collect(path: &str, schema: &Value, keys: &mut Vec<Key>) {
     }
 }
 
-/// What is said of a key, by its path in a file: `mcp.lint.args[1]`.
+/// Returns the description of a key, by its path in a file: `mcp.lint.args[1]`.
 pub(super) fn describe(path: &str) -> Option<String> {
     let path = path.split('[').next().unwrap_or(path);
     let mut at = structure();
@@ -175,7 +178,7 @@ pub(super) fn describe(path: &str) -> Option<String> {
             .get("properties")
             .and_then(|properties| properties.get(name))
             .or_else(|| at.get("additionalProperties"))?;
-        // A list or a table of values has no keys of its own to speak of.
+        // Keys below a list or a map of values have no description of their own.
         if at.get("properties").is_none() && at.get("additionalProperties").is_none() {
             break;
         }
@@ -183,7 +186,7 @@ pub(super) fn describe(path: &str) -> Option<String> {
     at.get("description").and_then(Value::as_str).map(str::to_owned)
 }
 
-/// The sections that have a key of this name.
+/// Returns the sections that have a key of this name.
 pub(super) fn homes_of(name: &str) -> Vec<String> {
     let whole = structure();
     let mut homes: Vec<String> = (keys_of(whole).into_iter())

@@ -242,7 +242,7 @@ fn description_says_what_runs() {
 const BEGIN: &str = "<!-- keys, as the code has them -->\n";
 const END: &str = "<!-- end of keys -->";
 
-/// The tables of docs/configuration.md.
+/// The tables of docs/config.md.
 fn tables() -> String {
     let row = |key: &Key, name: &str| {
         let schema = &key.schema;
@@ -307,7 +307,7 @@ fn tables() -> String {
 /// The tables in the documents are the code's word. `RINGFENCE_BLESS=1` writes them anew.
 #[test]
 fn the_documents_have_the_keys_of_the_code() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
     let text = std::fs::read_to_string(path).unwrap();
     let (before, rest) = text.split_once(BEGIN).unwrap();
     let (now, after) = rest.split_once(END).unwrap();
@@ -318,6 +318,6 @@ fn the_documents_have_the_keys_of_the_code() {
     }
     assert_eq!(
         now, made,
-        "docs/configuration.md is not what the code says; RINGFENCE_BLESS=1 writes it anew"
+        "docs/config.md is not what the code says; RINGFENCE_BLESS=1 writes it anew"
     );
 }

@@ -1,4 +1,4 @@
-//! Every key of a config with its value, and who set it.
+//! Lists every config key with its value and origin.
 
 use std::path::{Path, PathBuf};
 
@@ -12,28 +12,28 @@ use super::{Config, DEFAULTS, Entry, Env, Flags, Origin, Template, schema};
 use crate::base::Result;
 use crate::redact::secret::{is_sensitive, redact_words};
 
-/// One key as it may be shown.
+/// A key with its value, safe to show.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shown {
     pub key: String,
-    /// None where nobody set it and it has no default.
+    /// `None` if it is not set and has no default.
     pub value: Option<Value>,
     pub origin: Origin,
-    /// In the file.
+    /// Line in the config file.
     pub line: Option<usize>,
 }
 
-/// A secret that the config speaks of.
+/// A secret that the config refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Needed {
-    /// As it is written, `${secret:NAME}`.
+    /// As written in the file, `${secret:NAME}`.
     pub name: String,
     pub is_set: bool,
-    /// The tools that need it.
+    /// Tools that need it.
     pub tools: Vec<String>,
 }
 
-/// All that there is to show.
+/// Everything that `ringfence config show` prints.
 #[derive(Debug)]
 pub struct Show {
     pub file: Option<PathBuf>,
@@ -41,6 +41,7 @@ pub struct Show {
     pub secrets: Vec<Needed>,
 }
 
+/// Resolves the config and lists its keys and secrets.
 pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
     let source = Source::read(flags, env)?;
     let config = resolve_source(&source, flags, env, None)?;
@@ -58,7 +59,7 @@ pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
             None => plain(&source, &written, &default, key.path),
         });
     }
-    // What has no key of its own: flags and the environment's secret.
+    // Settings without a key in the file: flags, and the secret in the environment.
     for setting in &config.settings {
         if keys.iter().any(|shown| shown.key == setting.key) {
             continue;
@@ -86,7 +87,7 @@ pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
                 _ => Origin::Default,
             };
             let value = match key.path.as_str() {
-                // As it comes out beside everybody's.
+                // The effective value, given the profile under [sandbox].
                 "sandbox_profile" => {
                     Some(json!(entry.profile_beside(config.sandbox.profile).name()))
                 }
@@ -98,7 +99,7 @@ pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
     Ok(Show { file: source.path.clone(), keys, secrets: needed(&config) })
 }
 
-/// A key that nothing but the file says, as it is written there.
+/// Lists a key that only the file can set, as written there.
 fn plain(
     source: &Source,
     written: &Map<String, Value>,
@@ -119,7 +120,7 @@ fn plain(
     }
 }
 
-/// The text of a setting as what its key takes.
+/// Converts the text of a setting to the type of its key.
 fn typed(text: &str, schema: &Map<String, Value>) -> Value {
     match schema.get("type").and_then(Value::as_str) {
         Some("boolean" | "integer") => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
@@ -149,7 +150,7 @@ fn needed(config: &Config) -> Vec<Needed> {
         .collect()
 }
 
-/// As a config file has it.
+/// Returns a reference as a config file writes it.
 pub(super) fn written_as(wanted: &Ref) -> String {
     match wanted {
         Ref::Variable(name) => format!("${{{name}}}"),
@@ -157,7 +158,7 @@ pub(super) fn written_as(wanted: &Ref) -> String {
     }
 }
 
-/// The value of one key of a command, as it may be shown.
+/// Returns the value of one key of a command, safe to show.
 pub(super) fn entry_value(entry: &Entry, key: &str) -> Option<Value> {
     let texts = |all: &[Template]| {
         redact_words(&all.iter().map(|one| one.text.clone()).collect::<Vec<_>>())
@@ -197,7 +198,8 @@ pub(super) fn entry_value(entry: &Entry, key: &str) -> Option<Value> {
     })
 }
 
-/// The defaults of a command: what one has that says nothing but what to run. Left out is what follows from its name.
+/// Returns the defaults of a command: the values of one that sets only `command`. Values that
+/// depend on its name are left out.
 pub(super) fn entry_defaults(keys: &[String]) -> Map<String, Value> {
     let Some(entry) = bare_entry() else { return Map::new() };
     let own = ["command", "display_name", "description", "input_schema"];

@@ -1,32 +1,33 @@
-//! The way to a file: every directory, link and name that its path leads through.
+//! Resolves the path to a file step by step: every directory, link and name that it leads through.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-/// As many links as the system follows.
+/// As many links as the kernel follows.
 const MAX_LINKS: usize = 40;
 
-/// A name in a directory that decides; without a name, every one in it.
+/// A name in a directory to watch; without a name, every entry of the directory.
 pub type Spot = (PathBuf, Option<OsString>);
 
-/// Every name on the way to a file whose change would lead elsewhere: each link, the file itself, or the first name that
-/// is not there yet.
+/// Returns every name on the path to a file whose change would lead elsewhere: each link, the file
+/// itself, or the first name that does not exist yet.
 pub fn trail(path: &Path) -> Vec<Spot> {
     let turns = walk(path).into_iter().filter(|step| step.turns);
     turns.map(|step| (step.folder, Some(step.name))).collect()
 }
 
-/// Every directory in which the way to a file takes a name: whoever writes in one of them says where the way leads.
+/// Returns every directory in which the path to a file uses a name: a process that can write to one
+/// of them decides where the path leads.
 pub(super) fn steps(path: &Path) -> Vec<PathBuf> {
     walk(path).into_iter().map(|step| step.folder).collect()
 }
 
 struct Step {
-    /// Without a link in its path.
+    /// Free of symbolic links.
     folder: PathBuf,
     name: OsString,
-    /// Not a directory that is only passed through.
+    /// False for a directory that is merely passed through.
     turns: bool,
 }
 

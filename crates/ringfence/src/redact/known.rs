@@ -1,7 +1,9 @@
-//! The values of all secrets that this process has looked up, to take them out of whatever it says.
+//! Search for the values of all secrets that this process has looked up, to redact them from
+//! everything it emits.
 //!
-//! A value that was replaced is still known, up to the newest `RETIRED`: a run may hold it, and so may a file. What is shorter than [`SHORTEST`]
-//! stands in ordinary text by chance and cannot be searched for.
+//! Values that were replaced stay known, up to a limit on their number: a running command or a
+//! file may still contain them. Values shorter than [`SHORTEST`] occur in ordinary text by chance
+//! and cannot be searched for.
 
 mod forms;
 mod wide;
@@ -20,31 +22,31 @@ use serde_json::{Map, Value};
 use super::secret::Secret;
 use super::sieve::Sieve;
 
-/// Bytes of a value that can be searched for.
+/// Minimum length in bytes of a value that can be searched for.
 pub const SHORTEST: usize = 8;
 
-/// Values that are not in use any more, as far as they are still searched for.
+/// Maximum number of replaced values that are still searched for.
 const RETIRED: usize = 256;
 
-/// How often the set has changed, so that those who look often need no lock.
+/// Number of changes to the set, so that frequent readers need no lock.
 static CHANGES: AtomicUsize = AtomicUsize::new(0);
 static LEARNT: Mutex<Vec<(String, Secret)>> = Mutex::new(Vec::new());
 static KNOWN: RwLock<Option<Arc<Known>>> = RwLock::new(None);
 
-/// Values and the machine that finds all of them in one pass.
+/// Set of values, with the automaton that finds all of them in one pass.
 pub struct Known {
     values: Vec<(Vec<u8>, String)>,
     machine: NFA,
     start: StateID,
-    /// What a value can begin with: anything else leaves the start where it is.
+    /// Bytes that a value can begin with: any other byte leaves the automaton in its start state.
     first: [bool; 256],
-    /// For each state: how many of the last bytes could be the beginning of a value that is not complete.
+    /// For each state: how many of the last bytes could be the beginning of an incomplete value.
     pending: HashMap<StateID, usize>,
     longest: usize,
 }
 
 impl Known {
-    /// None when there is nothing to search for.
+    /// Builds the automaton; `None` if there is nothing to search for.
     pub fn of(values: Vec<(Vec<u8>, String)>) -> Option<Known> {
         if values.is_empty() {
             return None;
@@ -52,9 +54,10 @@ impl Known {
         let built = NFA::builder().prefilter(false).build(values.iter().map(|(value, _)| value));
         let machine = match built {
             Ok(machine) => machine,
-            // Only for more than the machine can number, which the bounds of all sources are far below.
+            // Happens only with more states than the automaton can number; the limits of all
+            // sources are far below.
             Err(error) => {
-                tracing::error!("values of secrets cannot be searched for: {error}");
+                tracing::error!("cannot build the search for secret values: {error}");
                 return None;
             }
         };
@@ -68,19 +71,22 @@ impl Known {
         Some(Known { values, machine, start, first, pending, longest })
     }
 
+    /// Returns the automaton's start state.
     pub fn start(&self) -> StateID {
         self.start
     }
 
+    /// Returns how many of the last bytes could be the beginning of an incomplete value.
     pub fn pending(&self, state: StateID) -> usize {
         self.pending.get(&state).copied().unwrap_or(0)
     }
 
+    /// Returns the name of the secret that a value belongs to.
     pub fn name(&self, value: usize) -> &str {
         &self.values[value].1
     }
 
-    /// Goes over the bytes, and tells where in them each value ends and how long it is.
+    /// Scans bytes, and calls `found(end, length, value)` for each value that ends in them.
     pub fn scan(
         &self,
         mut state: StateID,
@@ -108,8 +114,9 @@ impl Known {
     }
 }
 
-/// The state after each beginning of a value stands for exactly these bytes. After a whole value that is not the
-/// beginning of a longer one, only its own end can be the beginning of another.
+/// Computes the incomplete bytes for each state. The state after a proper prefix of a value
+/// represents exactly these bytes. After a complete value that is not a prefix of a longer one,
+/// only a suffix of it can be the beginning of another.
 fn pending(machine: &NFA, start: StateID, values: &[(Vec<u8>, String)]) -> HashMap<StateID, usize> {
     let step = |state, byte: &u8| machine.next_state(Anchored::No, state, *byte);
     let mut pending = HashMap::new();
@@ -124,7 +131,7 @@ fn pending(machine: &NFA, start: StateID, values: &[(Vec<u8>, String)]) -> HashM
         }
         whole.push((value, state));
     }
-    // The shorter first: the end of one may be the whole of another.
+    // Shorter values first: the suffix of one may be the whole of another.
     whole.sort_by_key(|(value, _)| value.len());
     for (value, state) in whole {
         if !pending.contains_key(&state) {
@@ -136,30 +143,31 @@ fn pending(machine: &NFA, start: StateID, values: &[(Vec<u8>, String)]) -> HashM
     pending
 }
 
-/// Whether there is anything to look for.
+/// Returns whether there is anything to search for.
 pub fn any() -> bool {
     CHANGES.load(Ordering::Acquire) > 0
 }
 
-/// A number that changes with the set.
+/// Returns a number that changes whenever the set changes.
 pub fn count() -> usize {
     CHANGES.load(Ordering::Acquire)
 }
 
+/// Returns the current set, if there is anything to search for.
 pub fn current() -> Option<Arc<Known>> {
     KNOWN.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Adds these values. Each is also found as it stands in JSON, which is how logs and many programs write it, in a URL
-/// and in base64, and its lines are found one by one.
+/// Adds these values. Each is also found as it is written in JSON (as logs and many programs write
+/// it), in URLs and in base64, and its lines are found one by one.
 pub fn learn<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret)>) {
-    // Those who learn wait for each other; those who look do not wait for them.
+    // Writers wait for each other; readers do not wait for writers.
     let mut learnt = LEARNT.lock().unwrap_or_else(PoisonError::into_inner);
     let now: Vec<(&str, &Secret)> =
         secrets.into_iter().filter(|(_, secret)| is_searchable(secret)).collect();
     let is = |one: &Secret, other: &Secret| one.expose() == other.expose();
     let is_new = now.iter().any(|(_, secret)| !learnt.iter().any(|(_, old)| is(old, secret)));
-    // The newest last.
+    // Newest last.
     learnt.retain(|(_, old)| !now.iter().any(|(_, secret)| is(old, secret)));
     let forgotten = learnt.len().saturating_sub(RETIRED);
     learnt.drain(..forgotten);
@@ -185,23 +193,23 @@ pub fn learn<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret)>) {
     CHANGES.fetch_add(1, Ordering::AcqRel);
     if forgotten > 0 {
         tracing::warn!(
-            "{forgotten} values of secrets that were replaced long ago are not searched for any more"
+            "{forgotten} secret values that were replaced long ago are no longer redacted"
         );
     }
 }
 
-/// Whether output can be searched for it.
+/// Returns whether the value is long enough to be searched for.
 pub fn is_searchable(secret: &Secret) -> bool {
     secret.expose().len() >= SHORTEST
 }
 
-/// How far around a part one has to look for values that are only partly in it.
+/// Returns how many bytes around a part have to be read to find values that are only partly in it.
 pub fn reach() -> usize {
     current().map_or(0, |known| known.longest.saturating_sub(1))
 }
 
-/// What in this part of the bytes belongs to values that reach beyond it, and to those that overlap them: none of these
-/// could be found in the part alone.
+/// Returns the ranges within a part that belong to values reaching beyond it, and to values that
+/// overlap those: none of them could be found in the part alone.
 pub fn cut(bytes: &[u8], part: Range<usize>) -> Vec<Range<usize>> {
     let Some(known) = current() else { return Vec::new() };
     let mut finds = Vec::new();
@@ -223,7 +231,8 @@ pub fn cut(bytes: &[u8], part: Range<usize>) -> Vec<Range<usize>> {
     inside.filter(|one| !one.is_empty()).collect()
 }
 
-/// The bytes with stars in place of every value, so that they can be cut anywhere: nothing in them moves.
+/// Returns the bytes with every value replaced by as many stars, so that the result can be cut
+/// anywhere: no offset changes.
 pub fn mask(bytes: &[u8]) -> Cow<'_, [u8]> {
     let mut masked = Cow::Borrowed(bytes);
     let Some(known) = current() else { return masked };
@@ -232,16 +241,16 @@ pub fn mask(bytes: &[u8]) -> Cow<'_, [u8]> {
     masked
 }
 
-/// Puts stars in place of every value in this part of the bytes, values in UTF-16 and those that reach beyond the part
-/// included. For bytes that are given out in an encoding, where no later search finds a value. `read` gives the bytes
-/// from a place on. True when there was a value.
+/// Replaces every value in this part of the bytes with stars, including values in UTF-16 and those
+/// that reach beyond the part. For bytes that are returned in an encoding, where no later search
+/// would find a value. `read` returns bytes from an offset on. Returns whether there was a value.
 pub fn mask_part<E>(
     at: u64,
     part: &mut [u8],
     read: impl FnOnce(u64, usize) -> Result<Vec<u8>, E>,
 ) -> Result<bool, E> {
     let Some(known) = current().filter(|_| !part.is_empty()) else { return Ok(false) };
-    // A character of UTF-16 has two bytes.
+    // A UTF-16 code unit has two bytes.
     let reach = 2 * known.longest;
     let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
     let around = read(at - before as u64, before + part.len() + reach)?;
@@ -259,18 +268,19 @@ pub fn mask_part<E>(
     Ok(is_masked)
 }
 
-/// The text with `[secret:NAME]` in place of every value.
+/// Replaces every value in the text with `[secret:NAME]`.
 pub fn redact(text: &str) -> Cow<'_, str> {
     match redact_bytes(text.as_bytes()) {
         Cow::Borrowed(_) => Cow::Borrowed(text),
         Cow::Owned(bytes) => Cow::Owned(match String::from_utf8(bytes) {
             Ok(text) => text,
-            // A value that is no text can end within a character.
+            // A value that is not text can end within a character.
             Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
         }),
     }
 }
 
+/// Replaces every value in the bytes with `[secret:NAME]`.
 pub fn redact_bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
     if !any() {
         return Cow::Borrowed(bytes);
@@ -279,7 +289,7 @@ pub fn redact_bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
     Sieve::over(known).whole(bytes)
 }
 
-/// Every text in it, names of members too.
+/// Redacts every string in a JSON value, including member names.
 pub fn redact_value(value: &mut Value) {
     if !any() {
         return;
@@ -292,6 +302,7 @@ pub fn redact_value(value: &mut Value) {
     }
 }
 
+/// Redacts member names and values of a JSON object.
 pub fn redact_map(map: &mut Map<String, Value>) {
     if !any() {
         return;
@@ -305,6 +316,7 @@ pub fn redact_map(map: &mut Map<String, Value>) {
     map.values_mut().for_each(redact_value);
 }
 
+/// Redacts a string in place.
 pub fn redact_text(text: &mut String) {
     if let Cow::Owned(redacted) = redact(text) {
         *text = redacted;

@@ -1,6 +1,7 @@
-//! Keeps secret values from being shown: in output, log lines, audit records, prompts and errors.
+//! Keeps secret values out of everything that is shown: output, log lines, audit records, prompts
+//! and errors.
 //!
-//! Everything that removes or hides a value is in this folder. It uses no other module.
+//! All code that removes or hides a value is in this folder. It uses no other module.
 
 pub mod known;
 pub mod own;

@@ -1,18 +1,20 @@
-//! Secrets of a run that are too short to be searched for everywhere. In the words of its own programs they are hidden
-//! all the same: it is we who write those down.
+//! Secrets of a run that are too short to be searched for everywhere. They are still hidden in the
+//! argument lists of the run's own programs, because we record those ourselves.
 
 use crate::redact::secret::{Secret, redact_words};
 
+/// Short secrets of one run, with their names.
 #[derive(Default)]
 pub struct Own(Vec<(String, Secret)>);
 
 impl Own {
+    /// Creates the set from names and values.
     pub fn new(secrets: Vec<(String, Secret)>) -> Own {
         Own(secrets)
     }
 
-    /// The words of a command as they may be shown. One that holds such a value is not shown at all: what is left of it
-    /// would tell.
+    /// Returns the arguments of a command, safe to show. An argument that contains such a value is
+    /// not shown at all: the rest of it would give the value away.
     pub fn words(&self, words: &[String]) -> Vec<String> {
         let mut shown = redact_words(words);
         for (word, shown) in words.iter().zip(&mut shown) {

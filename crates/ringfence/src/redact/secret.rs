@@ -1,5 +1,5 @@
-//! A value that must never be shown. It has no Display and no Serialize; Debug says only that it is there. Its memory
-//! is wiped when it goes.
+//! A value that must never be shown. It implements neither Display nor Serialize; Debug prints only
+//! that it is set. Its memory is wiped on drop.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,21 +8,23 @@ use zeroize::Zeroizing;
 
 use super::known;
 
+/// Secret value.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
+    /// Wraps a value.
     pub fn new(value: impl Into<Vec<u8>>) -> Self {
         Secret(Zeroizing::new(value.into()))
     }
 
-    /// The one way to the bytes, so that every use can be found by name.
+    /// Returns the bytes. This is the only access to them, so that every use can be found by name.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// Parts of a name that say its value is a secret.
+/// Parts of a name that mark its value as a secret.
 const SENSITIVE: [&str; 9] = [
     "token",
     "secret",
@@ -35,7 +37,8 @@ const SENSITIVE: [&str; 9] = [
     "credential",
 ];
 
-/// Whether a variable, argument or field of this name must not be shown: `GITHUB_TOKEN`, `signing_key` …
+/// Returns whether a variable, argument or field of this name must not be shown: `GITHUB_TOKEN`,
+/// `signing_key` …
 pub fn is_sensitive(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     SENSITIVE.iter().any(|part| name.contains(part))
@@ -44,15 +47,16 @@ pub fn is_sensitive(name: &str) -> bool {
 
 const HIDDEN: &str = "[redacted]";
 
-/// The words of a command as they may be shown: what follows a name that says it is a secret is not. Only what could be
-/// such a value is hidden: with blanks or a shell's own signs in it, it could be code, and code is what one must see.
+/// Returns the arguments of a command, safe to show: the value after a sensitive name is hidden.
+/// Only text that could be such a value is hidden: with blanks or shell metacharacters in it, it
+/// could be code, and a human must see code.
 pub fn redact_words(words: &[String]) -> Vec<String> {
     let mut shown = Vec::with_capacity(words.len());
     let mut hide_next = false;
     for word in words {
         let hide = std::mem::take(&mut hide_next);
         let option = word.starts_with('-');
-        // Before anybody quotes or cuts it, which would make it another text.
+        // Before anything quotes or cuts it, which would change the text.
         if let Cow::Owned(clean) = known::redact(word) {
             shown.push(clean);
             continue;
@@ -75,7 +79,7 @@ pub fn redact_words(words: &[String]) -> Vec<String> {
     shown
 }
 
-/// Without the word that says how to read it: `Authorization: Bearer …`.
+/// Strips the scheme in front of a credential: `Authorization: Bearer …`.
 fn bare(value: &str) -> &str {
     let value = value.trim_start();
     let schemes = ["Bearer ", "Basic ", "Token ", "token "];
@@ -87,7 +91,8 @@ fn is_value(text: &str) -> bool {
         .contains(|c: char| c.is_whitespace() || c.is_control() || ";|&$`(){}<>'\"\\*?".contains(c))
 }
 
-/// The value of a variable as it may be shown: what stands for a secret may, a password in an address may not.
+/// Returns the value of a variable, safe to show: references to secrets stay, passwords in URLs are
+/// hidden.
 pub fn shown_value(value: &str) -> String {
     let mut shown = String::new();
     let mut rest = value;
@@ -105,14 +110,14 @@ pub fn shown_value(value: &str) -> String {
     shown + rest
 }
 
-/// `${NAME}` and nothing else.
+/// Returns whether the text is exactly one `${NAME}`.
 fn is_reference(text: &str) -> bool {
     text.strip_prefix("${")
         .and_then(|text| text.strip_suffix('}'))
         .is_some_and(|name| !name.contains(['$', '{', '}']))
 }
 
-/// `https://name:password@host` without what is before the `@`.
+/// Hides the part before the `@` in `https://name:password@host`.
 fn without_userinfo(word: &str) -> String {
     let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());

@@ -1,4 +1,4 @@
-//! The arguments of a call as a human may see them.
+//! A call's arguments as a human may see them.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::known;
 use super::secret::is_sensitive;
 
-/// Replaces secrets: the values we know, and whatever stands under a sensitive name. Nothing else is left out. A question
-/// that is too long to be read is refused by the gate instead.
+/// Replaces secrets: known values, and everything under a sensitive name. Nothing else is left out.
+/// If the question becomes too long to read, the gate refuses it instead.
 pub fn shown(arguments: &Map<String, Value>, hidden: &BTreeSet<String>) -> Value {
     fn show(value: &Value, hidden: &BTreeSet<String>) -> Value {
         match value {

@@ -1,8 +1,8 @@
-//! Takes the values of secrets out of a stream that comes in pieces.
+//! Redacts secret values from a stream that arrives in pieces.
 //!
-//! Every byte that belongs to a value is taken out, where values overlap too: what is left of the one must not show the
-//! rest of the other. Only what could be the beginning of a value is held back, so output is never late for longer than
-//! it takes to tell.
+//! Every byte that belongs to a value is removed, even where values overlap: the remainder of one
+//! must not reveal part of another. Only bytes that could be the beginning of a value are held
+//! back, so output is delayed no longer than it takes to decide.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -12,17 +12,18 @@ use aho_corasick::automaton::StateID;
 
 use super::known::{self, Known};
 
+/// Redactor for one stream.
 pub struct Sieve {
     known: Option<Arc<Known>>,
-    /// Of the set that is looked for; None for one that stays what it is.
+    /// Version of the process-wide set that is searched for; `None` for a fixed set.
     count: Option<usize>,
     state: StateID,
-    /// What has come and is not decided, from `from` on.
+    /// Undecided bytes, starting at the offset below.
     held: Vec<u8>,
     from: u64,
-    /// Values in `held`, not yet replaced.
+    /// Values found in the undecided bytes that are not replaced yet.
     finds: Vec<Find>,
-    /// The end of the last value that was replaced, and which one it was.
+    /// End of the last replaced value, and which one it was.
     covered: u64,
     last: Option<usize>,
 }
@@ -35,11 +36,12 @@ struct Find {
 }
 
 impl Sieve {
-    /// For whatever this process knows, also what it learns meanwhile.
+    /// Creates a redactor for all values that the process knows, including those added later.
     pub fn new() -> Sieve {
         Sieve { count: Some(0), ..Sieve::of(None) }
     }
 
+    /// Creates a redactor for a fixed set.
     pub fn over(known: Arc<Known>) -> Sieve {
         Sieve::of(Some(known))
     }
@@ -58,7 +60,7 @@ impl Sieve {
         }
     }
 
-    /// Takes the next piece, and gives what can be shown by now.
+    /// Consumes the next piece, and returns what can be shown by now.
     pub fn push<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         self.refresh();
         let Some(known) = self.known.clone() else { return Cow::Borrowed(bytes) };
@@ -72,13 +74,14 @@ impl Sieve {
         Cow::Owned(self.give(&known, open))
     }
 
-    /// The rest, when nothing more comes.
+    /// Returns the rest at the end of the stream.
     pub fn finish(&mut self) -> Vec<u8> {
         let Some(known) = self.known.clone() else { return Vec::new() };
         self.state = known.start();
         self.give(&known, 0)
     }
 
+    /// Redacts a complete text.
     pub fn whole(mut self, bytes: &[u8]) -> Cow<'_, [u8]> {
         match self.push(bytes) {
             Cow::Borrowed(bytes) => Cow::Borrowed(bytes),
@@ -89,7 +92,7 @@ impl Sieve {
         }
     }
 
-    /// Looks for what was learnt since. What is held back is looked through again.
+    /// Switches to the current set of values. Bytes that are held back are searched again.
     fn refresh(&mut self) {
         if self.count.is_none_or(|count| count == known::count()) {
             return;
@@ -105,7 +108,7 @@ impl Sieve {
         self.known = Some(known);
     }
 
-    /// Finds what ends in these bytes, which come after `held`.
+    /// Finds the values that end in these bytes, which follow the undecided ones.
     fn search(&mut self, known: &Known, bytes: &[u8]) {
         let at = self.from + self.held.len() as u64;
         let finds = &mut self.finds;
@@ -115,7 +118,8 @@ impl Sieve {
         });
     }
 
-    /// What is decided: all but the last `open` bytes, which nothing that comes later can begin before.
+    /// Returns the decided bytes: all but the last `open` ones. No value found later can begin
+    /// before those.
     fn give(&mut self, known: &Known, open: usize) -> Vec<u8> {
         let until = self.from + (self.held.len() - open) as u64;
         self.finds.sort_unstable_by_key(|find| (find.start, Reverse(find.end)));
@@ -140,7 +144,8 @@ impl Sieve {
         shown
     }
 
-    /// From what was given last up to there, unless a value covers it.
+    /// Returns the bytes from the last output up to `until`, except those that a replaced value
+    /// covers.
     fn plain(&self, until: u64) -> &[u8] {
         let from = self.covered.max(self.from).min(until);
         let place =

@@ -66,12 +66,7 @@ fn what_a_profile_cannot_keep_is_told_at_its_key() {
     );
     finds(
         "[mcp.a]\ncommand = \"sh\"\nsandbox_profile = \"contained\"\nallow_domains = [\"a.b\"]\n",
-        &[(
-            E,
-            3,
-            19,
-            "`contained` hides nothing, and is weaker than the profile of everybody else",
-        )],
+        &[(E, 3, 19, "`contained` hides nothing, and is weaker than the profile under [sandbox]")],
     );
 }
 

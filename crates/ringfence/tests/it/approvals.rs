@@ -323,7 +323,7 @@ fn a_no_says_whose_it_was() {
     on_every_transport(plain, |_, client| {
         client.approve = Approve::Decline;
         let message = echo(client, "no");
-        let want = json!({"kind": "approval_denied", "hint": "~The client said no; headless clients do so by themselves"});
+        let want = json!({"kind": "approval_denied", "hint": "~The client said no; headless clients do so automatically"});
         assert_holds(want, error_of(&message));
     });
 }

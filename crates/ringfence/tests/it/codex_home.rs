@@ -73,7 +73,7 @@ fn the_helpers_on_the_search_path_lead_to_the_rules_of_the_client() {
     assert!(home.is_forbidden(&mut server), "{}", server.log());
     let file = home.path.join("rules/default.rules").display().to_string();
     eventually(DEADLINE, "the log names the file", || {
-        server.log().contains(&format!("these files count: {file}"))
+        server.log().contains(&format!("files in effect: {file}"))
     });
     let told = home.doctor();
     assert!(told.iter().any(|row| row["text"].as_str().unwrap().contains(&file)), "{told:?}");
@@ -101,7 +101,7 @@ fn what_the_operator_sets_counts_before_what_codex_reveals() {
     assert!(!home.is_forbidden(&mut server), "{}", server.log());
     eventually(DEADLINE, "the log warns", || {
         server.log().contains("WARN")
-            && server.log().contains("do not count")
+            && server.log().contains("are ignored")
             && server.log().contains("elsewhere/rules")
     });
 }
@@ -113,7 +113,7 @@ fn a_home_in_the_workspace_gives_no_rules() {
     let mut server = home.options().env("PATH", &home.search_path()).spawn();
     assert!(!home.is_forbidden(&mut server), "{}", server.log());
     eventually(DEADLINE, "the log warns", || {
-        server.log().contains("do not count") && server.log().contains("workspace/.home/rules")
+        server.log().contains("are ignored") && server.log().contains("workspace/.home/rules")
     });
 }
 

@@ -208,7 +208,7 @@ fn without_the_surface_every_failure_is_a_text() {
             (
                 "codex",
                 json!({"prompt": "x", "sandbox": "none"}),
-                "Failed to parse configuration for Codex tool: the argument `sandbox` does not fit",
+                "Failed to parse configuration for Codex tool: the argument `sandbox` is invalid",
             ),
             (
                 "codex",
@@ -225,7 +225,7 @@ fn without_the_surface_every_failure_is_a_text() {
                 json!({"prompt": "x", "threadId": "../../x"}),
                 "not_found: there is no such thread",
             ),
-            ("codex", json!({"prompt": "x"}), "unavailable: there is no Codex on this host"),
+            ("codex", json!({"prompt": "x"}), "unavailable: Codex was not found on this host"),
         ] {
             let message = client.call(tool, arguments);
             let result = &message["result"];
@@ -263,7 +263,7 @@ fn the_surface_lists_the_pair_with_all_tools_and_calls_it_always() {
                         json!(["exec", "filesystem_write", "network"])
                     );
                     assert_holds(
-                        json!({"allow": false, "scope": "exec", "reason": "there is no Codex on this host"}),
+                        json!({"allow": false, "scope": "exec", "reason": "Codex was not found on this host"}),
                         &meta["dev.ringfence/permission"],
                     );
                     assert_holds(
@@ -347,7 +347,7 @@ fn a_turn_asks_shows_what_it_would_do_and_goes_on_with_its_settings() {
         let question = client.questions[0]["message"].as_str().unwrap();
         for part in [
             "Allow `codex`? (",
-            "read all) It runs another agent (workspace-write), in the workspace and with the whole network.",
+            "read all) It runs another agent (workspace-write), in the workspace and with full network access.",
             "command:\n    | codex exec --sandbox=workspace-write, with this prompt:\n    | echo \"${WORDS",
             "argument \"model\": --last",
             "argument \"sandbox\": workspace-write",
@@ -585,7 +585,7 @@ fn what_runs_in_a_nested_sandbox_nests_no_further() {
         let structured = &message["result"]["structuredContent"];
         assert_eq!(structured["warnings"].is_array(), left, "{message:#}");
         assert_eq!(
-            said.contains("[ringfence: protected paths are not what they were"),
+            said.contains("[ringfence: protected paths changed during this run"),
             left,
             "{said}"
         );
@@ -595,7 +595,7 @@ fn what_runs_in_a_nested_sandbox_nests_no_further() {
                 json!([{"kind": "protected", "name": hooks.display().to_string()}]),
                 &structured["denials"],
             );
-            server.wait_for_log("protected paths are not what they were");
+            server.wait_for_log("protected paths changed during this run");
             std::fs::remove_dir_all(server.workspace().join(".git")).unwrap();
             make_repository();
         }
@@ -695,7 +695,8 @@ fn a_turn_that_takes_too_long_says_what_it_has_done() {
     let id = thread(&message);
     let content = message["result"]["structuredContent"]["content"].as_str().unwrap();
     assert!(
-        content.contains("not done within 1500 ms") && content.contains(&format!("thread {id}")),
+        content.contains("did not finish within 1500 ms")
+            && content.contains(&format!("thread {id}")),
         "{content}"
     );
 }

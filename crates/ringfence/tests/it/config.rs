@@ -75,14 +75,14 @@ fn check_tells_everything_with_its_place() {
                 "error: {name}:2:1: there is no key `expiry` here\n2 | expiry = 3\n  | ^^^^^^\nhint: Did you mean `expiry_s`?\n"
             ),
             &format!(
-                "error: {name}:6:9: `{{fiel}}` is no property of `input_schema`\n6 | args = [\"{{fiel}}\"]\n  |         ^^^^^^^^\nhint: Did you mean `{{file}}`?\n"
+                "error: {name}:6:9: `{{fiel}}` is not a property in `input_schema`\n6 | args = [\"{{fiel}}\"]\n  |         ^^^^^^^^\nhint: Did you mean `{{file}}`?\n"
             ),
             &format!("error: {name}:14:38: entry 2 of `allow_domains`"),
             &format!(
-                "warning: {name}:15:21: it is asked for all the same. It may use the network.\n"
+                "warning: {name}:15:21: approval is still required. It may use the network.\n"
             ),
             &format!("warning: {name}:16:21: `API_TOKEN` looks like a secret"),
-            &format!("{name}: 3 mistakes, 2 warnings, 1 tool\n"),
+            &format!("{name}: 3 errors, 2 warnings, 1 tool\n"),
         ] {
             assert!(said.contains(part), "{part}\nis not in\n{said}");
         }
@@ -110,7 +110,7 @@ fn check_ends_well_where_a_file_can_be_used() {
     let output = run(&scratch, &["check", "--strict", file.to_str().unwrap()]);
     assert_eq!(
         (output.status.code(), text(&output)),
-        (Some(0), format!("{}: no mistakes, no warnings, 1 tool\n", file.display()))
+        (Some(0), format!("{}: no errors, no warnings, 1 tool\n", file.display()))
     );
     // A warning counts where one says so.
     std::fs::write(&file, "[mcp.lint]\ncommand = \"no-such-linter\"\n").unwrap();
@@ -123,7 +123,7 @@ fn check_ends_well_where_a_file_can_be_used() {
     let output = run(&scratch, &["check"]);
     assert_eq!(
         (output.status.code(), text(&output)),
-        (Some(0), "there is no config file; defaults are used\n".to_owned())
+        (Some(0), "no config file; defaults are used\n".to_owned())
     );
     assert_eq!(run(&scratch, &["check", "/nonexistent.toml"]).status.code(), Some(66));
     // Where one stands does not matter.
@@ -241,7 +241,7 @@ fn serve_refuses_a_mistake_and_goes_on_without_a_tool() {
     assert_eq!(refused.status.code(), Some(64));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("config.toml:2:1: there is no key `expiry` here"), "{said}");
-    assert!(said.contains("There are 2 such mistakes: run `ringfence config check`."), "{said}");
+    assert!(said.contains("There are 2 such errors: run `ringfence config check`."), "{said}");
 
     let mut server = Options::new(Transport::Stdio)
         .config("[mcp.good]\ncommand = \"true\"\n[mcp.bad]\ncommand = \"true\"\ntimeout = 5\n")

@@ -413,11 +413,11 @@ fn rules_are_tried_and_what_is_wrong_with_them_is_shown() {
         let health = |found: &Value, part: &str| found["health"].to_string().contains(part);
         assert!(
             health(&found, "1 in 1 files")
-                && health(&found, "what rules allow runs in the sandbox"),
+                && health(&found, "commands that rules allow run in the sandbox"),
             "{text}"
         );
         std::fs::write(folder.join("bad.rules"), "prefix_rule(pattern = [\n").unwrap();
         let (_, text, found) = house.doctor(&[]);
-        assert!(health(&found, "bad.rules:") && health(&found, "mend the file"), "{text}");
+        assert!(health(&found, "bad.rules:") && health(&found, "fix the file"), "{text}");
     }
 }

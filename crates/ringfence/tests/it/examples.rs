@@ -71,7 +71,7 @@ impl Example {
         command.arg("--root").arg(self.scratch.path().join("root"));
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("no mistakes, no warnings"), "{said}");
+        assert!(output.status.success() && said.contains("no errors, no warnings"), "{said}");
     }
 
     fn start(&self) -> (Server, Client) {

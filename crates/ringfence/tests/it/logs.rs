@@ -165,7 +165,7 @@ fn a_log_that_cannot_be_used_stops_the_start() {
     // Relative to where the server is started, which is the workspace here.
     let inside = refused(Options::new(Transport::Stdio).args(&["--log-file", "my.log"]));
     assert!(
-        inside.contains("a directory that holds the log file") && inside.contains("hint: "),
+        inside.contains("a directory that contains the log file") && inside.contains("hint: "),
         "{inside}"
     );
     for file in ["/nowhere/log", "/dev/full", "/"] {

@@ -50,7 +50,7 @@ fn a_question_shows_everything_that_decides_and_no_secret() {
                 .lines()
                 .next()
                 .unwrap()
-                .ends_with("lines, read all) A rule asks for it: because of prompt")
+                .ends_with("lines, read all) A rule requires approval: because of prompt")
                 && text(first).starts_with("Allow `md5sum "),
             "{first}"
         );
@@ -209,7 +209,7 @@ fn silence_is_a_no() {
     client.approve = Approve::Never;
     let message = client.call("shell.exec", serving.script("$OUT touch $M; echo $?"));
     assert_eq!(result(&message)["stdout"], "1\n", "{message}");
-    assert_holds(json!("~nobody answered"), &result(&message)["stderr"]);
+    assert_holds(json!("~no one answered"), &result(&message)["stderr"]);
     assert_holds(
         json!([{"outcome": "expired", "by": "nobody"}]),
         &json!(server.events("approval")),
@@ -246,7 +246,7 @@ fn nobody_to_ask_is_a_no_with_a_hint() {
         assert_eq!(result(&message)["stdout"], "1\n", "{message}");
         let said = result(&message)["stderr"].as_str().unwrap();
         assert!(
-            said.contains("nobody can be asked") && said.contains("ringfence approvals"),
+            said.contains("no one can be asked") && said.contains("ringfence approvals"),
             "{said}"
         );
         assert_eq!(said.lines().count(), 1, "{said}");

@@ -256,7 +256,7 @@ fn what_counts_at_the_start_stays_and_is_named() {
     assert_eq!(about(&mut client)["restart_needed"], json!(["limits.message_mb"]));
     write(&server, "tools = 'core'\n");
     assert_eq!(about(&mut client)["restart_needed"], json!([]));
-    server.wait_for_log("count after a restart");
+    server.wait_for_log("take effect after a restart");
 }
 
 /// What is written into one file goes together, whoever asks in the middle of an edit: every answer is of one state.
@@ -493,7 +493,7 @@ fn without_a_watcher_every_request_still_looks() {
     let mut server = options.spawn();
     let mut client = server.connect(SESSIONS);
     eventually(DEADLINE, "it is told", || {
-        server.log().contains("changes of the config are seen with the next call only")
+        server.log().contains("cannot watch the config; changes take effect with the next call")
     });
     write(&server, "tools = 'all'");
     assert!(lists(&mut client, "browser.act"));

@@ -172,7 +172,7 @@ fn arguments_that_cannot_be_used_are_explained() {
             let gone = server.workspace().join("gone");
             for (arguments, message) in [
                 (json!({"command": "true", "workdir": "."}), "~is not an absolute path"),
-                (json!({"command": "true", "workdir": gone}), "~is not a directory that is there"),
+                (json!({"command": "true", "workdir": gone}), "~does not exist"),
                 (json!({"command": "true"}), "~`workdir` is missing"),
                 (json!({"workdir": "/"}), "~`command` is missing"),
             ] {

@@ -213,7 +213,8 @@ fn every_promise_has_an_id_and_names_tests_that_exist() {
     let tests = tests();
     for (id, names) in listed {
         assert!(!names.is_empty(), "{id} has no test");
-        let missing: Vec<&String> = names.iter().filter(|name| !tests.contains_key(*name)).collect();
+        let missing: Vec<&String> =
+            names.iter().filter(|name| !tests.contains_key(*name)).collect();
         assert!(missing.is_empty(), "{id} names tests that do not exist: {missing:?}");
     }
 }
@@ -252,7 +253,9 @@ fn no_type_name_is_used_twice() {
                 let code = code.trim_start();
                 let code = code.strip_prefix("pub ").unwrap_or(code);
                 let kinds = ["struct ", "enum ", "trait "];
-                let Some(rest) = kinds.iter().find_map(|kind| code.strip_prefix(kind)) else { continue };
+                let Some(rest) = kinds.iter().find_map(|kind| code.strip_prefix(kind)) else {
+                    continue;
+                };
                 let name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
                 places.entry(name.to_owned()).or_default().push(file.clone());
             }
@@ -296,13 +299,16 @@ fn prose_is_ordinary_english() {
     for name in ["jail", "policy", "ringfence", "rules"] {
         let folder = project().join("crates").join(name).join("src");
         for (file, text) in sources(&folder).iter().filter(|(file, _)| !is_test(file)) {
-            let comments = text.lines().enumerate().filter(|(_, line)| line.trim().starts_with("//"));
+            let comments =
+                text.lines().enumerate().filter(|(_, line)| line.trim().starts_with("//"));
             comments.for_each(|(at, line)| look(&format!("{name}/{file}"), at + 1, line));
         }
     }
     for file in documents() {
         let text = std::fs::read_to_string(&file).unwrap();
-        text.lines().enumerate().for_each(|(at, line)| look(&file.display().to_string(), at + 1, line));
+        text.lines()
+            .enumerate()
+            .for_each(|(at, line)| look(&file.display().to_string(), at + 1, line));
     }
     assert!(found.is_empty(), "{found:#?}");
 }
@@ -313,7 +319,9 @@ fn documents() -> Vec<PathBuf> {
     for folder in ["", "docs", "docs/clients"] {
         let entries = std::fs::read_dir(project().join(folder)).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
-        pages.extend(paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+        pages.extend(
+            paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")),
+        );
     }
     pages.sort();
     pages

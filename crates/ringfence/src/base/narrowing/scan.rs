@@ -1,15 +1,16 @@
-//! What a client's patterns name in the places that a run may write. Elsewhere files do not come and go by a run's
-//! hand.
+//! Finds existing files that match a client's patterns in the places that a run may write.
+//! Elsewhere a run cannot create or remove files.
 
 use std::path::PathBuf;
 
 use crate::base::glob::Glob;
 
-/// Entries that are looked at, and matches that are hidden one by one.
+/// Limits on the entries visited and on the matches that are hidden one by one.
 const VISITED: usize = 200_000;
 const MATCHES: usize = 1_000;
 
-/// Everything that is named, an outer one in place of what lies in it; `None` when there is too much to look at.
+/// Returns every matching path, but nothing inside a matching directory; `None` if there are too
+/// many entries.
 pub fn matching<'r>(
     roots: impl Iterator<Item = &'r PathBuf>,
     globs: &[Glob],
@@ -18,14 +19,14 @@ pub fn matching<'r>(
     let mut visited = 0;
     let mut folders: Vec<PathBuf> = roots.cloned().collect();
     while let Some(folder) = folders.pop() {
-        // What cannot be listed by us cannot be by a run of the same user.
+        // A directory that we cannot list cannot be listed by a run of the same user either.
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             visited += 1;
             if visited > VISITED || found.len() > MATCHES {
                 return None;
             }
             let path = entry.path();
-            // A link is not followed: what it leads to has a name of its own.
+            // Links are not followed: their target has a name of its own.
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if globs.iter().any(|glob| glob.matches(&path)) {
                 found.push(path);

@@ -1,4 +1,5 @@
-//! Which access a client's entries give to a path, and the operator's rights under it.
+//! Resolves a client's entries to one access per path, and narrows the operator's rights
+//! accordingly.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +8,16 @@ use jail::rights::{Protected, Rights, StandIn, Veil};
 use super::{Access, Files, MINIMAL, Narrowed, Place, is_plain_directory};
 use crate::base::error::{Error, Result};
 
-/// What a client's own sandbox keeps read-only directly below each writable directory, listed or not.
+/// Names that a client's own sandbox keeps read-only directly below each writable directory, listed
+/// or not.
 const METADATA: &[&str] = &[".git", ".agents", ".codex"];
-/// Inside the fence these are the session's own, and have nothing to do with what a client says about the host's.
+/// Directories that are private to the session inside the sandbox, so what a client says about the
+/// host's does not apply to them.
 const OWN: &[&str] = &["/dev", "/proc", "/run", "/tmp", "/var/tmp"];
 
+/// A client's entries, sorted, with one row per path.
 pub struct Table {
-    /// One row per path, an outer one before an inner one.
+    /// Sorted, so that a directory comes before its contents.
     rows: Vec<Row>,
 }
 
@@ -24,7 +28,7 @@ struct Row {
 }
 
 impl Table {
-    /// Paths become those that rights are written in.
+    /// Builds the table, with paths in the canonical form that rights use.
     pub fn settle(files: &Files, rights: &Rights) -> Table {
         let cwd = files.cwd.as_deref().unwrap_or(&rights.workspace);
         let mut rows: Vec<Row> = Vec::new();
@@ -45,23 +49,24 @@ impl Table {
                 rows.push(Row { path, access: Access::Read, skip_missing: true });
             }
         }
-        // The strictest of those that are said of one path comes first, and stays.
+        // The strictest row for a path comes first and is kept.
         rows.sort_by(|one, other| one.path.cmp(&other.path).then(other.access.cmp(&one.access)));
         rows.dedup_by(|one, other| one.path == other.path);
         Table { rows }
     }
 
-    /// The most specific row decides, and what no row is about is denied.
+    /// Returns the access of the most specific row; a path without a row is denied.
     fn access(&self, path: &Path) -> Access {
         let rows = self.rows.iter().filter(|row| path.starts_with(&row.path));
         rows.max_by_key(|row| row.path.components().count()).map_or(Access::Deny, |row| row.access)
     }
 
+    /// Narrows the operator's rights to what the table allows.
     pub fn narrow(&self, rights: &Rights, to: &mut Narrowed) -> Result<()> {
         if self.access(&rights.workspace) == Access::Deny {
             return Err(Error::permission_denied(
                 "client_denied",
-                "the client's sandbox does not let anything in the workspace be read",
+                "the client's sandbox allows nothing in the workspace to be read",
             ));
         }
         to.rights.read_only |= self.access(&rights.workspace) != Access::Write;
@@ -83,13 +88,13 @@ impl Table {
         Ok(())
     }
 
-    /// A row about something in a place that the operator lets be written.
+    /// Applies a row for a path inside a place that the operator makes writable.
     fn narrow_inside(&self, row: &Row, root: &Path, rights: &Rights, to: &mut Narrowed) {
         let around = row.path.parent().map_or(Access::Deny, |above| self.access(above));
         let ignored = |why: &str| format!("{} {why}", shown(&row.path, rights));
         match (row.access, around) {
             (Access::Read | Access::Write, Access::Deny) => {
-                to.ignored.push(ignored("stays denied with the directory that it is in"));
+                to.ignored.push(ignored("stays denied because its directory is denied"));
             }
             (Access::Deny, Access::Deny)
             | (Access::Read, Access::Read)
@@ -113,7 +118,7 @@ impl Table {
         }
     }
 
-    /// A row about something that is read-only here anyway, or about a writable place as a whole.
+    /// Applies a row for a path that is read-only here anyway, or for a writable place as a whole.
     fn narrow_outside(&self, row: &Row, rights: &Rights, to: &mut Narrowed) {
         let reaches = roots(rights).any(|root| root.starts_with(&row.path));
         if OWN.iter().any(|own| row.path == Path::new(own)) {
@@ -128,7 +133,7 @@ impl Table {
                 ));
                 to.refused_roots.push(row.path.clone());
             }
-            // What is not mounted into these cannot be seen there.
+            // Paths that are not mounted into these directories cannot be seen there.
             Access::Deny if row.path.parent().is_some() && (reaches || !in_own) => {
                 self.hide(&row.path, rights, to)
             }
@@ -136,7 +141,7 @@ impl Table {
         }
     }
 
-    /// Hides a place outside the workspace, but for what is needed of it.
+    /// Hides a place outside the workspace, except for the parts that are needed.
     fn hide(&self, path: &Path, rights: &Rights, to: &mut Narrowed) {
         if MINIMAL.iter().any(|kept| path == Path::new(kept)) {
             to.ignored
@@ -159,14 +164,15 @@ impl Table {
         }
     }
 
-    /// Whether it can still be seen: by the client's word, or because it is none of the client's business.
+    /// Returns whether a path stays visible: the client allows it, or it is not the client's to
+    /// deny.
     fn stays(&self, path: &Path, rights: &Rights) -> bool {
         let own = rights.home.iter().chain(&rights.scratch).any(|own| own == path);
         own || MINIMAL.iter().chain(OWN).any(|kept| path == Path::new(kept))
             || self.access(path) != Access::Deny
     }
 
-    /// Hides everything that no row lets be read.
+    /// Hides everything that no row makes readable.
     fn veil_all(&self, rights: &Rights, to: &mut Narrowed) {
         for entry in std::fs::read_dir("/").into_iter().flatten().flatten() {
             let path = entry.path();
@@ -180,7 +186,7 @@ impl Table {
     }
 }
 
-/// Keeps something in a writable place read-only.
+/// Keeps a path inside a writable place read-only.
 fn protect(row: &Row, root: &Path, rights: &Rights, to: &mut Narrowed) {
     let found = row.path.symlink_metadata();
     if row.skip_missing && found.is_err()
@@ -190,9 +196,10 @@ fn protect(row: &Row, root: &Path, rights: &Rights, to: &mut Narrowed) {
     }
     let mut path = row.path.clone();
     if found.is_ok_and(|found| found.is_symlink()) {
-        // Nothing can be put in front of a link. What it leads to is kept, if a run could change that.
+        // Nothing can be mounted over a link. Its target is protected instead, if a run could
+        // change that.
         to.ignored.push(format!(
-            "{} is a symbolic link: only what it leads to is read-only",
+            "{} is a symbolic link: only its target is read-only",
             shown(&row.path, rights)
         ));
         match row
@@ -208,12 +215,12 @@ fn protect(row: &Row, root: &Path, rights: &Rights, to: &mut Narrowed) {
     to.rights.protected.push(Protected { path, stand_in: StandIn::Directory });
 }
 
-/// Where the operator lets a run write, its own HOME aside.
+/// Returns the places that the operator lets a run write, except its HOME.
 fn roots(rights: &Rights) -> impl Iterator<Item = &Path> {
     [&rights.workspace].into_iter().chain(&rights.writable).map(PathBuf::as_path)
 }
 
-/// The nearest writable place that a path lies in.
+/// Returns the innermost writable place that contains a path.
 fn writable_root<'r>(rights: &'r Rights, path: &Path) -> Option<&'r Path> {
     roots(rights).filter(|root| path.starts_with(root)).max_by_key(|root| root.as_os_str().len())
 }
@@ -222,8 +229,8 @@ fn shown(path: &Path, rights: &Rights) -> String {
     path.strip_prefix(&rights.workspace).unwrap_or(path).display().to_string()
 }
 
-/// A client's path without the symbolic links that lead to a writable place. Inside of one none is followed: a run may
-/// have laid it, to be allowed more the next time.
+/// Resolves the symbolic links in a client's path up to a writable place. Inside a writable place
+/// none is followed: a run may have created it in order to gain access the next time.
 pub fn settled(path: &Path, rights: &Rights) -> PathBuf {
     let mut here = PathBuf::from("/");
     for name in path.iter().skip(1) {

@@ -1,4 +1,4 @@
-//! What is refused on the way to a path, and whether it is the operator or a client's sandbox that refuses it.
+//! Refusals on the way to a path, and whether the operator or a client's sandbox is the reason.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -15,53 +15,51 @@ use crate::base::error::{Error, Result};
 use crate::base::glob::Glob;
 use crate::base::narrowing::{Narrowed, Narrowing};
 
-/// A client's sandbox, as far as it is the reason for a refusal.
+/// A client's sandbox, as the reason for refusals.
 pub(super) struct Client {
-    /// What it was told.
+    /// The sandbox as the client declared it.
     narrowing: Arc<Narrowing>,
-    /// It may leave less than the operator does.
+    /// It may be stricter than the operator's rights.
     takes_away: bool,
-    /// What is refused without it as well.
+    /// The operator's rights: what they refuse is not the client's doing.
     before: Rights,
-    /// Closed by it.
+    /// Paths closed by it.
     closed: Vec<Closed>,
-    /// Closed by it under whatever name.
+    /// Patterns closed by it, for any path that matches.
     denied: Vec<Glob>,
-    /// False: it allows none.
+    /// False: it allows no network access.
     network: bool,
-    /// What a caller can do about it.
+    /// Advice for a caller that was refused.
     hint: String,
     mode: String,
-    /// Directories that it lets be written and the operator does not.
+    /// Directories that it makes writable but the operator does not.
     refused_roots: Vec<PathBuf>,
 }
 
 impl Client {
     fn only_reads(&self, path: &str) -> Error {
-        let message = format!("{} may only be read, says the client's sandbox", quoted(path));
+        let message = format!("the client's sandbox makes {} read-only", quoted(path));
         Error::permission_denied("client_read_only", message).hint(self.hint.clone())
     }
 
     fn denies(&self) -> Error {
-        Error::permission_denied(
-            "client_denied",
-            "the path leads to a place that the client's sandbox denies",
-        )
-        .hint(self.hint.clone())
+        Error::permission_denied("client_denied", "the client's sandbox denies access to the path")
+            .hint(self.hint.clone())
     }
 }
 
-/// What is shut among the names of one directory.
+/// Closed names within one directory.
 pub(super) struct Shutters<'w> {
     names: Vec<&'w OsStr>,
     denied: &'w [Glob],
-    /// The directory, absolute.
+    /// The directory's absolute path.
     above: PathBuf,
-    /// Something is shut under whatever name, so that names alone do not tell.
+    /// Some object is closed under any name, so that checking names is not enough.
     pub by_object: bool,
 }
 
 impl Shutters<'_> {
+    /// Returns whether this name is closed.
     pub fn shut(&self, name: &OsStr) -> bool {
         self.names.contains(&name)
             || !self.denied.is_empty() && {
@@ -72,7 +70,8 @@ impl Shutters<'_> {
 }
 
 impl Workspace {
-    /// What is shut in this directory of the workspace: the same as `shut_name` says of each name in turn.
+    /// Collects the closed names of one directory; gives the same answers as
+    /// [`Workspace::shut_name`] for each name.
     pub(super) fn shutters(&self, above: &Path) -> Shutters<'_> {
         let by_client = self.client.iter().flat_map(|client| &client.closed);
         let closed = || self.closed.iter().map(AsRef::as_ref).chain(by_client.clone());
@@ -88,16 +87,18 @@ impl Workspace {
         }
     }
 
-    /// The same workspace under a client's sandbox, and what of that has no meaning here.
+    /// Returns the same workspace under a client's sandbox, and the parts of that sandbox that have
+    /// no meaning here.
     pub fn narrowed(&self, narrowing: &Narrowing) -> Result<(Workspace, Vec<String>)> {
-        // Rights know the workspace by its path only where an operator has set some.
+        // Rights name the workspace's path only if the operator configured some.
         let whole = Rights { workspace: self.path.clone(), ..self.rights.clone() };
         let Narrowed { rights, hidden, denied, ignored, refused_roots } =
             narrowing.apply(&whole)?;
         let closed = hidden.iter().filter_map(|hidden| Closed::in_workspace(&self.path, hidden));
         let client = Client {
             narrowing: Arc::new(narrowing.clone()),
-            // By its word alone: what is there at the moment, and what stands in for something, comes and goes.
+            // Judged by the declaration alone: existing files, and stand-ins for missing ones, come
+            // and go.
             takes_away: narrowing.files.is_some() || !narrowing.network,
             before: self.rights.clone(),
             closed: closed.collect::<Result<_>>()?,
@@ -119,32 +120,33 @@ impl Workspace {
         Ok((workspace, ignored))
     }
 
-    /// Whether a client's sandbox has a say in it.
+    /// Returns whether a client's sandbox applies.
     pub fn is_narrowed(&self) -> bool {
         self.client.is_some()
     }
 
-    /// The client's sandbox, if it may leave less than the operator does.
+    /// Returns the client's sandbox, if it may be stricter than the operator's rights.
     pub fn taken_away(&self) -> Option<&Arc<Narrowing>> {
         self.client.as_ref().filter(|client| client.takes_away).map(|client| &client.narrowing)
     }
 
-    /// Whether a client's sandbox takes the network away, from what has one whatever the session has as well.
+    /// Returns whether a client's sandbox forbids network access, also for tools whose network does
+    /// not depend on the session's.
     pub fn denies_network(&self) -> bool {
         self.client.as_ref().is_some_and(|client| !client.network)
     }
 
-    /// The mode of the client's sandbox, if it has a say.
+    /// Returns the mode of the client's sandbox, if one applies.
     pub fn client_mode(&self) -> Option<&str> {
         self.client.as_ref().map(|client| client.mode.as_str())
     }
 
-    /// Directories that the client's sandbox lets be written and the operator does not.
+    /// Returns the directories that the client's sandbox makes writable but the operator does not.
     pub fn refused_roots(&self) -> &[PathBuf] {
         self.client.as_ref().map_or(&[], |client| &client.refused_roots)
     }
 
-    /// Why nobody gets to this name, whether it exists or not.
+    /// Returns why this name is closed, whether it exists or not.
     pub(super) fn shut_name(&self, levels: &[Level], name: &OsStr) -> Option<Error> {
         let names = |closed: &Closed| {
             closed.names.split_last().is_some_and(|(last, above)| {
@@ -161,7 +163,7 @@ impl Workspace {
         shut.then(|| client.denies())
     }
 
-    /// Why nobody gets to this object, whatever its name.
+    /// Returns why this object is closed, whatever its name.
     pub(super) fn shut_object(&self, id: Id) -> Option<Error> {
         let is = |closed: &Closed| closed.object.as_ref().is_some_and(|(_, shut)| *shut == id);
         if self.closed.iter().any(|closed| is(closed)) {
@@ -173,7 +175,7 @@ impl Workspace {
             .map(|client| client.denies())
     }
 
-    /// Whether a name of a directory stands for an object that nobody gets to.
+    /// Returns whether a name in a directory refers to a closed object.
     pub(super) fn shuts_object_at(&self, dir: &OwnedFd, name: &OsStr) -> bool {
         match rustix::fs::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => self.shut_object(Id::of(&stat)).is_some(),
@@ -181,7 +183,7 @@ impl Workspace {
         }
     }
 
-    /// Why a name may only be read, with everything below it.
+    /// Returns why a name and everything below it is read-only.
     pub(super) fn protects(&self, levels: &[Level], name: &OsStr, asked: &str) -> Option<Error> {
         let place = self.place_of(levels, name);
         if !self.rights.protects(&place) {
@@ -195,7 +197,8 @@ impl Workspace {
         }
     }
 
-    /// Whether a client's sandbox opens this place again inside what it closes, or it lies on the way to such a one.
+    /// Returns whether a client's sandbox makes this place writable again inside a protected one,
+    /// or whether such a place is below it.
     fn opens_again(&self, place: &Path) -> bool {
         let depth = |path: &Path| path.components().count();
         let on_the_way =
@@ -212,7 +215,7 @@ impl Workspace {
         on_the_way || shut.is_some() && opened > shut
     }
 
-    /// Why nothing is written or made at this very place.
+    /// Returns why nothing may be written or created at exactly this place.
     pub(super) fn read_only(&self, levels: &[Level], name: &OsStr, asked: &str) -> Option<Error> {
         let place = self.place_of(levels, name);
         if !self.rights.read_only

@@ -1,4 +1,4 @@
-//! What a caller may have meant by a name that is not there.
+//! Suggests what a caller may have meant by a name that does not exist.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -10,11 +10,11 @@ use super::{Workspace, os_error, quoted, tree};
 use crate::base::error::Error;
 use crate::base::nearest::nearest_few;
 
-/// Names that are looked at: an error must not cost more than the call.
+/// Maximum number of names to compare: an error must not cost more than the call.
 const LOOKED_AT: usize = 2000;
 const NAMED: usize = 3;
 
-/// Names in a directory that are close to this one. Those that nobody may open are not among them.
+/// Returns similar names in a directory. Names that no tool may open are left out.
 pub(super) fn names(
     workspace: &Workspace,
     levels: &[Level],
@@ -32,13 +32,13 @@ pub(super) fn names(
     near.into_iter().filter(open).map(OsString::from).collect()
 }
 
-/// The error for a path that leads nowhere.
+/// Returns the error for a path that does not exist.
 pub(super) fn not_found(asked: &str, last: bool, near: Vec<String>) -> Error {
     let error = os_error(Errno::NOENT, asked);
     let quote: Vec<String> = near.iter().map(|near| quoted(near)).collect();
     match quote.as_slice() {
-        [] if last => error.hint("Look with `file.list` for what is there; paths start at the workspace."),
-        [] => error.hint("A directory on the way is not there. Look with `file.list`; paths start at the workspace."),
+        [] if last => error.hint("List the directory with `file.list`; paths are relative to the workspace."),
+        [] => error.hint("A parent directory does not exist. Use `file.list`; paths are relative to the workspace."),
         _ => error.hint(format!("Did you mean {}?", quote.join(" or "))).with("nearest", near),
     }
 }

@@ -1,4 +1,4 @@
-//! What files there are, so that afterwards one can tell what a run has made of them.
+//! Snapshots of a workspace's files, to find out afterwards what a run changed.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -12,17 +12,17 @@ use super::Workspace;
 use super::tree::{Directory, Entry, Halt, Next, Seen, Sight, Start, Tree, Visitor, threads};
 use crate::base::{Cancel, Error, Kind, Result};
 
-/// Bytes of all paths that are noted.
+/// Maximum total bytes of all recorded paths.
 const MAX_PATHS: usize = 32 << 20;
 
-/// One file as it was.
+/// State of one file at the time of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     pub size: u64,
     /// Seconds and nanoseconds.
     pub mtime: (i64, u64),
     pub inode: u64,
-    /// Changes with every change to the file, also with those that put its mtime back.
+    /// Changes with every change to the file, even if its mtime is set back.
     ctime: (i64, u64),
 }
 
@@ -38,29 +38,29 @@ impl Mark {
     }
 }
 
-/// The regular files of a workspace, but for those that git ignores and for what is in `.git`.
+/// The regular files of a workspace, except those that git ignores and the contents of `.git`.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// By path from the workspace.
+    /// Keyed by path from the workspace.
     pub files: HashMap<PathBuf, Mark>,
-    /// False when there were more files than were asked for, or a directory could not be read.
+    /// False if there were more files than the cap, or a directory could not be read.
     pub complete: bool,
-    /// Of all paths.
+    /// Total bytes of all paths.
     bytes: usize,
 }
 
-/// What became of the files between two snapshots, each list in the order of paths.
+/// Differences between two snapshots, each list sorted by path.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub created: Vec<PathBuf>,
     pub changed: Vec<PathBuf>,
     pub removed: Vec<PathBuf>,
-    /// False when one of the snapshots does not have all files, so that there may be more to tell.
+    /// False if one of the snapshots is incomplete, so that there may be more differences.
     pub complete: bool,
 }
 
 impl Snapshot {
-    /// Notes up to `cap` files. Takes about a microsecond for each.
+    /// Records up to `cap` files. Takes about a microsecond for each.
     pub fn take(workspace: &Arc<Workspace>, cap: usize, cancel: &Cancel) -> Result<Snapshot> {
         Snapshot::take_within(workspace, cap, MAX_PATHS, cancel)
     }
@@ -74,7 +74,7 @@ impl Snapshot {
         let Start::Tree(tree) =
             Tree::at(workspace, ".", Sight { gitignore: true, hidden: true, left_out: false })?
         else {
-            return Err(Error::internal("the workspace is no directory"));
+            return Err(Error::internal("the workspace is not a directory"));
         };
         let halt = Halt::with(cancel);
         let taker = Taker {
@@ -88,7 +88,7 @@ impl Snapshot {
             return Err(Error::new(Kind::Cancelled, "cancelled"));
         }
         let mut found = taker.found.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // No run changes what is protected, and what stands in for a missing file comes and goes with runs.
+        // No run changes protected files, and stand-ins for missing ones come and go with runs.
         let rights = workspace.rights();
         for protected in rights.protected.iter().chain(rights.for_git.iter().flatten()) {
             if let Ok(below) = protected.path.strip_prefix(workspace.path()) {
@@ -153,14 +153,14 @@ impl Visitor for Taker<'_> {
     }
 
     fn lost(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
-        // One that has gone meanwhile has no files.
+        // A directory that was removed in the meantime has no files.
         if errno != Errno::NOENT {
             self.incomplete();
         }
     }
 }
 
-/// What happened in between. Of a file that only the incomplete one of two snapshots lacks nothing is said.
+/// Compares two snapshots. A file that is missing only from an incomplete snapshot is not reported.
 pub fn changes(before: &Snapshot, after: &Snapshot) -> Changes {
     let mut found = Changes { complete: before.complete && after.complete, ..Changes::default() };
     for (path, mark) in &after.files {

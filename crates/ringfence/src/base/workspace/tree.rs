@@ -1,8 +1,9 @@
-//! A walk over everything below a directory, by descriptor.
+//! Walks everything below a directory, by descriptor.
 //!
-//! A directory is opened by its name in its parent's descriptor, never by a path and never through a symlink, so
-//! that whatever is renamed or swapped meanwhile, what is seen lies in the workspace. What `file.read` would refuse
-//! is not seen at all. Nothing here follows, blocks on or starts anything.
+//! A directory is opened by its name relative to its parent's descriptor, never by a path and never
+//! through a symlink, so that everything visited is inside the workspace, whatever is renamed or
+//! swapped in the meantime. Anything that `file.read` would refuse is not visited. Nothing here
+//! follows a link, blocks on a file or starts a program.
 
 mod crew;
 mod entry;
@@ -29,32 +30,34 @@ pub use crew::{Halt, Next, Visitor};
 pub use entry::{Entry, in_a_line, order};
 use rules::Rules;
 
-/// Directories that are kept open for what lies below them. Past this they are found again by their names.
+/// Maximum number of directories kept open for the work below them. Beyond this they are reopened
+/// by their names.
 const MAX_HELD: usize = 64;
-/// More names than anybody can use; a directory with more is seen in part.
+/// More names than any caller can use; a larger directory is read in part.
 const MAX_NAMES: usize = 1_000_000;
 /// Enough for some hundred names at a time.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// What of a tree is seen.
+/// Selection of the entries that a walk visits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sight {
-    /// What `.gitignore`, `.ignore` and `.git/info/exclude` leave out is left out.
+    /// Skip entries that `.gitignore`, `.ignore` and `.git/info/exclude` ignore.
     pub gitignore: bool,
-    /// Names that begin with a dot are seen, but for `.git`.
+    /// Visit names that begin with a dot, except `.git`.
     pub hidden: bool,
-    /// The other way round: nothing is seen but what the two would leave out, and the way there.
+    /// Inverted: visit only entries that the other two would skip, and the directories leading to
+    /// them.
     pub left_out: bool,
 }
 
-/// Where a walk begins.
+/// Starting point of a walk.
 pub enum Start {
     /// A file, open for reading, and its path.
     File(File, String),
     Tree(Tree),
 }
 
-/// A directory to walk over.
+/// Directory tree to walk.
 pub struct Tree {
     workspace: Arc<Workspace>,
     sight: Sight,
@@ -68,20 +71,20 @@ pub struct Directory {
     spot: Arc<Spot>,
 }
 
-/// What is known of a directory without having it open.
+/// Facts about a directory that are known without having it open.
 struct Spot {
-    /// From the workspace, empty for the workspace itself.
+    /// From the workspace; empty for the workspace itself.
     path: PathBuf,
-    /// From the walk's beginning.
+    /// From the start of the walk.
     depth: usize,
     id: Id,
     above: Option<Arc<Spot>>,
     rules: Option<Arc<Rules>>,
-    /// It or one above it is left out by the rules of the sight.
+    /// This directory or one above it is skipped by the walk's rules.
     left_out: bool,
 }
 
-/// An open directory that is counted.
+/// An open directory, counted against [`MAX_HELD`].
 struct Held {
     fd: OwnedFd,
     count: Arc<AtomicUsize>,
@@ -100,20 +103,20 @@ impl Drop for Held {
     }
 }
 
-/// The names of a directory that may be seen.
+/// The visible names of a directory.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub entries: Vec<Entry>,
-    /// How many names the rules of the sight left out.
+    /// Number of names that the walk's rules skipped.
     pub left_out: u64,
-    /// Paths that are too long to be named.
+    /// Number of paths too long to be named.
     pub too_long: u64,
-    /// There are more names than were read.
+    /// The directory has more names than were read.
     pub cut: bool,
 }
 
 impl Tree {
-    /// Finds where to begin. Through symlinks, as any path that a caller names.
+    /// Finds the starting point, following symlinks as for any path that a caller names.
     pub fn at(workspace: &Arc<Workspace>, path: &str, sight: Sight) -> Result<Start> {
         let (walk, end) = Walk::new(workspace, path)?.run(false)?;
         match end {
@@ -154,17 +157,18 @@ impl Tree {
         Ok(Tree { workspace: Arc::clone(workspace), sight, held, root })
     }
 
-    /// From the workspace; empty for the workspace itself.
+    /// Returns the path from the workspace; empty for the workspace itself.
     pub fn path(&self) -> &Path {
         &self.root.spot.path
     }
 
-    /// Shows everything below to `visitor`, with up to `threads` threads, until it ends or is told to.
+    /// Shows everything below to `visitor`, using up to `threads` threads, until the walk is
+    /// complete or halted.
     pub fn walk<V: Visitor>(&self, visitor: &V, threads: usize, halt: &Halt) {
         crew::run(self, visitor, threads, halt);
     }
 
-    /// The first directory, for one walk.
+    /// Reopens the starting directory for one walk.
     fn again(&self) -> rustix::io::Result<Directory> {
         let Some(held) = &self.root.fd else { return Err(Errno::BADF) };
         let spot = &self.root.spot;
@@ -173,7 +177,7 @@ impl Tree {
         Ok(Directory { fd: Some(Held::new(readable(&held.fd)?, &self.held)), spot: Arc::new(spot) })
     }
 
-    /// Opens a name of a directory as a directory to go on in.
+    /// Opens a name in a directory as a directory to continue in.
     fn open(&self, parent: &Directory, entry: &Entry) -> rustix::io::Result<Directory> {
         let name = entry.name.as_os_str();
         let fd = match &parent.fd {
@@ -182,7 +186,8 @@ impl Tree {
         };
         let id = Id::of(&fstat(&fd)?);
         let above = &parent.spot;
-        // One that holds itself, by a mount or a strange file system, is not entered again.
+        // A directory that contains itself, by a mount or a strange file system, is not entered
+        // again.
         let again = std::iter::successors(Some(above), |spot| spot.above.as_ref())
             .any(|spot| spot.id == id);
         if self.workspace.shut_object(id).is_some() {
@@ -202,8 +207,8 @@ impl Tree {
         Ok(Directory { fd: Some(Held::new(fd, &self.held)), spot: Arc::new(spot) })
     }
 
-    /// Opens a directory again by the names that led to it: at once where the kernel takes no symlink on the way,
-    /// else each name as a step of its own.
+    /// Reopens a directory by the names that led to it: in one call where openat2 can refuse
+    /// symlinks on the way, otherwise one name at a time.
     fn find(&self, spot: &Spot) -> rustix::io::Result<OwnedFd> {
         let base = &self.workspace.base;
         let straight = match self.workspace.openat2.load(Ordering::Relaxed)
@@ -229,7 +234,7 @@ impl Tree {
         if Id::of(&fstat(&dir)?) == spot.id { Ok(dir) } else { Err(Errno::NOENT) }
     }
 
-    /// Reads the names of a directory that was just opened, and its rules.
+    /// Reads the names of a directory that was just opened, and its ignore rules.
     fn read(
         &self,
         directory: &mut Directory,
@@ -243,7 +248,8 @@ impl Tree {
         while let Some(next) = names.next() {
             let next = next?;
             let name = next.file_name().to_bytes();
-            // The kernel lets no file system put a slash into a name; one that did would lead elsewhere.
+            // The kernel lets no file system put a slash into a name; such a name would lead
+            // elsewhere.
             if name == b"." || name == b".." || name.is_empty() || name.contains(&b'/') {
                 continue;
             }
@@ -257,7 +263,7 @@ impl Tree {
         let spot = &directory.spot;
         if self.sight.gitignore && (is(".gitignore") || is(".ignore") || is(".git")) {
             let own = Rules::of(&held.fd, spot.path.as_os_str().len(), spot.rules.as_ref());
-            // Nobody else has this directory yet.
+            // No other reference to this directory exists yet.
             if let Some(spot) = Arc::get_mut(&mut directory.spot) {
                 spot.rules = Some(Arc::new(own));
             }
@@ -276,7 +282,7 @@ impl Tree {
         let above = path.len();
         for (name, kind) in found {
             let Some(kind) = self.kind_of(directory, &shutters, &name, kind) else { continue };
-            // What git keeps for itself is nobody's text, and endless.
+            // Git's internal files are of no use to a caller, and very many.
             if name == ".git" {
                 continue;
             }
@@ -294,7 +300,8 @@ impl Tree {
                 verdict.unwrap_or(!self.sight.hidden && name.as_bytes().starts_with(b"."));
             seen.left_out += u64::from(left_out);
             let left_out = left_out || spot.left_out;
-            // Of what is not left out only directories are wanted then: there may be something in them.
+            // In the inverted mode, directories that are not skipped are still visited: they may
+            // contain skipped entries.
             let seen_now = if self.sight.left_out {
                 left_out || kind == FileType::Directory
             } else {
@@ -307,7 +314,7 @@ impl Tree {
         seen
     }
 
-    /// What it is, unless it is nothing that a caller may see.
+    /// Returns the type of an entry, or `None` if callers may not see it.
     fn kind_of(
         &self,
         dir: &Directory,
@@ -318,7 +325,7 @@ impl Tree {
         if shutters.shut(name) {
             return None;
         }
-        // Where an object is shut under whatever name, each has to be looked at.
+        // If an object is closed under any name, every entry has to be checked.
         if kind != FileType::Unknown && !shutters.by_object {
             return Some(kind);
         }
@@ -331,8 +338,8 @@ impl Tree {
     /// Opens a regular file of a directory for reading.
     pub fn open_file(&self, dir: &Directory, name: &OsStr) -> rustix::io::Result<(File, Stat)> {
         let Some(held) = &dir.fd else { return Err(Errno::BADF) };
-        // It was a regular file when its name was read. Should it be something else by now, then opening it this way
-        // neither follows nor blocks, and it is not used.
+        // It was a regular file when its name was read. If it was replaced since, opening it with
+        // these flags neither follows a link nor blocks, and the check below rejects it.
         let flags =
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd = openat(&held.fd, name, flags, Mode::empty())?;
@@ -348,35 +355,35 @@ impl Tree {
 }
 
 impl Directory {
-    /// From the workspace; empty for the workspace itself.
+    /// Returns the path from the workspace; empty for the workspace itself.
     pub fn path(&self) -> &Path {
         &self.spot.path
     }
 
-    /// How far below the walk's beginning; 0 for that itself.
+    /// Returns the depth below the start of the walk, which itself has depth 0.
     pub fn depth(&self) -> usize {
         self.spot.depth
     }
 
-    /// Of the very name, not of what a symlink leads to.
+    /// Returns the status of the name itself, not of a symlink's target.
     pub fn stat(&self, name: &OsStr) -> rustix::io::Result<Stat> {
         let Some(held) = &self.fd else { return Err(Errno::BADF) };
         rustix::fs::statat(&held.fd, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Of the directory itself.
+    /// Returns the status of the directory itself.
     pub fn own_stat(&self) -> rustix::io::Result<Stat> {
         let Some(held) = &self.fd else { return Err(Errno::BADF) };
         fstat(&held.fd)
     }
 
-    /// The text of a symlink.
+    /// Returns the text of a symlink.
     pub fn target(&self, name: &OsStr) -> rustix::io::Result<Vec<u8>> {
         let Some(held) = &self.fd else { return Err(Errno::BADF) };
         Ok(rustix::fs::readlinkat(&held.fd, name, Vec::new())?.into_bytes())
     }
 
-    /// The same without its descriptor.
+    /// Returns the same directory without its descriptor.
     fn released(&self) -> Directory {
         Directory { fd: None, spot: Arc::clone(&self.spot) }
     }
@@ -388,12 +395,12 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
-/// A single name that is not followed cannot leave its directory.
+/// Opens a directory by a single name. Without following links it cannot leave its parent.
 fn open_in(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     openat(dir, name, DIRECTORY, Mode::empty())
 }
 
-/// The same directory, opened so that its names can be read.
+/// Reopens a directory so that its names can be read.
 fn readable(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     openat(dir, ".", DIRECTORY, Mode::empty())
 }
@@ -403,7 +410,7 @@ fn spare(buffer: &mut Vec<u8>) -> &mut [MaybeUninit<u8>] {
     buffer.spare_capacity_mut()
 }
 
-/// The names of a directory, as many as wanted: for those who look for one and nothing else.
+/// Returns up to `most` names of a directory, for lookups that need nothing else.
 pub(super) fn first_names(dir: &OwnedFd, most: usize) -> Vec<OsString> {
     let mut found = Vec::new();
     let Ok(dir) = readable(dir) else { return found };
@@ -421,13 +428,13 @@ pub(super) fn first_names(dir: &OwnedFd, most: usize) -> Vec<OsString> {
     found
 }
 
-/// How many threads a search is worth.
+/// Returns the number of threads to use for a walk.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(8)
 }
 
 impl Halt {
-    /// For walks that end by themselves.
+    /// Creates a halt for a walk without a time limit.
     pub fn with(cancel: &Cancel) -> Halt {
         Halt::new(cancel.clone(), None)
     }

@@ -1,8 +1,8 @@
-//! The walk from the workspace's descriptor to what a path names.
+//! Walks from the workspace's descriptor to the object that a path names.
 //!
-//! Symlinks are read and their text is walked in turn, so the kernel never follows one for us and a link's
-//! target is held to the same rules as a caller's path. Only the current directory is held: a deep path costs
-//! no more descriptors than a shallow one.
+//! Symlinks are read and their text is walked in turn, so the kernel never follows one for us, and
+//! a link's target is subject to the same rules as a caller's path. Only the current directory is
+//! held open: a deep path needs no more descriptors than a shallow one.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,9 +16,9 @@ use crate::base::error::{Error, Result};
 
 /// As many symlinks as the kernel itself follows.
 const MAX_LINKS: usize = 40;
-/// Of one name, in bytes, on every file system of Linux.
+/// Maximum length of a name in bytes, on every Linux file system.
 const MAX_NAME: usize = 255;
-/// More directories than a path can name: somebody removes them under our hands as fast as we make them.
+/// More directories than a path can name: someone is removing them as fast as we create them.
 const MAX_MADE: usize = 4096;
 
 pub(super) struct Walk<'w> {
@@ -26,13 +26,13 @@ pub(super) struct Walk<'w> {
     /// The caller's path, for messages.
     asked: &'w str,
     here: OwnedFd,
-    /// From the workspace (exclusive) down to `here`.
+    /// From the workspace (exclusive) down to the current directory.
     levels: Vec<Level>,
-    /// What is left to walk, next step last.
+    /// Steps left to walk, the next one last.
     todo: Vec<Step>,
     links: usize,
     made: usize,
-    /// What is protected is not walked to.
+    /// The walk refuses protected paths.
     writing: bool,
 }
 
@@ -46,17 +46,18 @@ enum Step {
     Down(OsString),
 }
 
-/// What stands at the end of a path.
+/// Result of a walk.
 pub(super) enum End {
-    /// The walk's own directory.
+    /// The walk's current directory.
     Directory,
-    /// Anything that is neither a directory nor a symlink, in the walk's directory.
+    /// Anything that is neither a directory nor a symlink, in the current directory.
     Object { name: OsString, fd: OwnedFd, stat: Stat },
-    /// `name` is not in the walk's directory; `rest` would stand below it.
+    /// `name` does not exist in the current directory; `rest` would be below it.
     Missing { name: OsString, rest: Vec<OsString> },
 }
 
 impl<'w> Walk<'w> {
+    /// Starts a walk to a path that is to be read.
     pub fn new(workspace: &'w Workspace, asked: &'w str) -> Result<Walk<'w>> {
         check_text(asked)?;
         let here = reopen_base(workspace, asked)?;
@@ -74,12 +75,12 @@ impl<'w> Walk<'w> {
         Ok(walk)
     }
 
-    /// A walk to what is to be written.
+    /// Starts a walk to a path that is to be written.
     pub fn to_write(workspace: &'w Workspace, asked: &'w str) -> Result<Walk<'w>> {
         Ok(Walk { writing: true, ..Walk::new(workspace, asked)? })
     }
 
-    /// Walks to the end, making missing directories on the way when told to.
+    /// Walks to the end, creating missing directories on the way if `create` is set.
     pub fn run(mut self, create: bool) -> Result<(Walk<'w>, End)> {
         while let Some(step) = self.todo.pop() {
             let end = match step {
@@ -93,23 +94,25 @@ impl<'w> Walk<'w> {
         Ok((self, End::Directory))
     }
 
+    /// Returns the current directory's descriptor.
     pub fn into_dir(self) -> OwnedFd {
         self.here
     }
 
-    /// The names from the workspace down to the walk's directory, and that.
+    /// Returns the names from the workspace down to the current directory, and its descriptor.
     pub fn into_parts(self) -> (Vec<OsString>, OwnedFd) {
         (self.levels.into_iter().map(|level| level.name).collect(), self.here)
     }
 
-    /// Says that there is no such name in the walk's directory, and which ones are near.
+    /// Returns the error for a name that does not exist in the current directory, with similar
+    /// names.
     pub fn no_such(&self, name: &OsStr, last: bool) -> Error {
         let near = near::names(self.workspace, &self.levels, &self.here, name);
         let near = near.iter().map(|near| self.shown(Some(near))).collect();
         near::not_found(self.asked, last, near)
     }
 
-    /// Where the walk is (and `name` in it), relative to the workspace.
+    /// Returns the current directory's path (and `name` in it), relative to the workspace.
     pub fn shown(&self, name: Option<&OsStr>) -> String {
         let names: Vec<_> = self
             .levels
@@ -121,7 +124,8 @@ impl<'w> Walk<'w> {
         if names.is_empty() { ".".to_owned() } else { names.join("/") }
     }
 
-    /// Puts a path before what is left to walk. An absolute one starts at the workspace again, or is refused.
+    /// Puts a path in front of the remaining steps. An absolute one restarts at the workspace, or
+    /// is refused.
     fn queue(&mut self, path: &Path) -> Result<()> {
         let relative =
             if path.is_absolute() { self.workspace.strip(path).ok_or_else(outside)? } else { path };
@@ -139,7 +143,8 @@ impl<'w> Walk<'w> {
     }
 
     fn enter(&mut self, name: OsString, create: bool) -> Result<Option<End>> {
-        // By name first: the directory may not exist yet, and must not be made by a caller either.
+        // Check the name first: the directory may not exist yet, and a caller must not create it
+        // either.
         if let Some(refusal) = self.workspace.shut_name(&self.levels, &name) {
             return Err(refusal);
         }
@@ -188,8 +193,8 @@ impl<'w> Walk<'w> {
         self.queue(&target)
     }
 
-    /// Goes up one level. `..` may lead elsewhere than we came from when the directory has been moved
-    /// meanwhile, so what it opens has to be the parent we know.
+    /// Goes up one level. If the directory has been moved in the meantime, `..` may lead elsewhere,
+    /// so the directory it opens has to be the parent that we came through.
     fn climb(&mut self) -> Result<Option<End>> {
         if self.levels.pop().is_none() {
             return Err(outside());
@@ -209,7 +214,7 @@ impl<'w> Walk<'w> {
         Ok(None)
     }
 
-    /// Refuses to write or make something where only reading is allowed.
+    /// Refuses to write or create something where only reading is allowed.
     fn check_writable(&self, name: &OsStr) -> Result<()> {
         let refusal = self
             .writing
@@ -223,7 +228,8 @@ impl<'w> Walk<'w> {
             return Err(protected(self.asked));
         }
         if self.todo.iter().any(|step| matches!(step, Step::Up)) {
-            // `new/../x` names nothing while `new` is not there, and nothing is made to find out where it leads.
+            // `new/../x` refers to nothing while `new` does not exist, and nothing is created to
+            // find out where it leads.
             return Err(if self.leaves() { outside() } else { self.failed(Errno::NOENT) });
         }
         self.check_writable(&name)?;
@@ -234,7 +240,7 @@ impl<'w> Walk<'w> {
             });
             return Ok(Some(End::Missing { name, rest: rest.collect() }));
         }
-        // What can be known to fail does so before the first directory is made.
+        // Fail before the first directory is created, where the failure is predictable.
         let names = self
             .todo
             .iter()
@@ -244,7 +250,7 @@ impl<'w> Walk<'w> {
         }
         self.made += 1;
         match mkdirat(&self.here, &name, Mode::from_raw_mode(0o777)) {
-            // Where somebody was faster, what they made is looked at as anything else is.
+            // If another process was faster, the walk inspects its directory like any other.
             Ok(()) | Err(Errno::EXIST) if self.made <= MAX_MADE => {}
             Ok(()) | Err(Errno::EXIST) => return Err(self.failed(Errno::BUSY)),
             Err(errno) => return Err(self.failed(errno)),
@@ -253,7 +259,8 @@ impl<'w> Walk<'w> {
         Ok(None)
     }
 
-    /// Whether the steps left lead above the workspace, going by their names, from a name that is missing here.
+    /// Returns whether the remaining steps lead above the workspace, counted by name from a missing
+    /// one.
     fn leaves(&self) -> bool {
         let mut depth = Some(self.levels.len() + 1);
         for step in self.todo.iter().rev() {

@@ -1,4 +1,4 @@
-//! What works, and perhaps not as it was meant.
+//! Warnings: settings that work, but perhaps not as intended.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::config::{
 };
 use crate::redact::secret::is_sensitive;
 
-/// A warning that is still to be put at its place.
+/// A warning that has no position yet.
 struct Advice {
     key: String,
     message: String,
@@ -43,7 +43,7 @@ fn advice(key: impl Into<String>, message: impl Into<String>, hint: impl Into<St
     Advice { key: key.into(), message: message.into(), hint: hint.into() }
 }
 
-/// What is said of patterns that choose nothing: they are mistyped, or left over.
+/// Describes the patterns that match no tool: they are mistyped, or left over.
 pub fn idle_patterns(config: &Config) -> Vec<String> {
     patterns(config)
         .into_iter()
@@ -63,14 +63,14 @@ fn patterns(config: &Config) -> Vec<Advice> {
     let mut all = idle("surface.allow", &config.surface.allow, &names, listed);
     all.extend(idle("surface.deny", &config.surface.deny, &names, listed));
     if let OwnToolsAsk::Named(patterns) = &config.approval.own_tools {
-        // What the operator added asks by its own key.
-        let elsewhere = "It is for the server's own tools; a tool of the file asks with `requires_approval = true`.";
+        // Tools that the operator added have a key of their own for this.
+        let elsewhere = "This key is for built-in tools; for a tool of the file, set `requires_approval = true`.";
         all.extend(idle("approval.own_tools", patterns, OURS, elsewhere));
     }
     all
 }
 
-/// The patterns of one list that fit none of the names.
+/// Returns a warning for each pattern of one list that matches none of the names.
 fn idle(key: &str, patterns: &[Names], names: &[&str], otherwise: &str) -> Vec<Advice> {
     let idle =
         patterns.iter().enumerate().filter(|(_, one)| !names.iter().any(|name| one.fits(name)));
@@ -78,18 +78,19 @@ fn idle(key: &str, patterns: &[Names], names: &[&str], otherwise: &str) -> Vec<A
         let near = nearest(pattern.text(), names);
         let hint =
             near.map_or_else(|| otherwise.to_owned(), |near| format!("Did you mean `{near}`?"));
-        advice(item(key, at), format!("`{}` fits no tool", pattern.text()), hint)
+        advice(item(key, at), format!("`{}` matches no tool", pattern.text()), hint)
     })
     .collect()
 }
 
-/// Files of secrets whose directory holds other things too.
+/// Warns about files of secrets whose directory contains other files too.
 fn exposed(config: &Config) -> Option<Advice> {
     let file = config.exposed.first()?;
     let is_key = config.key_files.iter().any(|key| key.file_name() == file.file_name());
     let key = if is_key { "auth.jwt_secret_file" } else { "secrets.env_file" };
-    let message = format!("{} is hidden from runs, and what lies beside it is not", file.display());
-    let hint = "A run that goes on could read a new one while it is put in place. Keep secrets in a directory of their own.";
+    let message =
+        format!("{} is hidden from runs, but other files next to it are not", file.display());
+    let hint = "While the file is being replaced, a running command could read the new one. Keep secrets in a directory of their own.";
     Some(advice(key, message, hint))
 }
 
@@ -127,34 +128,35 @@ fn of_entry(config: &Config, entry: &Arc<Entry>, env: &Env) -> Vec<Advice> {
         }
     }
     if let (false, Some(risk)) = (entry.requires_approval, entry.risk()) {
-        let message = format!("it is asked for all the same. {risk}");
-        let hint = "Take the line out; a human may trust the tool for a session.";
+        let message = format!("approval is still required. {risk}");
+        let hint = "Remove the line; a human may trust the tool for a session.";
         all.push(advice(key("requires_approval"), message, hint));
     }
     if entry.profile == Profile::Seatbelt && cfg!(not(target_os = "macos")) {
-        let hint = "Use `default`, which means the strongest fence that a system has.";
+        let hint = "Use `default`, the strongest sandbox that a system supports.";
         all.push(advice(
             key("sandbox_profile"),
-            "the profile `seatbelt` is for macOS: no call of it runs here",
+            "the profile `seatbelt` is for macOS: this tool cannot run here",
             hint,
         ));
     }
     all.extend(lone_options(entry).map(|(at, option, name)| {
-        let message = format!("without `{name}` the word `{option}` before it stands alone");
+        let message =
+            format!("if `{name}` is not given, the option `{option}` before it has no value");
         advice(
             item(&key("args"), at),
             message,
-            format!("Write it as one word: `{option}={{{name}}}`."),
+            format!("Write both as one argument: `{option}={{{name}}}`."),
         )
     }));
     let literal = |value: &Template| !value.text.is_empty() && value.refs().next().is_none();
     for (name, _) in entry.env.iter().filter(|(name, value)| is_sensitive(name) && literal(value)) {
-        let message = format!("`{name}` looks like a secret, and its value is written here");
+        let message = format!("`{name}` looks like a secret, but its value is written in the file");
         let hint = format!("Run `ringfence secret set {name}` and write `${{secret:{name}}}`.");
         all.push(advice(child(&key("env"), name), message, hint));
     }
     if entry.allow_network && !entry.allow_domains.is_empty() {
-        let hint = "Take `allow_network` out to keep to the list.";
+        let hint = "Remove `allow_network` to restrict it to the list.";
         all.push(advice(
             key("allow_domains"),
             "with `allow_network` every name can be reached",
@@ -165,17 +167,19 @@ fn of_entry(config: &Config, entry: &Arc<Entry>, env: &Env) -> Vec<Advice> {
         && !entry.reaches_out()
         && entry.profile != Profile::None
     {
-        let hint = "Name what it may reach in `allow_domains` or `allow_addresses`, or take `network` out.";
+        let hint =
+            "List what it may reach in `allow_domains` or `allow_addresses`, or remove `network`.";
         all.push(advice(
             key("side_effects"),
-            "`network` is declared, and nothing is open to it",
+            "`network` is declared, but the tool may reach nothing",
             hint,
         ));
     }
     all
 }
 
-/// Words that are an option of their own, and have their value in the next word, which may not be given.
+/// Finds arguments that are a bare option, with the value in the next argument, which may be left
+/// out.
 fn lone_options(entry: &Entry) -> impl Iterator<Item = (usize, &str, &str)> {
     let listed = |name: &str| {
         let required = entry.input_schema.get("required").and_then(Value::as_array);
@@ -197,7 +201,7 @@ fn lone_options(entry: &Entry) -> impl Iterator<Item = (usize, &str, &str)> {
     })
 }
 
-/// What is wrong with the program, if anything is.
+/// Returns what is wrong with the program, if anything.
 fn command(entry: &Entry, config: &Config, env: &Env) -> Option<(String, String)> {
     let command = &entry.command;
     let own =
@@ -209,19 +213,18 @@ fn command(entry: &Entry, config: &Config, env: &Env) -> Option<(String, String)
     let fault = config.program_search(entry, &folders).fault(command)?;
     let hint = match &fault {
         ProgramFault::Missing if command.contains('/') => {
-            "Correct the path; one that is relative starts from the directory of this file."
-                .to_owned()
+            "Correct the path; a relative path starts at the directory of this file.".to_owned()
         }
         ProgramFault::Missing if env.get(env::PATH).is_none() => {
-            "PATH is not set here; name it with its whole path.".to_owned()
+            "PATH is not set; give the full path.".to_owned()
         }
-        ProgramFault::Missing => "Install it, or name it with its whole path.".to_owned(),
+        ProgramFault::Missing => "Install it, or give its full path.".to_owned(),
         ProgramFault::NotExecutable => format!("Run `chmod +x {command}`."),
         ProgramFault::NoInterpreter(_) => {
             "Install the interpreter, or correct the first line of the script.".to_owned()
         }
         ProgramFault::Replaced(_) => {
-            "Move it to a directory that runs see, such as the one of this file.".to_owned()
+            "Move it to a directory that commands can see, such as the one of this file.".to_owned()
         }
     };
     Some((format!("`{command}` {}", fault.describe()), hint))

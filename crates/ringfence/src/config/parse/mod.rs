@@ -1,4 +1,4 @@
-//! Reads the config file as it is written, and reports every mistake in it with its line.
+//! Parses the config file as it is written, and reports every error in it with its line.
 
 pub mod places;
 pub mod raw;

@@ -1,4 +1,4 @@
-//! Where in a config file each key stands.
+//! Positions of keys and values in a config file.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -6,18 +6,19 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Every key and every item of a list, as bytes of the text, under its path: `mcp.lint.args[1]`.
+/// Byte range of every key and list item, by its path: `mcp.lint.args[1]`.
 #[derive(Debug, Clone, Default)]
 pub struct Places(HashMap<String, Place>);
 
 #[derive(Debug, Clone)]
 struct Place {
-    /// Of the key itself; an item of a list has none.
+    /// Range of the key itself; a list item has none.
     key: Option<Range<usize>>,
     value: Range<usize>,
 }
 
 impl Places {
+    /// Collects the ranges of a parsed file.
     pub fn of(table: &DeTable<'_>) -> Places {
         let mut places = Places::default();
         places.add_table("", table);
@@ -44,16 +45,17 @@ impl Places {
         self.0.insert(path, Place { key, value: value.span() });
     }
 
+    /// Returns whether the file sets this key.
     pub fn is_written(&self, path: &str) -> bool {
         self.0.contains_key(path)
     }
 
-    /// Of the value, or of what holds it where the file does not say it.
+    /// Returns the range of the value, or of the enclosing section if the file does not set it.
     pub fn value(&self, path: &str) -> Option<Range<usize>> {
         let mut path = path;
         loop {
             match self.0.get(path) {
-                // A table may be spread over the file; its name is where one looks for it.
+                // A table may be spread over the file; its header is where a reader looks for it.
                 Some(Place { key: Some(key), value }) if key.start >= value.start => {
                     return Some(key.clone());
                 }
@@ -63,14 +65,14 @@ impl Places {
         }
     }
 
-    /// Of the key, where there is one of this path.
+    /// Returns the range of the key, if the file has it.
     pub fn key(&self, path: &str) -> Option<Range<usize>> {
         let place = self.0.get(path)?;
         Some(place.key.clone().unwrap_or_else(|| place.value.clone()))
     }
 }
 
-/// The path of a key. A name that could be taken for a path is quoted, as in the file.
+/// Returns the path of a key. A name that could be mistaken for a path is quoted, as in the file.
 pub fn child(path: &str, key: &str) -> String {
     let plain =
         !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
@@ -78,26 +80,28 @@ pub fn child(path: &str, key: &str) -> String {
     if path.is_empty() { key } else { format!("{path}.{key}") }
 }
 
-/// The path of an item of a list.
+/// Returns the path of a list item.
 pub fn item(path: &str, at: usize) -> String {
     format!("{path}[{at}]")
 }
 
-/// The places of all line ends of a text. For many lookups: [`line_of`] counts from the start of the text each time.
+/// Offsets of all line ends of a text, for many lookups: [`line_of`] counts from the start of the
+/// text each time.
 pub struct LineIndex(Vec<usize>);
 
 impl LineIndex {
+    /// Builds the index.
     pub fn new(text: &str) -> LineIndex {
         LineIndex(text.match_indices('\n').map(|(at, _)| at).collect())
     }
 
-    /// The number of the line that holds the byte `at`, from 1.
+    /// Returns the number of the line that contains the byte `at`, from 1.
     pub fn line_of(&self, at: usize) -> usize {
         self.0.partition_point(|end| *end < at) + 1
     }
 }
 
-/// The number of a line, from a place in the text.
+/// Returns the number of the line at an offset, from 1.
 pub fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
 }

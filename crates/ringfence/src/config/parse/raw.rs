@@ -1,6 +1,8 @@
-//! `config.toml` as it is written: every key optional, nothing unknown accepted, values checked where they stand.
+//! `config.toml` as it is written: every key is optional, unknown keys are errors, and values are
+//! checked at their position.
 //!
-//! What is said of a key here is what editors and docs/configuration.md say of it.
+//! Doc comments of keys are user documentation: editors show them, and the tables of docs/config.md
+//! are generated from them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,80 +27,85 @@ pub struct File {
     /// false leaves only the legacy pair of tools, `codex` and `codex-reply`.
     #[serde(alias = "ENABLE_MCP_SERVER_SURFACE")]
     pub enable_mcp_server_surface: Option<bool>,
-    /// How tool names are spelled in a list. A call is accepted in either spelling.
+    /// Spelling of tool names in lists. Calls are accepted in either spelling.
     pub tool_names: Option<ToolNames>,
-    /// Which of our own tools are listed.
+    /// Built-in tools to list.
     pub tools: Option<ToolSet>,
     /// Over HTTP, one workspace for all principals instead of one each.
     pub shared_workspace: Option<bool>,
-    /// Where runtime files live: audit log, sockets, outputs. Default: $XDG_STATE_HOME/ringfence.
+    /// Directory for runtime files: audit log, sockets, outputs. Default:
+    /// $XDG_STATE_HOME/ringfence.
     pub root: Option<PathBuf>,
-    /// The directory the tools work in. Default: the current directory on stdio, one for each principal over HTTP.
+    /// Directory in which the tools work. Default: the current directory on stdio, one per
+    /// principal over HTTP.
     pub workspace: Option<PathBuf>,
-    /// Who is asked, and for how long.
+    /// When calls need approval, who answers, and for how long a question is open.
     pub approval: Approval,
-    /// How much and how long.
+    /// Limits on calls, outputs and messages.
     pub limits: Limits,
-    /// How long the audit log is kept.
+    /// Retention of the audit log.
     pub audit: AuditSection,
-    /// The browser of the browser tools.
+    /// Browser that the browser tools use.
     pub browser: Browser,
-    /// What every run may touch and use.
+    /// Access and resource limits of every run.
     pub sandbox: Sandbox,
-    /// Which rules hold, and what becomes of what they allow.
+    /// Rules files, and how commands that they allow are run.
     pub policy: Policy,
-    /// Names the server answers to over HTTP.
+    /// Names under which the HTTP server is reached.
     pub http: Http,
-    /// Bearer tokens over HTTP. The secret itself has no key here: config files are copied, shown and checked in.
+    /// Bearer tokens over HTTP. There is no key for the secret itself: config files are copied,
+    /// shown and checked in.
     pub auth: Auth,
-    /// Which tools are there at all, and where they may work.
+    /// Available tools, and the directories in which commands may work.
     pub surface: Surface,
-    /// What a client may set for its own session.
+    /// Settings that a client may override for its own session.
     pub session: Session,
-    /// Where the values of `${NAME}` and `${secret:NAME}` come from.
+    /// Sources of the values of `${NAME}` and `${secret:NAME}`.
     pub secrets: Secrets,
     /// The server's own log.
     pub log: Log,
 }
 
-/// `[surface]`: which tools are there at all, and where they may work.
+/// `[surface]`: available tools, and the directories in which commands may work.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Surface {
-    /// Patterns over the names of tools, ours too: only those that fit one are there. A tool that is usually only
-    /// callable is listed when it is named in full.
+    /// Patterns over tool names, built-in tools included: only matching tools are available. A tool
+    /// that is callable but usually not listed is listed if it is named in full.
     pub allow: Option<Vec<NamePattern>>,
-    /// Patterns over the names of tools, in either spelling, that are not there. Deny wins over allow.
+    /// Patterns over tool names, in either spelling: matching tools are not available. Deny takes
+    /// precedence over allow.
     pub deny: Option<Vec<NamePattern>>,
-    /// Directories that commands of `[mcp.<name>]` may start in; those whose `cwd` lies elsewhere are not there.
-    /// Relative ones lie in the workspace, "." is the workspace.
+    /// Directories in which commands of `[mcp.<name>]` may start; commands with another `cwd` are
+    /// not available. Relative paths start at the workspace, "." is the workspace.
     pub cwd: Option<Vec<PathBuf>>,
-    /// Directories that arguments with `format = "path"` in their schema must lie in. With none they may be
-    /// anything.
+    /// Directories that must contain every argument with `format = "path"` in its schema. If empty,
+    /// such arguments are not restricted.
     pub arguments: Option<Vec<PathBuf>>,
-    /// How long a command of `[mcp.<name>]` may run that names no `timeout_ms`, in milliseconds.
+    /// Time limit for commands of `[mcp.<name>]` that set no `timeout_ms`, in milliseconds.
     pub default_timeout_ms: Option<Within<1, 604_800_000>>,
 }
 
-/// `[session]`: what a client may set for its own session.
+/// `[session]`: settings that a client may override for its own session.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Session {
     /// true lets a client choose where in the workspace its commands start.
     pub cwd_override: Option<bool>,
-    /// Patterns over the names of variables that a client may set, each in full or with the letters that it begins
-    /// with. Names that decide what code runs are never accepted.
+    /// Patterns over the names of variables that a client may set, each beginning with a literal
+    /// character. Names that decide what code runs are never accepted.
     pub env_overrides: Option<Vec<VariablePattern>>,
 }
 
-/// `[secrets]`: where the values of `${…}` come from.
+/// `[secrets]`: sources of the values of `${…}`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Secrets {
-    /// A file of `NAME=value` lines that `${NAME}` is looked for in before the environment. It is read again when
-    /// it changes.
+    /// File of `NAME=value` lines in which `${NAME}` is looked up before the environment. It is
+    /// read again when it changes.
     pub env_file: Option<PathBuf>,
-    /// Whether `${secret:NAME}` is looked for in the system's keyring after the store of `ringfence secret`.
+    /// Look up `${secret:NAME}` in the system keyring if it is not in the store of `ringfence
+    /// secret`.
     pub keyring: Option<bool>,
 }
 
@@ -106,73 +113,81 @@ pub struct Secrets {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// How much is logged.
+    /// Lowest severity that is logged.
     pub level: Option<LogLevel>,
-    /// How a line looks.
+    /// Format of log lines.
     pub format: Option<LogFormat>,
-    /// A file to append to. Without it the log goes to standard error.
+    /// File to append to. Without it, the log goes to standard error.
     pub file: Option<PathBuf>,
 }
 
-/// `[mcp.<name>]`: one command of the operator's as a tool.
+/// `[mcp.<name>]`: one of the operator's commands as a tool.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Entry {
-    /// The program to run: a name that is looked for on PATH, or a path, which starts from the directory of this
-    /// file.
+    /// Program to run: a name that is looked up on PATH, or a path. A relative path starts at the
+    /// directory of this file.
     pub command: Option<String>,
-    /// Its arguments, each one word and never a shell's text. `{name}` is an argument of the call, `{{` a brace,
-    /// `${NAME}` and `${secret:NAME}` a secret. A word whose optional argument is missing is left out.
+    /// Arguments of the program, never interpreted by a shell. `{name}` is an argument of the call,
+    /// `{{` a brace, `${NAME}` and `${secret:NAME}` a secret. An item whose optional argument is
+    /// missing is left out.
     pub args: Option<Vec<String>>,
-    /// What the command reads from standard input.
+    /// Standard input of the command.
     pub stdin: Option<EntryStdin>,
-    /// Where it starts. Relative paths lie in the workspace, which is the default.
+    /// Working directory. Relative paths start at the workspace, which is the default.
     pub cwd: Option<PathBuf>,
-    /// Variables of the command beside the usual few. `${NAME}` and `${secret:NAME}` stand for secrets.
+    /// Variables for the command in addition to the usual few. `${NAME}` and `${secret:NAME}` are
+    /// secrets.
     pub env: Option<BTreeMap<String, String>>,
-    /// How strong the fence around it is. "contained" hides nothing and needs the same under `[sandbox]`.
+    /// Strength of its sandbox. "contained" hides nothing and is accepted only if the profile under
+    /// `[sandbox]` is "contained" or "none".
     pub sandbox_profile: Option<Profile>,
-    /// true opens the host's whole network to it.
+    /// true gives it the host's whole network.
     pub allow_network: Option<bool>,
-    /// Names it may reach: `name`, `*.name`, either with `:port`.
+    /// Host names it may reach: `name` or `*.name`, either with `:port`.
     pub allow_domains: Option<Vec<String>>,
-    /// Addresses it may reach, `address:port`, private ones too.
+    /// Addresses it may reach, `address:port`, including private ones.
     pub allow_addresses: Option<Vec<String>>,
-    /// What it does to the world. What is not declared, the fence does not allow.
+    /// Side effects of the command. The sandbox prevents those that are not declared.
     pub side_effects: Option<Vec<Effect>>,
-    /// Whether a human is asked before each call. One that may write files, use the network or run without a fence
-    /// asks whatever this says.
+    /// Ask a human before each call. A command that may write files, use the network or run without
+    /// a sandbox needs approval whatever this says.
     pub requires_approval: Option<bool>,
-    /// How long one call may run, in milliseconds. Default: `surface.default_timeout_ms`.
+    /// Time limit of one call, in milliseconds. Default: `surface.default_timeout_ms`.
     pub timeout_ms: Option<Within<1, 604_800_000>>,
-    /// Whether its output is passed on while it runs.
+    /// Pass its output on while it runs.
     pub streaming: Option<bool>,
-    /// What it does, for the model and the human who is asked.
+    /// Description of the tool, for the model and for the human who approves calls.
     pub description: Option<String>,
-    /// Its name for humans. Default: its name.
+    /// Name shown to humans. Default: the tool's name.
     pub display_name: Option<String>,
-    /// A JSON Schema of its arguments: a table, or JSON as text. Default: no arguments, or with `stdin = "json"`
-    /// any.
+    /// JSON Schema of the arguments: a table, or JSON as text. Default: no arguments, or any
+    /// arguments with `stdin = "json"`.
     pub input_schema: Option<InputSchema>,
-    /// Arguments whose values are never shown, beside those with `writeOnly` or `format = "password"` in the
-    /// schema.
+    /// Arguments whose values are never shown, in addition to those with `writeOnly` or `format =
+    /// "password"` in the schema.
     pub secret_args: Option<Vec<String>>,
-    /// Changes what session trust is bound to, for a change that cannot be seen here.
+    /// Part of what session trust is bound to: change it after a change to the command that is not
+    /// visible here.
     pub version: Option<String>,
 }
 
+/// `[approval]`: when calls need approval, who answers, and for how long a question is open.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Approval {
-    /// A question that nobody answers in so many seconds is a no.
+    /// Seconds after which a question without an answer counts as denied.
     pub expiry_s: Option<Within<1, 86_400>>,
-    /// true lets `ringfence approvals` answer; without it a client that cannot ask its user means no.
+    /// true lets `ringfence approvals` answer. Otherwise, if a client cannot ask its user, the call
+    /// is denied.
     pub terminal: Option<bool>,
-    /// When our own tools ask: `auto`, `always`, or patterns over the names of those that always do, in either spelling.
+    /// When calls of built-in tools need approval: `auto`, `always`, or patterns over the names of
+    /// tools that always need it, in either spelling.
     pub own_tools: Option<OwnTools>,
 }
 
-/// `auto`: when a call would leave the sandbox. `always`: for every call. A list: for every call of those it names.
+/// When calls of built-in tools need approval. `auto`: if they would leave the sandbox. `always`:
+/// every call. A list: every call of a tool that it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnTools {
     Auto,
@@ -197,7 +212,7 @@ impl<'de> Deserialize<'de> for OwnTools {
             type Value = OwnTools;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("`auto`, `always` or a list of names of tools")
+                f.write_str("`auto`, `always` or a list of tool names")
             }
 
             fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<OwnTools, E> {
@@ -208,7 +223,7 @@ impl<'de> Deserialize<'de> for OwnTools {
                 }
             }
 
-            /// Item by item, so that a bad one is reported at its place.
+            /// One item at a time, so that an invalid one is reported at its position.
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<OwnTools, A::Error> {
                 let mut patterns = Vec::new();
                 while let Some(pattern) = items.next_element()? {
@@ -221,31 +236,33 @@ impl<'de> Deserialize<'de> for OwnTools {
     }
 }
 
+/// `[limits]`: limits on calls, outputs and messages.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// No call runs longer, whatever it or its tool asks for, in milliseconds.
+    /// Maximum duration of any call, whatever it or its tool requests, in milliseconds.
     pub timeout_ms: Option<Within<1, 604_800_000>>,
-    /// Between SIGTERM and SIGKILL, in milliseconds.
+    /// Time between SIGTERM and SIGKILL, in milliseconds.
     pub grace_ms: Option<Within<0, 60_000>>,
-    /// One stored output, in MiB; those of a session take 16 times as much at most, those of a principal 32 times.
+    /// Maximum size of one stored output, in MiB. A session may store 16 times as much, a principal
+    /// 32 times.
     pub output_file_mb: Option<Within<1, 1_048_576>>,
-    /// One JSON-RPC message, in MiB.
+    /// Maximum size of one JSON-RPC message, in MiB.
     pub message_mb: Option<Within<1, 1024>>,
-    /// The size at which an audit file is closed and the next begun, in MiB.
+    /// Size at which an audit file is closed and the next one started, in MiB.
     pub audit_rotate_mb: Option<Within<1, 1_048_576>>,
 }
 
-/// `[audit]`: how long the audit log is kept.
+/// `[audit]`: retention of the audit log.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditSection {
-    /// Audit files whose records are all older than this are pruned, at the start of a server and then daily: `90d`,
-    /// `12w`, at least a day. Without it everything is kept.
+    /// Audit files whose records are all older than this are pruned, when a server starts and then
+    /// daily: `90d`, `12w`, at least one day. Without it, everything is kept.
     pub keep: Option<KeepSpan>,
 }
 
-/// A span of time of at least a day, and how it was written.
+/// Duration of at least one day, and the text in which it was written.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct KeepSpan {
@@ -269,7 +286,7 @@ impl TryFrom<String> for KeepSpan {
     fn try_from(text: String) -> Result<Self, Self::Error> {
         const DAY: Duration = Duration::from_secs(86_400);
         match parse_span(&text) {
-            // Less would remove what happened before anyone could look at it.
+            // A shorter duration would remove records before anyone could look at them.
             Some(span) if span < DAY => Err("records are kept for at least a day: `1d`, `24h`"),
             Some(span) => Ok(KeepSpan { span, text }),
             None => Err("a span of time is a whole number and a unit: `90d`, `12w`, `48h`"),
@@ -277,113 +294,126 @@ impl TryFrom<String> for KeepSpan {
     }
 }
 
+/// `[browser]`: the browser that the browser tools use.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Browser {
-    /// The browser to use. Without it the first Chromium on PATH, the headless shell before the others.
+    /// Browser to use. Without it, the first Chromium on PATH, preferably the headless shell.
     pub program: Option<PathBuf>,
-    /// A browser that nobody uses for so many seconds is ended; the next call starts another.
+    /// Seconds after which an unused browser is stopped; the next call starts another.
     pub idle_s: Option<Within<1, 86_400>>,
 }
 
+/// `[sandbox]`: access and resource limits of every run.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sandbox {
-    /// How strong the fence around a run is.
+    /// Strength of the sandbox around a run.
     pub profile: Option<Profile>,
-    /// true opens the host's whole network. Otherwise only what `allow_domains` and `allow_addresses` name.
+    /// true gives runs the host's whole network. Otherwise they reach only what `allow_domains` and
+    /// `allow_addresses` list.
     pub allow_network: Option<bool>,
-    /// Names that runs may reach: `name`, `*.name`, either with `:port`; without one 80 and 443 are meant.
+    /// Host names that runs may reach: `name` or `*.name`, either with `:port`; without a port, 80
+    /// and 443.
     pub allow_domains: Option<Vec<String>>,
-    /// Names that stay shut, on all ports, though `allow_domains` fits them.
+    /// Host names that are blocked on all ports even if `allow_domains` matches them.
     pub deny_domains: Option<Vec<String>>,
-    /// Addresses that runs may reach, `address:port`, private ones too.
+    /// Addresses that runs may reach, `address:port`, including private ones.
     pub allow_addresses: Option<Vec<String>>,
-    /// Directories that runs may write to beside the workspace.
+    /// Directories that runs may write to in addition to the workspace.
     pub writable: Option<Vec<PathBuf>>,
-    /// Paths that stay read-only inside what is writable. Relative ones lie in the workspace.
+    /// Paths that stay read-only inside writable directories. Relative paths start at the
+    /// workspace.
     pub protect: Option<Vec<PathBuf>>,
-    /// Paths that are protected by default and may be written all the same: `.vscode`, `.git/hooks`.
+    /// Paths to make writable although they are protected by default: `.vscode`, `.git/hooks`.
     pub unprotect: Option<Vec<PathBuf>>,
-    /// Paths that no run and no tool can read. Relative ones lie in the workspace.
+    /// Paths that no run and no tool can read. Relative paths start at the workspace.
     pub hide: Option<Vec<PathBuf>>,
-    /// Memory of one run with all its processes, in MiB.
+    /// Maximum memory of one run with all its processes, in MiB.
     pub memory_mb: Option<Within<16, 1_048_576>>,
-    /// Processes of one run.
+    /// Maximum number of processes of one run.
     pub processes: Option<Within<8, 1_000_000>>,
-    /// Open files of one process.
+    /// Maximum number of open files of one process.
     pub open_files: Option<Within<16, 1_048_576>>,
-    /// One file that a process writes, in MiB.
+    /// Maximum size of a file that a process writes, in MiB.
     pub file_mb: Option<Within<1, 16_777_216>>,
-    /// CPU time of one process, in seconds.
+    /// Maximum CPU time of one process, in seconds.
     pub cpu_s: Option<Within<1, 604_800>>,
 }
 
+/// `[policy]`: rules files, and how commands that they allow are run.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// Rules files beside those in $CODEX_HOME/rules.
+    /// Rules files in addition to those in $CODEX_HOME/rules.
     pub rules: Option<Vec<PathBuf>>,
-    /// Where a command runs that a rule allows. "outside" is the default with `tools = "shell"`.
+    /// Where a command that a rule allows is run. "outside" is the default with `tools = "shell"`.
     pub escalate: Option<Escalate>,
-    /// What an `allow` means for a command with more words than the rule, unless the program is known to be harmless.
-    /// "ask" asks whether it runs outside or inside, and runs it inside where no one can be asked.
+    /// Meaning of an `allow` for a command with more words than the rule, unless the program is
+    /// known to be harmless. "ask" asks whether to run it outside or inside, and runs it inside if
+    /// no one can be asked.
     pub escalate_risky: Option<EscalateRisky>,
-    /// The user that commands outside run as. A server that runs as root needs it.
+    /// User that commands outside the sandbox run as. Required if the server runs as root.
     pub escalate_as: Option<String>,
-    /// Variables that a command keeps on its way out.
+    /// Variables that a command keeps when it leaves the sandbox.
     pub escalate_env: Option<Vec<String>>,
-    /// Whether to ask about commands that are known to destroy, where no rule speaks.
+    /// Questions about known destructive commands that no rule covers.
     pub heuristics: Option<Heuristics>,
-    /// false leaves execs unwatched, for hosts that cannot; then no rules are accepted.
+    /// false turns exec interception off, for hosts that do not support it; then no rules are
+    /// accepted.
     pub intercept: Option<bool>,
-    /// true writes every exec into the audit log, not only those that a rule decided.
+    /// true records every exec in the audit log, not only those that a rule decided.
     pub audit_execs: Option<bool>,
-    /// What `escalate = "wider"` has beside the sandbox.
+    /// What `escalate = "wider"` allows in addition to the sandbox.
     pub wider: Option<Wider>,
 }
 
+/// `[policy.wider]`: what `escalate = "wider"` allows in addition to the sandbox.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Wider {
-    /// true opens the host's whole network.
+    /// true gives the command the host's whole network.
     pub allow_network: Option<bool>,
-    /// Names beside those of the sandbox.
+    /// Host names in addition to those of the sandbox.
     pub allow_domains: Option<Vec<String>>,
-    /// Addresses beside those of the sandbox.
+    /// Addresses in addition to those of the sandbox.
     pub allow_addresses: Option<Vec<String>>,
-    /// Directories beside those of the sandbox.
+    /// Directories in addition to those of the sandbox.
     pub writable: Option<Vec<PathBuf>>,
 }
 
+/// `[http]`: names under which the HTTP server is reached.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
-    /// `name` or `name:port` accepted in Host beside the loopback names.
+    /// `name` or `name:port` accepted in Host, in addition to the loopback names.
     pub allowed_hosts: Option<Vec<HostName>>,
-    /// `scheme://host` or `scheme://host:port` accepted in Origin beside the loopback names.
+    /// `scheme://host` or `scheme://host:port` accepted in Origin, in addition to the loopback
+    /// names.
     pub allowed_origins: Option<Vec<OriginName>>,
-    /// The URL at which clients reach this server through a proxy, without `/mcp`: for OAuth metadata and challenges. Its host is accepted in Host, its origin in Origin.
+    /// URL at which clients reach this server through a proxy, without `/mcp`: for OAuth metadata
+    /// and challenges. Its host is accepted in Host, its origin in Origin.
     pub public_url: Option<PublicUrl>,
 }
 
-/// The secret itself has no key here on purpose: config files are copied, shown and checked in.
+/// `[auth]`: bearer tokens over HTTP. There is deliberately no key for the secret itself: config
+/// files are copied, shown and checked in.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Auth {
-    /// Whether bearer tokens are required over HTTP.
+    /// Require bearer tokens over HTTP.
     pub enabled: Option<bool>,
-    /// The file that holds the secret of HS256 tokens, if MCP_AUTH_JWT_SECRET does not.
+    /// File that holds the secret of HS256 tokens, if MCP_AUTH_JWT_SECRET is not set.
     pub jwt_secret_file: Option<PathBuf>,
-    /// The key of RS256, ES256 or EdDSA tokens: PEM text or a file.
+    /// Key of RS256, ES256 or EdDSA tokens: PEM text or a file.
     pub jwt_public_key: Option<String>,
-    /// What `aud` of a token must name.
+    /// Audience that the `aud` of a token must name.
     pub audience: Option<String>,
-    /// What `iss` of a token must be.
+    /// Issuer that the `iss` of a token must name.
     pub issuer: Option<String>,
 }
 
-/// A pattern over names of tools or variables: `*`, `?`, `[a-z]`, `{one,two}`.
+/// Pattern over names of tools or variables: `*`, `?`, `[a-z]`, `{one,two}`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(with = "String")]
@@ -395,11 +425,11 @@ impl TryFrom<String> for NamePattern {
     fn try_from(text: String) -> Result<Self, Self::Error> {
         Names::parse(&text)
             .map(NamePattern)
-            .ok_or("a pattern is a name in which `*` and `?` stand for others")
+            .ok_or("a pattern is a name, in which `*` and `?` are wildcards")
     }
 }
 
-/// A pattern over names of variables, which says at least how they begin.
+/// Pattern over names of variables that begins with a literal character.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(with = "String")]
@@ -413,11 +443,11 @@ impl TryFrom<String> for VariablePattern {
         let names = Names::parse(&text).filter(|_| begins);
         names
             .map(VariablePattern)
-            .ok_or("a variable is named in full, or by the letters it begins with and `*`")
+            .ok_or("give the full name of a variable, or its first letters and `*`")
     }
 }
 
-/// A JSON Schema: a table, or JSON as text.
+/// JSON Schema: a table, or JSON as text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InputSchema(pub Map<String, Value>);
 
@@ -445,7 +475,7 @@ impl<'de> Deserialize<'de> for InputSchema {
     }
 }
 
-/// A number with its bounds, so that a bad one is reported at its place in the file.
+/// Number with bounds, so that an invalid one is reported at its position in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Within<const LOW: u64, const HIGH: u64>(pub u64);
 
@@ -488,7 +518,7 @@ impl TryFrom<String> for HostName {
     }
 }
 
-/// `https://host[:port][/path]`, without a slash at its end.
+/// `https://host[:port][/path]`, without a trailing slash.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(with = "String")]
@@ -506,7 +536,7 @@ impl TryFrom<String> for PublicUrl {
         let scheme = Some(scheme.to_ascii_lowercase())
             .filter(|scheme| ["http", "https"].contains(&scheme.as_str()));
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.' | '~');
-        // Who gives the whole address of the endpoint means the same.
+        // The full address of the endpoint is accepted, too.
         let path = path.trim_end_matches('/');
         let path = path.strip_suffix("/mcp").unwrap_or(path);
         match scheme.filter(|_| path.chars().all(plain)) {

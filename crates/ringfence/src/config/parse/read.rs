@@ -1,6 +1,7 @@
-//! From the text of a config file to what it says, with everything that is wrong with it.
+//! Parses the text of a config file, and collects every error in it.
 //!
-//! One mistake does not hide the next. A mistake in `[mcp.<name>]` costs that tool; any other is the whole file's.
+//! One error does not hide the next. An error in `[mcp.<name>]` disables that tool; any other makes
+//! the whole file unusable.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -21,40 +22,40 @@ use crate::config::secrets::Ref;
 /// The table of the operator's commands.
 pub const ENTRIES: &str = "mcp";
 
-/// The path of a command's table.
+/// Returns the path of a command's table.
 pub fn entry_key(name: &str) -> String {
     child(ENTRIES, name)
 }
 
-/// A whole file.
+/// A parsed config file.
 #[derive(Debug, Default)]
 pub struct Parsed {
-    /// What of it could be read.
+    /// The values that could be parsed.
     pub file: raw::File,
     pub entries: Vec<Written>,
     pub places: Places,
-    /// What leaves nothing of the file to be used.
+    /// Errors that make the whole file unusable.
     pub faults: Vec<Fault>,
-    /// What costs single tools.
+    /// Errors that disable single tools.
     pub dropped: Vec<Fault>,
-    /// The text is no TOML: what could be read of it may be nothing that anybody meant.
+    /// The text is not TOML: the parsed values may not be what was meant.
     pub is_broken: bool,
 }
 
-/// One `[mcp.<name>]` as it is written.
+/// A `[mcp.<name>]` table as written.
 #[derive(Debug)]
 pub struct Written {
     pub name: String,
-    /// What of it could be read.
+    /// The values that could be parsed.
     pub entry: raw::Entry,
-    /// Of its name.
+    /// Range of its name in the text.
     pub span: Range<usize>,
-    /// The keys that could not be read. There is no such tool if there are any.
+    /// Keys that could not be parsed. If there are any, the tool is not available.
     pub unread: BTreeSet<String>,
 }
 
 impl Written {
-    /// The secrets that it speaks of. One that cannot be read as a template speaks of none.
+    /// Returns the secrets that it refers to. Text that is not a valid template refers to none.
     pub fn refs(&self) -> Vec<Ref> {
         let args =
             self.entry.args.iter().flatten().filter_map(|text| Template::with_arguments(text).ok());
@@ -68,7 +69,7 @@ impl Written {
     }
 }
 
-/// Reads the text of a config file; `path` is for the words of what is wrong with it.
+/// Parses the text of a config file; `path` is for error messages.
 pub fn read(text: &str, path: &Path) -> Parsed {
     let (mut table, errors) = DeTable::parse_recoverable(text);
     let mut read = Parsed { places: Places::of(table.get_ref()), ..Parsed::default() };
@@ -100,7 +101,7 @@ pub fn read(text: &str, path: &Path) -> Parsed {
             }
         }
     }
-    // Where the text is broken, what was made of it is not what anybody wrote.
+    // Near a syntax error, the parsed values are not what was written.
     let syntax = broken.len();
     let sound = |fault: &Fault| !broken.contains(&fault.line);
     let later = read.faults.split_off(syntax.min(read.faults.len()));
@@ -136,7 +137,7 @@ fn read_entry(
     read.entries.push(Written { name, entry, span, unread });
 }
 
-/// The key of the table at `path` that leads to `below`.
+/// Returns the key of the table at `path` that leads to `below`.
 fn first_below<'a>(path: &str, below: &'a str) -> &'a str {
     let rest = below.strip_prefix(path).unwrap_or(below).trim_start_matches('.');
     rest.split(['.', '[']).next().unwrap_or(rest)
@@ -148,7 +149,7 @@ impl Misfit {
     }
 }
 
-/// A file in which nothing may be wrong.
+/// Parses a file in which no error is accepted.
 pub fn parse_file(text: &str, path: &Path) -> Result<raw::File> {
     let read = read(text, path);
     match read.faults.into_iter().chain(read.dropped).next() {
@@ -158,20 +159,20 @@ pub fn parse_file(text: &str, path: &Path) -> Result<raw::File> {
 }
 
 impl Parsed {
-    /// The first of what leaves nothing to be used, and how many there are.
+    /// Fails with the first error that makes the file unusable, and the number of such errors.
     pub fn refuse(&self) -> Result<()> {
         let Some(first) = self.faults.first() else { return Ok(()) };
         let error: Error = first.clone().into_error();
         Err(match self.faults.len() {
             1 => error,
             count => error.hint(format!(
-                "{} There are {count} such mistakes: run `ringfence config check`.",
+                "{} There are {count} such errors: run `ringfence config check`.",
                 first.hint
             )),
         })
     }
 
-    /// The line that a key stands on.
+    /// Returns the line of a key.
     pub fn line(&self, text: &str, key: &str) -> Option<usize> {
         self.places.key(key).map(|span| line_of(text, span.start))
     }

@@ -1,4 +1,5 @@
-//! Takes out of a table what does not fit, so that each mistake is told and none hides another.
+//! Deserializes a table leniently: removes values that do not fit, so that every error is reported
+//! and none hides another.
 
 use std::ops::Range;
 
@@ -8,17 +9,17 @@ use toml::de::{DeTable, DeValue, Deserializer, Error};
 
 use super::places::{child, item};
 
-/// More than these help nobody, and each takes its time.
+/// Maximum number of errors: more help no one, and each takes time.
 pub const MOST: usize = 100;
 
-/// What did not fit, where it stands, and what the reader says.
+/// A value that does not fit, its position, and the parser's error.
 pub struct Misfit {
     pub path: String,
     pub span: Range<usize>,
     pub error: Error,
 }
 
-/// Reads a table and leaves in it what could be read; `path` is that of the table itself.
+/// Deserializes a table and removes from it what does not fit; `path` is the path of the table.
 pub fn sift<T: DeserializeOwned + Default>(
     table: &mut Spanned<DeTable<'_>>,
     path: &str,
@@ -31,7 +32,7 @@ pub fn sift<T: DeserializeOwned + Default>(
             let fits = |table: DeTable<'_>| read::<T>(Spanned::new(span.clone(), table)).map(drop);
             sift_table(table.get_mut(), path, &fits, &mut misfits);
             if misfits.is_empty() {
-                // Each fits alone and all together do not: a key under two of its names.
+                // Each key fits alone, but not all together: a key under two of its names.
                 let (path, span) = last_straw(table.get_ref(), path, &fits)
                     .unwrap_or((path.to_owned(), span.clone()));
                 misfits.push(Misfit { path, span, error });
@@ -52,7 +53,7 @@ pub fn sift<T: DeserializeOwned + Default>(
     }
 }
 
-/// The first key that does not fit with those before it.
+/// Returns the first key that does not fit together with the ones before it.
 fn last_straw<'a>(
     table: &DeTable<'a>,
     path: &str,
@@ -89,7 +90,7 @@ fn sift_table<'a>(
     }
 }
 
-/// Whether anything of it can stay.
+/// Removes what does not fit from a value. Returns whether anything of it can stay.
 fn sift_value<'a>(
     value: &mut Spanned<DeValue<'a>>,
     path: &str,
@@ -99,7 +100,7 @@ fn sift_value<'a>(
     let Err(error) = fits(value.clone()) else { return true };
     let span = value.span();
     let before = misfits.len();
-    // What is wrong with an empty one is not wrong with what it holds.
+    // If even an empty table or list does not fit, the items are not to blame.
     let of_itself = match value.get_mut() {
         DeValue::Table(table) => {
             match fits(Spanned::new(span.clone(), DeValue::Table(DeTable::new()))) {
@@ -136,7 +137,7 @@ fn sift_value<'a>(
         _ => None,
     };
     if let Some(error) = of_itself.or((misfits.len() == before).then_some(error)) {
-        // An unknown key is pointed at itself, anything else at the value.
+        // An unknown key is marked itself; for any other error its value is.
         let span = match error.message().starts_with("unknown field") {
             true => error.span().unwrap_or(span),
             false => span,
@@ -144,6 +145,6 @@ fn sift_value<'a>(
         misfits.push(Misfit { path: path.to_owned(), span, error });
         return false;
     }
-    // A list that lost an item would mean something else.
+    // A list without one of its items would mean something else.
     value.get_ref().is_table()
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a text that is no TOML, or that says a thing twice.
+//! Errors in text that is not TOML, and duplicate keys.
 
 use std::path::Path;
 
@@ -9,14 +9,16 @@ use crate::config::fault::Fault;
 
 const DUPLICATE: &str = "duplicate key";
 
-/// More than these help nobody.
+/// Maximum number of errors to report.
 const MOST: usize = 50;
 
+/// Returns whether the error is about a duplicate key.
 pub fn is_duplicate(error: &Error) -> bool {
     error.message().starts_with(DUPLICATE)
 }
 
-/// One for each line: what follows on it comes from the first.
+/// Converts the parser's errors, one for each line: later ones on the same line result from the
+/// first.
 pub fn faults(path: &Path, text: &str, errors: &[Error]) -> Vec<Fault> {
     let mut faults: Vec<Fault> = Vec::new();
     for error in errors.iter().take(MOST) {
@@ -28,7 +30,8 @@ pub fn faults(path: &Path, text: &str, errors: &[Error]) -> Vec<Fault> {
                 Fault::at(path, text, span, message, hint)
             }
         };
-        // A list that is not closed goes wrong on every line after it, and what a table has a second one has again.
+        // A list that is not closed causes an error on every following line, and a duplicate table
+        // duplicates its keys.
         let follows = |other: &Fault| {
             other.line == fault.line
                 || other.message == OPEN
@@ -43,7 +46,7 @@ pub fn faults(path: &Path, text: &str, errors: &[Error]) -> Vec<Fault> {
 
 const OPEN: &str = "a list is not closed, or a comma is missing in it";
 
-/// What the reader says, without the words it has for itself.
+/// Rewords the parser's message, without its internal terms.
 fn words(text: &str, at: usize, message: &str) -> (String, &'static str) {
     let first = message.lines().next().unwrap_or_default();
     let what = first.split(", expected").next().unwrap_or(first);
@@ -53,48 +56,47 @@ fn words(text: &str, at: usize, message: &str) -> (String, &'static str) {
         .is_none_or(|rest| rest.trim().is_empty());
     match () {
         () if what.contains("must be quoted") && nothing => {
-            ("there is no value".to_owned(), "Write one after `=`, or take the line out.")
+            ("there is no value".to_owned(), "Write one after `=`, or remove the line.")
         }
         () if what.contains("must be quoted") => {
-            (what.to_owned(), "Text stands in quotes: `key = \"value\"`.")
+            (what.to_owned(), "Put text in quotes: `key = \"value\"`.")
         }
         () if what.contains("missing comma") || what.contains("array") => {
-            (OPEN.to_owned(), "Items stand between `[` and `]`, with commas between them.")
+            (OPEN.to_owned(), "Write items between `[` and `]`, separated by commas.")
         }
         () if what.contains("string") => {
-            ("the text is not closed".to_owned(), "It ends with the quote it began with.")
+            ("the text is not closed".to_owned(), "End it with the quote that it began with.")
         }
-        () if what.contains("escape") => (
-            what.to_owned(),
-            "In \"…\" a backslash begins an escape; text between '…' is taken as it is.",
-        ),
+        () if what.contains("escape") => {
+            (what.to_owned(), "In \"…\" a backslash begins an escape; use '…' for literal text.")
+        }
         () => (what.to_owned(), "Correct the line."),
     }
 }
 
-/// Names the one that was there first.
+/// Reports a duplicate key with the line of the first one.
 fn duplicate(path: &Path, text: &str, span: std::ops::Range<usize>) -> Fault {
     let name = text.get(span.clone()).unwrap_or_default();
     let key = path_at(text, span.start, name);
-    // As the file was before it.
+    // The file as it was before the duplicate.
     let before =
         Places::of(DeTable::parse_recoverable(&text[..line_start(text, span.start)]).0.get_ref());
     let first =
         key.as_deref().and_then(|key| before.key(key)).map(|first| line_of(text, first.start));
     let what = match key.as_deref().and_then(|key| key.strip_prefix("mcp.")) {
         Some(tool) if !tool.contains('.') => {
-            format!("there is a tool of the name `{tool}` already")
+            format!("there is already a tool named `{tool}`")
         }
         _ if is_header(text, span.start) => {
-            format!("the table `{}` is there already", key.as_deref().unwrap_or(name))
+            format!("the table `{}` already exists", key.as_deref().unwrap_or(name))
         }
-        _ => format!("`{name}` is set already"),
+        _ => format!("`{name}` is already set"),
     };
     let hint = match first {
         Some(line) => {
-            format!("The first is on line {line}: take one of them out, or give one another name.")
+            format!("The first is on line {line}: remove or rename one of them.")
         }
-        None => "Take one of them out, or give one another name.".to_owned(),
+        None => "Remove or rename one of them.".to_owned(),
     };
     Fault::about(&key.unwrap_or_default(), (path, text), span, what, hint)
 }
@@ -107,7 +109,7 @@ fn is_header(text: &str, at: usize) -> bool {
     text[line_start(text, at)..].trim_start().starts_with('[')
 }
 
-/// The path of a key that stands here a second time: below the last header before it, or in a header itself.
+/// Returns the path of a duplicate key: below the last header before it, or in a header itself.
 fn path_at(text: &str, at: usize, name: &str) -> Option<String> {
     let header = |line: &str| {
         let table = DeTable::parse(line.trim()).ok()?.into_inner();

@@ -1,31 +1,33 @@
-//! The words of a command before a call: text, `{argument}` of the call, and `${VAR}` or `${secret:NAME}`.
+//! Templates of a command's arguments and variables: text, `{argument}` of the call, and `${VAR}`
+//! or `${secret:NAME}`.
 
 use crate::config::secrets::Ref;
 
+/// Part of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     Text(String),
     /// An argument of the call.
     Argument(String),
-    /// What stands for a value that must not be shown.
+    /// Reference to a value that must not be shown.
     Secret(Ref),
 }
 
-/// One word. It never becomes more than one, except where it is a list of the call's.
+/// Template of one argument. It never becomes more than one, unless it is a list from the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    /// As it is written, which is also how it may be shown.
+    /// As written in the file, and safe to show.
     pub text: String,
     pub parts: Vec<Part>,
 }
 
 impl Template {
-    /// With `{name}` for arguments; `{{` and `}}` are braces.
+    /// Parses a template with `{name}` for arguments; `{{` and `}}` are braces.
     pub fn with_arguments(text: &str) -> Result<Template, String> {
         Template::parse(text, true)
     }
 
-    /// Where nothing of a call comes in.
+    /// Parses a template that takes nothing from the call.
     pub fn without_arguments(text: &str) -> Result<Template, String> {
         Template::parse(text, false)
     }
@@ -37,7 +39,7 @@ impl Template {
         while let Some(at) = rest.find(['{', '}', '$']) {
             plain.push_str(&rest[..at]);
             rest = &rest[at..];
-            // Where braces name arguments a doubled one says that it is one: `${{`. Elsewhere it is `$${`.
+            // With arguments, a literal `${` is written `${{`; without them, it is written `$${`.
             if let Some(after) = rest.strip_prefix("$${").filter(|_| !arguments) {
                 plain.push_str("${");
                 rest = after;
@@ -76,11 +78,12 @@ impl Template {
         plain.push_str(rest);
         flush(&mut plain, &mut parts);
         if text.contains('\0') {
-            return Err("no program can be given a NUL".to_owned());
+            return Err("a program cannot be given a NUL".to_owned());
         }
         Ok(Template { text: text.to_owned(), parts })
     }
 
+    /// Returns the arguments of the call that it uses.
     pub fn arguments(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             Part::Argument(name) => Some(name.as_str()),
@@ -88,6 +91,7 @@ impl Template {
         })
     }
 
+    /// Returns the secrets that it refers to.
     pub fn refs(&self) -> impl Iterator<Item = &Ref> {
         self.parts.iter().filter_map(|part| match part {
             Part::Secret(one) => Some(one),

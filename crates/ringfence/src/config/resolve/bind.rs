@@ -1,11 +1,12 @@
-//! Where the server listens, and which addresses need more than asking for them.
+//! Address to listen on, and the check that a public one is protected.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::base::{Error, Result};
 use crate::config::Config;
 
-/// `PORT` and `localhost:PORT` are loopback; anything else is spelled out.
+/// Parses an address. `PORT` and `localhost:PORT` mean loopback; any other address must be given in
+/// full.
 pub fn parse_listen(text: &str) -> Result<SocketAddr> {
     let loopback = |port: &str| {
         port.parse().ok().map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
@@ -20,9 +21,10 @@ pub fn parse_listen(text: &str) -> Result<SocketAddr> {
     })
 }
 
-/// A public address without auth gives the tools to the whole network, so it needs an explicit word.
+/// Refuses a public address without auth, unless the operator insists: it would give the tools to
+/// the whole network.
 pub fn check_bind(address: SocketAddr, config: &Config) -> Result<()> {
-    // An IPv4 address in IPv6 clothes is what it is underneath.
+    // An IPv4-mapped IPv6 address counts as the IPv4 address.
     if address.ip().to_canonical().is_loopback()
         || config.auth.is_some()
         || config.http.insecure_no_auth
@@ -31,9 +33,9 @@ pub fn check_bind(address: SocketAddr, config: &Config) -> Result<()> {
     }
     Err(Error::permission_denied(
         "public_without_auth",
-        format!("{address} can be reached from outside this machine, and auth is off"),
+        format!("{address} can be reached from outside this machine, but auth is off"),
     )
     .hint(
-        "Set MCP_AUTH_ENABLED=true with a key, listen on 127.0.0.1, or say `--insecure-no-auth`.",
+        "Set MCP_AUTH_ENABLED=true with a key, listen on 127.0.0.1, or use `--insecure-no-auth`.",
     ))
 }

@@ -1,10 +1,12 @@
-//! Where Codex keeps its files, rules among them.
+//! Home directory of Codex, with its rules.
 //!
-//! Codex does not pass CODEX_HOME on to the MCP servers that it starts, so a server whose user has set it would read
-//! other rules than its client, or none. Two things tell a server where its client's home is: the environment of the
-//! process that started it, when that is Codex, and the directory with Codex's own helpers, which Codex puts in front of
-//! PATH (`$CODEX_HOME/tmp/arg0-linux/codex-arg0XXXXXX`). Both come from whoever started the server, as its environment
-//! does. Nothing in a workspace is configuration: a home that lies in one is not used.
+//! Codex does not pass CODEX_HOME on to the MCP servers that it starts, so a server whose user has
+//! set it would read other rules than its client, or none. Two things reveal the client's home: the
+//! environment of the process that started the server, if that is Codex, and the directory with
+//! Codex's own helpers, which Codex puts in front of PATH
+//! (`$CODEX_HOME/tmp/arg0-linux/codex-arg0XXXXXX`). Both are controlled by the process that started
+//! the server, as is its environment. Nothing in a workspace is configuration: a home inside one is
+//! not used.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -14,28 +16,31 @@ use std::path::{Path, PathBuf};
 
 use crate::config::env::{self, Env};
 
-/// Rules that the host's administrator gives to every Codex.
+/// Rules that the host's administrator provides for every Codex.
 const SYSTEM_RULES: &str = "/etc/codex/rules";
 /// The name of Codex's process.
 const PROGRAM: &str = "codex";
-/// Anyone may write.
+/// Write permission for everyone.
 const WRITABLE_BY_ALL: u32 = 0o002;
 
 /// Directories of rules, as Codex would look for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RulesDirs {
-    /// Those that count, in the order in which they are read.
+    /// Directories whose rules apply, in the order in which they are read.
     pub used: Vec<PathBuf>,
-    /// Those of other homes, which do not count. Rules in there are worth a warning when there are no others.
+    /// Directories of other homes, which do not apply. Rules in there are worth a warning if there
+    /// are no others.
     pub unused: Vec<PathBuf>,
 }
 
-/// The home of Codex: what the environment says, else what the Codex that started us reveals, else `~/.codex`.
+/// Returns the home of Codex: from the environment, else that of the Codex that started us, else
+/// `~/.codex`.
 pub fn codex_home(env: &Env, workspace: Option<&Path>) -> Option<PathBuf> {
     candidates(env, workspace).into_iter().next()
 }
 
-/// Where rules are read from. A workspace gives no configuration, so a client's home inside one does not count.
+/// Returns the directories of rules. A workspace provides no configuration, so a client's home
+/// inside one does not count.
 pub fn rules_dirs(env: &Env, workspace: Option<&Path>) -> RulesDirs {
     let mut homes = candidates(env, workspace).into_iter();
     let mut used = vec![PathBuf::from(SYSTEM_RULES)];
@@ -50,7 +55,7 @@ pub fn rules_dirs(env: &Env, workspace: Option<&Path>) -> RulesDirs {
     RulesDirs { used, unused }
 }
 
-/// Every home there may be, the one that counts first.
+/// Returns every possible home, the effective one first.
 fn candidates(env: &Env, workspace: Option<&Path>) -> Vec<PathBuf> {
     let is_outside =
         |home: &&PathBuf| workspace.is_none_or(|workspace| !home.starts_with(workspace));
@@ -66,8 +71,8 @@ fn candidates(env: &Env, workspace: Option<&Path>) -> Vec<PathBuf> {
     homes
 }
 
-/// The home of the Codex that started this process, as far as that can be told. Only a directory of our own user that
-/// not everyone can write is believed.
+/// Returns the home of the Codex that started this process, if it can be found out. Only a
+/// directory that belongs to our user and is not writable by everyone is trusted.
 pub fn of_client(search_path: Option<&OsStr>) -> Option<PathBuf> {
     let found = of_parent().or_else(|| search_path.and_then(in_search_path))?;
     let home = found.canonicalize().ok()?;
@@ -76,7 +81,8 @@ pub fn of_client(search_path: Option<&OsStr>) -> Option<PathBuf> {
     (about.is_dir() && is_ours && about.mode() & WRITABLE_BY_ALL == 0).then_some(home)
 }
 
-/// What the parent was started with, when it is Codex and its environment can be read.
+/// Reads the home from the parent's environment, if the parent is Codex and its environment is
+/// readable.
 fn of_parent() -> Option<PathBuf> {
     let parent = rustix::process::getppid()?.as_raw_nonzero();
     if fs::read_to_string(format!("/proc/{parent}/comm")).ok()?.trim_end() != PROGRAM {
@@ -85,7 +91,7 @@ fn of_parent() -> Option<PathBuf> {
     home_in(&fs::read(format!("/proc/{parent}/environ")).ok()?)
 }
 
-/// CODEX_HOME in an environment as the kernel shows it.
+/// Finds CODEX_HOME in the contents of /proc/PID/environ.
 fn home_in(environ: &[u8]) -> Option<PathBuf> {
     let prefix = [env::CODEX_HOME.as_bytes(), b"="].concat();
     let value =
@@ -93,7 +99,8 @@ fn home_in(environ: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(value.to_vec()))).filter(|home| home.is_absolute())
 }
 
-/// The home whose helpers are on the search path. Codex removes their directory when it ends.
+/// Returns the home whose helpers are on the search path. Codex removes their directory when it
+/// exits.
 fn in_search_path(search_path: &OsStr) -> Option<PathBuf> {
     let starts_with = |part: Option<&OsStr>, prefix: &str| {
         part.is_some_and(|part| part.as_bytes().starts_with(prefix.as_bytes()))

@@ -1,4 +1,4 @@
-//! `[mcp.<name>]`: one command of the operator's, checked and complete.
+//! `[mcp.<name>]`: the operator's commands, validated and complete.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::config::parse::template::{Part, Template};
 use crate::config::secrets::Ref;
 use crate::config::{Profile, Surface};
 
-/// What no entry may be called: our own tools.
+/// Names of the built-in tools, which no command may use.
 pub const OURS: &[&str] = &[
     "file.read",
     "file.write",
@@ -40,17 +40,18 @@ pub const OURS: &[&str] = &[
     "codex-reply",
 ];
 
-/// What a command does to the world. What it does not say here, the fence does not let it do.
+/// Side effect of a command. The sandbox prevents those that are not declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// It changes files of the workspace
+    /// Changes files in the workspace
     FilesystemWrite,
-    /// It uses the network, as far as `allow_…` opens it
+    /// Uses the network, as far as `allow_…` opens it
     Network,
 }
 
 impl Effect {
+    /// Returns the name used in the file and in approvals.
     pub fn name(self) -> &'static str {
         match self {
             Effect::FilesystemWrite => "filesystem_write",
@@ -59,7 +60,7 @@ impl Effect {
     }
 }
 
-/// What a command reads from its standard input.
+/// Standard input of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryStdin {
@@ -69,6 +70,7 @@ pub enum EntryStdin {
     Json,
 }
 
+/// One of the operator's commands, resolved.
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub name: String,
@@ -88,21 +90,22 @@ pub struct Entry {
     pub requires_approval: bool,
     pub timeout: Duration,
     pub streaming: bool,
-    /// Word for word.
+    /// Exactly as given.
     pub input_schema: Map<String, Value>,
-    /// Arguments that are not shown, at any depth.
+    /// Arguments whose values are not shown, at any depth.
     pub hidden: BTreeSet<String>,
-    /// Where it is written.
+    /// Line of its table in the config file.
     pub line: usize,
 }
 
 impl Entry {
+    /// Returns whether it may have this effect.
     pub fn declares(&self, effect: Effect) -> bool {
         self.side_effects.contains(&effect) || effect == Effect::Network && self.reaches_out()
     }
 
-    /// The profile it has beside this one of everybody's: where there are no namespaces, `default` cannot mean them. It
-    /// never means less than that.
+    /// Returns the effective profile, given the one under `[sandbox]`: if that is `contained`,
+    /// there are no namespaces for `default`. It is never weaker than that.
     pub fn profile_beside(&self, everybodys: Profile) -> Profile {
         match (self.profile, everybodys) {
             (Profile::Default, Profile::Contained) => Profile::Contained,
@@ -110,31 +113,32 @@ impl Entry {
         }
     }
 
-    /// Some network was opened for it.
+    /// Returns whether it may reach anything on the network.
     pub fn reaches_out(&self) -> bool {
         self.allow_network || !self.allow_domains.is_empty() || !self.allow_addresses.is_empty()
     }
 
-    /// Why a human is asked, whatever the config says.
+    /// Returns why a human has to approve calls whatever the config says.
     pub fn risk(&self) -> Option<&'static str> {
         match () {
             () if self.profile == Profile::None => Some("It runs without a sandbox."),
             () if self.declares(Effect::FilesystemWrite) && self.declares(Effect::Network) => {
-                Some("It may change files of the workspace and use the network.")
+                Some("It may change files in the workspace and use the network.")
             }
             () if self.declares(Effect::FilesystemWrite) => {
-                Some("It may change files of the workspace.")
+                Some("It may change files in the workspace.")
             }
             () if self.declares(Effect::Network) => Some("It may use the network."),
             () => None,
         }
     }
 
+    /// Returns the secrets that it refers to.
     pub fn refs(&self) -> impl Iterator<Item = &Ref> {
         self.args.iter().chain(self.env.iter().map(|(_, value)| value)).flat_map(Template::refs)
     }
 
-    /// Everything that decides what a call of it does.
+    /// Returns everything that decides what a call of it does; session trust is bound to this.
     pub fn fingerprint(&self) -> Value {
         let args: Vec<&str> = self.args.iter().map(|one| one.text.as_str()).collect();
         let env: Map<String, Value> =
@@ -148,7 +152,7 @@ impl Entry {
     }
 }
 
-/// What is common to all entries of a file.
+/// Context shared by all commands of a file.
 pub struct Around<'a> {
     pub path: &'a Path,
     pub text: &'a str,
@@ -156,11 +160,11 @@ pub struct Around<'a> {
     pub lines: LineIndex,
     pub picker: &'a Picker<'a>,
     pub surface: &'a Surface,
-    /// Of everybody's commands.
+    /// The profile under `[sandbox]`.
     pub profile: Profile,
 }
 
-/// Collects what is wrong with one entry.
+/// Collects the errors in one command.
 struct Check<'a> {
     around: &'a Around<'a>,
     written: &'a Written,
@@ -168,7 +172,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// About the value of a key, or the name of the entry where the key is missing.
+    /// Adds an error about the value of a key, or about the command's name if the key is missing.
     fn fault(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
         let mut path = entry_key(&self.written.name);
         if !key.is_empty() {
@@ -179,7 +183,7 @@ impl Check<'_> {
         self.faults.push(Fault { entry: Some(self.written.name.clone()), ..fault });
     }
 
-    /// Where a key could not be read, what it means for others cannot be told.
+    /// Returns whether an error merely results from another key that could not be parsed.
     fn follows(&self, fault: &Fault) -> bool {
         let unread = &self.written.unread;
         let at = |key: &str| fault.key == format!("{}.{key}", entry_key(&self.written.name));
@@ -198,10 +202,10 @@ impl Check<'_> {
     }
 }
 
-/// All that are sound, and what is wrong with the others.
+/// Returns the valid commands, and the errors in the others.
 pub fn resolve(around: &Around<'_>, written: &[Written]) -> (Vec<Entry>, Vec<Fault>) {
     let (mut entries, mut faults): (Vec<Entry>, Vec<Fault>) = (Vec::new(), Vec::new());
-    // The names of the sound entries so far, by their underscored spelling.
+    // Names of the valid commands so far, by their underscored spelling.
     let mut spellings: HashMap<String, String> = HashMap::new();
     for one in written {
         let mut check = Check { around, written: one, faults: Vec::new() };
@@ -229,14 +233,15 @@ impl Check<'_> {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
             let hint = "Use up to 64 letters, digits, `_`, `-` and `.`.";
-            self.fault("", "clients do not take a tool of this name", hint);
+            self.fault("", "clients do not accept a tool with this name", hint);
         }
         if OURS.iter().any(|ours| underscored(ours) == underscored(&name)) {
-            self.fault("", format!("`{name}` is a tool of ours already"), "Choose another name.");
+            self.fault("", format!("`{name}` is a built-in tool"), "Choose another name.");
         }
         if let Some(same) = earlier.get(&underscored(&name)) {
-            let message =
-                format!("`{name}` and `{same}` are one name to clients that have no dots");
+            let message = format!(
+                "`{name}` and `{same}` are the same name for clients that do not accept dots"
+            );
             self.fault("", message, "Choose another name.");
         }
     }
@@ -255,7 +260,7 @@ impl Check<'_> {
             return None;
         };
         let command = match command.contains('/') {
-            // Never from the workspace: what lies there is not the operator's word.
+            // Never from the workspace: the operator does not control the files there.
             true => match self.around.picker.file_path(Path::new(&command)) {
                 Ok(path) => path.components().collect::<PathBuf>().display().to_string(),
                 Err(error) => {
@@ -281,8 +286,8 @@ impl Check<'_> {
                 if name.is_empty() || name.contains(['=', '\0']) {
                     self.fault(
                         &key,
-                        format!("`{name}` is no name of a variable"),
-                        "A name has no `=`.",
+                        format!("`{name}` is not a valid name of a variable"),
+                        "Use a name without `=`.",
                     );
                 }
                 Some((name.clone(), self.template(&key, Template::without_arguments(value))?))
@@ -304,7 +309,7 @@ impl Check<'_> {
         }
         Some(Entry {
             display_name: raw.display_name.unwrap_or_else(|| name.clone()),
-            // Where a program lies is the operator's own business.
+            // The program's directory is not shown to clients.
             description: raw.description.unwrap_or_else(|| {
                 format!("Runs `{}`.", command.rsplit('/').next().unwrap_or(&command))
             }),
@@ -337,7 +342,7 @@ impl Check<'_> {
         stdin: EntryStdin,
     ) -> Option<Map<String, Value>> {
         let Some(given) = given else {
-            // What nobody described cannot be named in `args`; on standard input anything may come.
+            // Without a schema, `args` can name no argument; on standard input any are accepted.
             let open = stdin == EntryStdin::Json;
             let Value::Object(schema) = json!({"type": "object", "additionalProperties": open})
             else {
@@ -349,7 +354,7 @@ impl Check<'_> {
         if schema.get("type") != Some(&json!("object")) {
             let hint =
                 "Arguments are an object: write `type = \"object\"` at the top of the schema.";
-            self.fault("input_schema", "the schema is not that of an object", hint);
+            self.fault("input_schema", "the schema does not describe an object", hint);
             return None;
         }
         if let Err(wrong) = validator(&schema) {
@@ -364,10 +369,10 @@ impl Check<'_> {
         Some(schema)
     }
 
-    /// What counts when nothing is given fits as well as anything that is.
+    /// Checks that each default is valid in its own schema.
     fn defaults(&mut self, schema: &Map<String, Value>) {
         let Some(Value::Object(properties)) = schema.get("properties") else { return };
-        // Of the whole only what a property may refer to.
+        // Only the parts of the schema that a property may refer to.
         let keys = ["$schema", "$id", "$defs", "definitions", "properties"];
         let parts = schema.iter().filter(|(key, _)| keys.contains(&key.as_str()));
         let Ok(validator) =
@@ -389,15 +394,15 @@ impl Check<'_> {
         }
     }
 
-    /// What one command cannot have beside what everybody has.
+    /// Checks the command against the profile under `[sandbox]`.
     fn beside(&mut self, profile: Profile, args: &[(usize, Template)]) {
         let everybodys = self.around.profile;
         if profile == Profile::Contained
             && !matches!(everybodys, Profile::Contained | Profile::None)
         {
             let message =
-                "`contained` hides nothing, and is weaker than the profile of everybody else";
-            let hint = "Take it out, or write `profile = \"contained\"` under [sandbox].";
+                "`contained` hides nothing, and is weaker than the profile under [sandbox]";
+            let hint = "Remove it, or write `profile = \"contained\"` under [sandbox].";
             self.fault("sandbox_profile", message, hint);
         }
         if everybodys != Profile::Contained {
@@ -406,11 +411,11 @@ impl Check<'_> {
         for (at, _) in args.iter().filter(|(_, word)| word.refs().next().is_some()) {
             let message =
                 "a secret in `args` can be read by every other command in the profile `contained`";
-            self.fault(&item("args", *at), message, "Give it in `env` instead.");
+            self.fault(&item("args", *at), message, "Pass it in `env` instead.");
         }
     }
 
-    /// Every `{name}` is a property, and a list stands alone.
+    /// Checks that every `{name}` is a property, and that a list is an argument of its own.
     fn arguments(&mut self, args: &[(usize, Template)], schema: &Map<String, Value>) {
         let none = Map::new();
         let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&none);
@@ -426,7 +431,7 @@ impl Check<'_> {
                     };
                     self.fault(
                         &key,
-                        format!("`{{{name}}}` is no property of `input_schema`"),
+                        format!("`{{{name}}}` is not a property in `input_schema`"),
                         hint,
                     );
                     continue;
@@ -434,7 +439,7 @@ impl Check<'_> {
                 if property["type"] == "array"
                     && template.parts != [Part::Argument(name.to_owned())]
                 {
-                    let hint = "A list becomes one word for each item: let `{…}` stand alone.";
+                    let hint = "A list becomes one argument per item: write `{…}` on its own.";
                     self.fault(&key, format!("`{{{name}}}` is a list"), hint);
                 }
             }
@@ -454,7 +459,7 @@ impl Check<'_> {
                 );
                 self.fault(
                     &item("secret_args", at),
-                    format!("`{name}` is no property of `input_schema`"),
+                    format!("`{name}` is not a property in `input_schema`"),
                     hint,
                 );
             }
@@ -464,7 +469,7 @@ impl Check<'_> {
     }
 }
 
-/// The names of all properties, and of those that are marked as secret, wherever they are.
+/// Collects the names of all properties, and of those that are marked as secret, at any depth.
 fn look(
     root: &Map<String, Value>,
     schema: &Map<String, Value>,
@@ -495,12 +500,13 @@ fn look(
     }
 }
 
-/// Whether a schema, or one that it applies to the same value or to its items, says that the value is a secret.
+/// Returns whether a schema, or one that it applies to the same value or to its items, marks the
+/// value as secret.
 fn is_secret(root: &Map<String, Value>, schema: &Value, depth: usize) -> bool {
     if schema["writeOnly"] == true || schema["format"] == "password" {
         return true;
     }
-    // As deep as anybody writes; one that goes in circles has been looked at by then.
+    // Deeper than people write; a recursive schema has been covered by then.
     if depth > 8 {
         return false;
     }
@@ -518,7 +524,7 @@ fn is_secret(root: &Map<String, Value>, schema: &Value, depth: usize) -> bool {
     target.into_iter().chain(several).chain(single).any(|inner| is_secret(root, inner, depth + 1))
 }
 
-/// What arguments are checked with. Its patterns take no more time than their text is long.
+/// Builds the validator for arguments. Its patterns run in linear time.
 pub fn validator(schema: &Map<String, Value>) -> Result<jsonschema::Validator, String> {
     jsonschema::options()
         .with_pattern_options(jsonschema::PatternOptions::regex())

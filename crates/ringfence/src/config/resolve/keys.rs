@@ -1,4 +1,4 @@
-//! The `[auth]` part: whether tokens are wanted, and the one key they are checked with.
+//! `[auth]`: whether tokens are required, and the key with which they are checked.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,17 +14,18 @@ use crate::config::{Auth, AuthKey, Origin};
 use crate::redact::known;
 use crate::redact::secret::Secret;
 
-/// What is no secret.
-pub const PUBLIC: &str = "the file of the token key";
-/// No key is longer; a wrong path may be.
+/// Description of the one kind of key file that is not secret.
+pub const PUBLIC: &str = "the token key file";
+/// No key is longer; a file named by mistake may be.
 const KEY_FILE_BYTES: u64 = 64 * 1024;
 
-/// What `[auth]` came to, and the files it was read from.
+/// Resolved `[auth]`, and the files from which it was read.
 pub struct Resolved {
     pub auth: Option<Auth>,
     pub files: Vec<(&'static str, PathBuf)>,
 }
 
+/// Resolves `[auth]`, reading the key files.
 pub fn resolve(
     picker: &mut Picker<'_>,
     env: &Env,
@@ -58,7 +59,7 @@ pub fn resolve(
 }
 
 fn which_key(what: &str) -> Error {
-    Error::new(Kind::InvalidArguments, format!("auth is enabled, and of MCP_AUTH_JWT_SECRET and MCP_AUTH_JWT_PUBLIC_KEY {what}"))
+    Error::new(Kind::InvalidArguments, format!("auth is enabled, but of MCP_AUTH_JWT_SECRET and MCP_AUTH_JWT_PUBLIC_KEY {what}"))
         .reason("auth_key")
         .hint("Set exactly one of MCP_AUTH_JWT_SECRET and MCP_AUTH_JWT_PUBLIC_KEY (or `jwt_secret_file`, `jwt_public_key` under [auth]).")
 }
@@ -99,13 +100,13 @@ fn secret(
             path.display()
         );
     }
-    // Editors and `echo` end a file with a newline that nobody meant.
+    // Editors and `echo` end a file with a newline that is not part of the secret.
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
         bytes.pop_if(|last| *last == b'\r');
     }
     picker.record("auth.jwt_secret", "set".to_owned(), picker.file_origin());
-    files.push(("the file of the token secret", path));
+    files.push(("the token secret file", path));
     Ok(Some(Secret::new(bytes)))
 }
 
@@ -124,7 +125,7 @@ fn public_key(
     };
     if value.contains("-----BEGIN ") {
         picker.record("auth.jwt_public_key", "PEM text".to_owned(), origin);
-        // Env files often cannot hold a line break and spell it.
+        // Env files often cannot contain line breaks, which are then written as `\n`.
         return Ok(Some(value.replace("\\n", "\n")));
     }
     let path = match origin {
@@ -142,7 +143,7 @@ fn public_key(
 }
 
 fn read(path: &Path, name: &str) -> Result<Vec<u8>> {
-    // The value may be a mistaken secret, so the error names the setting and not what it holds.
+    // The value may be a secret given by mistake, so the error names the setting and not its value.
     let failed = || {
         Error::new(Kind::NotFound, format!("the file named by {name} cannot be read"))
             .hint(format!("Check that {name} names a file that this user can read."))
@@ -155,9 +156,9 @@ fn read(path: &Path, name: &str) -> Result<Vec<u8>> {
     if facts.mode() & 0o002 != 0 {
         return Err(Error::permission_denied(
             "open_key",
-            format!("the file named by {name} can be written to by anybody"),
+            format!("the file named by {name} is writable by everyone"),
         )
-        .hint("Take the right to write away from others (`chmod o-w`)."));
+        .hint("Remove write permission for others (`chmod o-w`)."));
     }
     let mut bytes = Vec::new();
     file.by_ref()

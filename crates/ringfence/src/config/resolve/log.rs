@@ -1,4 +1,4 @@
-//! `[log]`: how much the server tells about itself, in which form, and where.
+//! `[log]`: level, format and destination of the server's log.
 
 use std::path::PathBuf;
 
@@ -12,21 +12,23 @@ use crate::base::{Error, Result};
 use crate::config::env::{self, Env};
 use crate::config::parse::raw;
 
+/// Lowest severity that is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// What failed
+    /// Failures
     Error,
-    /// And what an operator should know
+    /// Also what an operator should know
     Warn,
-    /// And each call
+    /// Also each call
     Info,
-    /// And how it went
+    /// Also how each call went
     Debug,
-    /// And everything else
+    /// Everything
     Trace,
 }
 
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -36,15 +38,16 @@ pub enum LogFormat {
     Json,
 }
 
+/// Resolved `[log]`.
 #[derive(Debug, Clone)]
 pub struct Log {
     pub level: LogLevel,
     pub format: LogFormat,
-    /// To append to; standard error without one.
+    /// File to append to; `None` means standard error.
     pub file: Option<PathBuf>,
 }
 
-/// What the command line says about it.
+/// Values from the command line.
 #[derive(Debug, Clone, Default)]
 pub struct LogFlags {
     pub level: Option<LogLevel>,
@@ -52,6 +55,7 @@ pub struct LogFlags {
     pub file: Option<PathBuf>,
 }
 
+/// Resolves `[log]`.
 pub fn resolve(
     p: &mut Picker<'_>,
     (flags, env): (&LogFlags, &Env),
@@ -64,7 +68,7 @@ pub fn resolve(
     };
     let format = Layers {
         flag: flags.format.map(|format| (format, "--log-format")),
-        env: word(env, env::RINGFENCE_LOG_FORMAT, "form of the log")?,
+        env: word(env, env::RINGFENCE_LOG_FORMAT, "log format")?,
         ..Layers::file_only(file.format, defaults.format)
     };
     let from_here = |path: &std::path::Path| place::absolute(path, env.cwd.as_deref(), p.home());
@@ -89,7 +93,7 @@ fn name(word: impl ValueEnum) -> String {
     word.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// A variable that holds one of a few words.
+/// Parses a variable that holds one of a few values.
 fn word<T: ValueEnum>(
     env: &Env,
     variable: &'static str,
@@ -99,7 +103,7 @@ fn word<T: ValueEnum>(
     let known = || T::value_variants().iter().cloned().map(name).collect::<Vec<_>>().join(", ");
     match T::from_str(&text, false) {
         Ok(word) => Ok(Some((word, variable))),
-        Err(_) => Err(Error::invalid_arguments(format!("{variable} names no {what}"))
+        Err(_) => Err(Error::invalid_arguments(format!("{variable} is not a valid {what}"))
             .hint(format!("Use one of {}.", known()))),
     }
 }

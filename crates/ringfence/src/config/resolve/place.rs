@@ -1,4 +1,4 @@
-//! Where the root and the workspace are, and where they may not be.
+//! Directories: where the root and the workspace are, and where they must not be.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 
-/// The canonical form of a path whose last parts need not exist yet.
+/// Returns the canonical form of a path whose last components may not exist yet.
 pub fn settle(path: &Path) -> Result<PathBuf> {
     let unusable = |path: &Path| {
         Error::invalid_arguments(format!("the path {} cannot be used", path.display()))
@@ -25,15 +25,14 @@ pub fn settle(path: &Path) -> Result<PathBuf> {
                 return Ok(settled);
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                // `file_name` is None for `..`, which means nothing beneath a directory that is not there.
+                // `file_name` is None for `..`, which has no meaning below a directory that does
+                // not exist.
                 let (Some(parent), Some(name)) = (existing.parent(), existing.file_name()) else {
                     return Err(unusable(path).source(error));
                 };
                 // A dangling link would move the directory once its target appears.
                 if existing.is_symlink() {
-                    return Err(
-                        unusable(path).hint("It goes through a symbolic link that leads nowhere.")
-                    );
+                    return Err(unusable(path).hint("It leads through a dangling symbolic link."));
                 }
                 missing.push(name);
                 existing = parent;
@@ -43,7 +42,7 @@ pub fn settle(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// An absolute path from what somebody wrote. `base` is where relative ones start.
+/// Makes a path absolute. `base` is where relative paths start.
 pub fn absolute(path: &Path, base: Option<&Path>, home: Option<&Path>) -> Result<PathBuf> {
     let mut parts = path.components();
     if parts.next() == Some(Component::Normal("~".as_ref()))
@@ -62,25 +61,27 @@ pub fn absolute(path: &Path, base: Option<&Path>, home: Option<&Path>) -> Result
     }
 }
 
-/// A place that somebody named, or that came by itself.
+/// A directory, and whether the operator named it or it is a default.
 pub struct Place<'a> {
     pub path: &'a Path,
     pub named: bool,
 }
 
-/// Directories that a workspace must not hold.
+/// Directories and files that a workspace must not contain.
 pub struct Keepers<'a> {
     pub home: Option<PathBuf>,
     pub root: Place<'a>,
-    /// Directories and files that steer this server: whoever writes there rewrites the rules.
+    /// Directories and files that control this server: a process that can write there can change
+    /// the rules.
     pub steering: &'a [(&'static str, PathBuf)],
 }
 
-/// Refuses workspaces that would hand the tools more than a project; what is left is closed inside it.
+/// Refuses workspaces that would give the tools more than a project. Returns the paths to close
+/// inside it.
 pub fn check_workspace(workspace: &Place<'_>, keepers: &Keepers<'_>) -> Result<Vec<PathBuf>> {
     let (path, root) = (workspace.path, &keepers.root);
     if path.parent().is_none() {
-        return Err(refused("the whole file system"));
+        return Err(refused("`/`"));
     }
     if let Some(home) = &keepers.home
         && home.starts_with(path)
@@ -88,32 +89,35 @@ pub fn check_workspace(workspace: &Place<'_>, keepers: &Keepers<'_>) -> Result<V
         return Err(refused(if home == path {
             "the home directory"
         } else {
-            "a directory that holds the home directory"
+            "a directory that contains the home directory"
         }));
     }
     for (what, place) in keepers.steering {
         if place.starts_with(path) {
-            return Err(refused(&format!("a directory that holds {what}")));
+            return Err(refused(&format!("a directory that contains {what}")));
         }
     }
     if path == root.path {
         return Err(refused("the root directory of this server"));
     }
-    // The audit files, sockets and other principals' files live here; only its `workspaces` are for tools.
+    // Audit files, sockets and other principals' files are here; only its `workspaces` are for
+    // tools.
     if path.starts_with(root.path) && path.parent() != Some(&root.path.join("workspaces")) {
         return Err(refused("a directory inside the root directory of this server"));
     }
     if !root.path.starts_with(path) {
         return Ok(Vec::new());
     }
-    // Both named: the operator meant it, and the root is shut to every tool. Otherwise it came about by chance.
+    // If both are named, the operator meant it, and the root is closed to every tool. Otherwise it
+    // is an accident.
     match workspace.named && root.named {
         true => Ok(vec![root.path.to_owned()]),
-        false => Err(refused("a directory that holds the root directory of this server")),
+        false => Err(refused("a directory that contains the root directory of this server")),
     }
 }
 
-/// Refuses files that steer where runs write beside the workspace, and ways to them that lead through there.
+/// Refuses control files in directories that runs can write to, and paths to them that lead through
+/// such directories.
 pub fn check_steering(
     steering: &[(&'static str, PathBuf)],
     root: &Path,
@@ -124,19 +128,19 @@ pub fn check_steering(
     let places: Vec<PathBuf> = own.into_iter().chain(writable).collect();
     match steering.iter().find(|(_, step)| places.iter().any(|place| step.starts_with(place))) {
         None => Ok(()),
-        Some((what, step)) => Err(Error::invalid_arguments(format!("the way to {what} leads through a directory that commands write to"))
+        Some((what, step)) => Err(Error::invalid_arguments(format!("the path to {what} leads through a directory that commands can write to"))
             .reason("bad_place")
-            .hint(format!("Commands could put another in its place at {}. Move it, or the link to it, or take the directory out of `writable`.", step.display()))),
+            .hint(format!("Commands could replace it at {}. Move it, or the link to it, or remove the directory from `writable`.", step.display()))),
     }
 }
 
 fn refused(what: &str) -> Error {
-    Error::new(Kind::InvalidArguments, format!("the workspace would be {what}"))
+    Error::new(Kind::InvalidArguments, format!("the workspace cannot be {what}"))
         .reason("bad_workspace")
         .hint("Name a project directory with `--workspace` (or SANDBOX_WORKSPACE).")
 }
 
-/// Makes the root on first use, and refuses one that somebody else can write to.
+/// Creates the root on first use, and refuses one that another user can write to.
 pub fn prepare_root(config: &Config) -> Result<()> {
     let failed = |what: &str| {
         Error::new(
@@ -146,8 +150,9 @@ pub fn prepare_root(config: &Config) -> Result<()> {
     };
     let hint = "Name another directory with `--root` (or SANDBOX_ROOT).";
     make_private(&config.root)
-        .map_err(|error| failed("cannot be made").hint(hint).source(error))?;
-    // Looked at through the opened directory, so that what is checked is what was there.
+        .map_err(|error| failed("cannot be created").hint(hint).source(error))?;
+    // Inspected through the opened directory, so that the directory checked is the one that was
+    // opened.
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
     let facts = rustix::fs::open(&config.root, flags, Mode::empty())
         .and_then(rustix::fs::fstat)
@@ -162,15 +167,15 @@ pub fn prepare_root(config: &Config) -> Result<()> {
         )));
     }
     if config.secrets.wants_store() {
-        // It can be watched before anything is in it.
+        // Created early, so that it can be watched before it contains anything.
         make_private(&config.root.join("secrets"))
             .map_err(|error| failed("cannot be used").hint(hint).source(error))?;
     }
     Ok(())
 }
 
-/// The workspace of a caller, opened. `directory` is the principal's own directory name; it counts only on the
-/// network, where no workspace was named and none is shared.
+/// Opens a caller's workspace. `directory` is the name of the principal's own directory; it is used
+/// only over HTTP, if no workspace is configured and none is shared.
 pub fn workspace_for(config: &Config, directory: &str) -> Result<Workspace> {
     if let Some(path) = &config.workspace {
         return Workspace::open(path, &config.closed);
@@ -182,7 +187,7 @@ pub fn workspace_for(config: &Config, directory: &str) -> Result<Workspace> {
     }
     let path = config.root.join("workspaces").join(name);
     make_private(&path)
-        .map_err(|error| Error::internal("the workspace cannot be made").source(error))?;
+        .map_err(|error| Error::internal("cannot create the workspace").source(error))?;
     Workspace::open(&path, &[])
 }
 

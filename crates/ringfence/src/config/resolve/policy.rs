@@ -1,4 +1,4 @@
-//! `[policy]`: which rules there are, and what becomes of what they allow.
+//! `[policy]`: rules files, and how commands that they allow are run.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::config::env::Env;
 use crate::config::parse::raw;
 use crate::config::{Sandbox, ToolSet};
 
-/// Where a command runs that a rule allows, or a human does whom a rule had asked.
+/// Where to run a command that a rule allows, or that a human approves after a rule asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Escalate {
@@ -25,6 +25,7 @@ pub enum Escalate {
 }
 
 impl Escalate {
+    /// Returns the name used in flags and in the file.
     pub fn name(self) -> &'static str {
         match self {
             Escalate::Off => "off",
@@ -34,12 +35,12 @@ impl Escalate {
     }
 }
 
-/// What an `allow` means for a command with more words than the rule, unless the program is known to be harmless with any
-/// arguments.
+/// Meaning of an `allow` for a command with more words than the rule, unless the program is known
+/// to be harmless with any arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum EscalateRisky {
-    /// Ask whether it runs outside or inside; where no one can be asked it runs inside
+    /// Ask whether to run it outside or inside; if no one can be asked, run it inside
     Ask,
     /// Run it inside the sandbox
     Inside,
@@ -48,6 +49,7 @@ pub enum EscalateRisky {
 }
 
 impl EscalateRisky {
+    /// Returns the name used in flags and in the file.
     pub fn name(self) -> &'static str {
         match self {
             EscalateRisky::Ask => "ask",
@@ -57,17 +59,18 @@ impl EscalateRisky {
     }
 }
 
-/// Whether to ask about commands that are known to destroy, where no rule speaks.
+/// Questions about known destructive commands that no rule covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Heuristics {
     /// Only rules ask
     Off,
-    /// A forced removal is asked for
+    /// Ask before a forced removal
     Prompt,
 }
 
 impl Heuristics {
+    /// Returns the name used in the file.
     pub fn name(self) -> &'static str {
         match self {
             Heuristics::Off => "off",
@@ -76,27 +79,28 @@ impl Heuristics {
     }
 }
 
+/// Resolved `[policy]`.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// Where Codex keeps its rules, and files that were named beside.
+    /// Directories with Codex's rules; `rules` are files named in addition.
     pub rules_dirs: RulesDirs,
     pub rules: Vec<PathBuf>,
     pub escalate: Escalate,
     pub escalate_risky: EscalateRisky,
-    /// The user that commands outside run as, where the server runs as root.
+    /// User that commands outside the sandbox run as, if the server runs as root.
     pub escalate_as: Option<String>,
-    /// Variables that a command keeps on its way out.
+    /// Variables that a command keeps when it leaves the sandbox.
     pub escalate_env: Vec<String>,
     pub heuristics: Heuristics,
-    /// False leaves execs unwatched; then there may be no rules.
+    /// False turns exec interception off; then there may be no rules.
     pub intercept: bool,
-    /// Every exec that no rule names goes into the log one by one.
+    /// Every exec that no rule names is recorded individually.
     pub audit_execs: bool,
-    /// What `wider` means.
+    /// The sandbox for `escalate = "wider"`.
     pub wider: Option<Box<Sandbox>>,
 }
 
-/// What the command line says about it.
+/// Values from the command line.
 #[derive(Debug, Clone, Default)]
 pub struct PolicyFlags {
     pub rules: Vec<PathBuf>,
@@ -105,6 +109,7 @@ pub struct PolicyFlags {
     pub audit_execs: bool,
 }
 
+/// Resolves `[policy]`.
 pub fn resolve(
     p: &mut Picker<'_>,
     (flags, env): (&PolicyFlags, &Env),
@@ -124,7 +129,8 @@ pub fn resolve(
         all.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     };
     let rules = p.pick("policy.rules", rules, show)?.0;
-    // A drop-in for a shell whose rules have always meant that is the operator's word for it.
+    // With `tools = "shell"` the server replaces a shell tool whose rules have always meant this,
+    // so choosing that set is the operator's consent.
     let usual = if tools == ToolSet::Shell { Some(Escalate::Outside) } else { defaults.escalate };
     let escalate = Layers {
         flag: flags.escalate.map(|escalate| (escalate, "--escalate")),
@@ -140,9 +146,11 @@ pub fn resolve(
         p.pick("policy.escalate_risky", risky, |risky: &EscalateRisky| risky.name().to_owned())?.0;
     let wider = file.wider.as_ref().map(|wider| widen(p, sandbox, wider)).transpose()?;
     if escalate == Escalate::Wider && wider.is_none() {
-        return Err(Error::invalid_arguments("`escalate = \"wider\"` does not say how wide")
-            .with("key", "policy.escalate")
-            .hint("Add [policy.wider] with `allow_domains`, `allow_network` or `writable`."));
+        return Err(Error::invalid_arguments(
+            "`escalate = \"wider\"` needs a section [policy.wider]",
+        )
+        .with("key", "policy.escalate")
+        .hint("Add [policy.wider] with `allow_domains`, `allow_network` or `writable`."));
     }
     let audit_execs = Layers {
         flag: flags.audit_execs.then_some((true, "--audit-execs")),
@@ -181,7 +189,7 @@ pub fn resolve(
     })
 }
 
-/// The sandbox, with more of what is named and all of the rest.
+/// Returns the sandbox with the additional access, and otherwise unchanged.
 fn widen(p: &Picker<'_>, sandbox: &Sandbox, wider: &raw::Wider) -> Result<Sandbox> {
     let mut wide = sandbox.clone();
     wide.allow_network |= wider.allow_network.unwrap_or(false);
@@ -191,7 +199,7 @@ fn widen(p: &Picker<'_>, sandbox: &Sandbox, wider: &raw::Wider) -> Result<Sandbo
         wide.writable.push(p.file_path(path)?);
     }
     if wide.allow_network {
-        // Nothing is filtered any more, so nothing can be left out.
+        // Nothing is filtered any more, so no name can be blocked.
         wide.deny_domains.clear();
     }
     Ok(wide)

@@ -1,4 +1,4 @@
-//! Whether the program of an entry can be started on this host.
+//! Checks whether a command's program can be started on this host.
 
 use std::path::{Path, PathBuf};
 
@@ -7,17 +7,17 @@ use rustix::fs::Access;
 
 use crate::config::{Config, Entry, Profile};
 
-/// Directories of the host that no sandboxed run sees: each session has its own in their place.
+/// Host directories that no sandboxed run sees: each session has its own instead.
 pub const REPLACED_DIRECTORIES: &[&str] = &["/tmp", "/var/tmp", "/run"];
 
-/// Why a program cannot be started.
+/// Reason why a program cannot be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgramFault {
     Missing,
     NotExecutable,
     /// It is a script, and this interpreter does not exist.
     NoInterpreter(String),
-    /// It lies in this directory, which the sandbox replaces.
+    /// It is in this directory, which the sandbox replaces.
     Replaced(&'static str),
 }
 
@@ -31,23 +31,24 @@ impl ProgramFault {
                 format!("is a script for `{}`, which was not found", name.escape_debug())
             }
             ProgramFault::Replaced(directory) => {
-                format!("lies in {directory}, and the sandbox has a {directory} of its own")
+                format!("is in {directory}, but the sandbox has a {directory} of its own")
             }
         }
     }
 }
 
-/// How an entry's command is found and run.
+/// How a command's program is looked up and run.
 pub struct ProgramSearch<'a> {
     /// The absolute directories of PATH.
     pub folders: &'a [PathBuf],
-    /// It runs in a sandbox, in which these places are the host's.
+    /// It runs in a sandbox, where only the paths listed below are the host's inside replaced
+    /// directories.
     pub sandboxed: bool,
     pub shared: Vec<&'a Path>,
 }
 
 impl Config {
-    /// How the command of this entry is looked for in these directories.
+    /// Returns how the program of this command is looked up in these directories.
     pub fn program_search<'a>(
         &'a self,
         entry: &Entry,
@@ -63,7 +64,7 @@ impl Config {
 }
 
 impl ProgramSearch<'_> {
-    /// The reason why this command cannot be started, as far as one look tells.
+    /// Returns why this command cannot be started, as far as can be found out without running it.
     pub fn fault(&self, command: &str) -> Option<ProgramFault> {
         let path = match command.contains('/') {
             true => PathBuf::from(command),

@@ -1,4 +1,4 @@
-//! `[sandbox]`: what a run may touch and use.
+//! `[sandbox]`: access and resource limits of every run.
 
 use std::path::PathBuf;
 
@@ -14,21 +14,22 @@ use crate::config::parse::raw;
 
 const MIB: u64 = 1024 * 1024;
 
-/// How strong the fence around a run is.
+/// Strength of the sandbox around a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
     /// Namespaces, Landlock and seccomp
     Default,
-    /// Landlock and seccomp, for containers that have no namespaces to give; promises less
+    /// Landlock and seccomp, for containers without namespaces; promises less
     Contained,
     /// macOS
     Seatbelt,
-    /// No fence: explicit trust, so every run is asked for
+    /// No sandbox: explicit trust, so every run needs approval
     None,
 }
 
 impl Profile {
+    /// Returns the name used in flags and in the file.
     pub fn name(self) -> &'static str {
         match self {
             Profile::Default => "default",
@@ -39,27 +40,30 @@ impl Profile {
     }
 }
 
+/// Resolved `[sandbox]`.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     pub profile: Profile,
-    /// The host's whole network.
+    /// Gives runs the host's whole network.
     pub allow_network: bool,
-    /// Names that the proxy lets through; with none, and without `allow_addresses`, there is no network at all.
+    /// Host names that the proxy lets through; if these and `allow_addresses` are empty, there is
+    /// no network at all.
     pub allow_domains: Vec<String>,
     pub deny_domains: Vec<String>,
     pub allow_addresses: Vec<String>,
-    /// Beside the workspace.
+    /// In addition to the workspace.
     pub writable: Vec<PathBuf>,
-    /// Read-only in what is writable; relative ones lie in the workspace.
+    /// Read-only inside writable directories; relative paths start at the workspace.
     pub protect: Vec<PathBuf>,
-    /// What is protected by default and may be written all the same; relative ones lie in the workspace.
+    /// Writable although protected by default; relative paths start at the workspace.
     pub unprotect: Vec<PathBuf>,
-    /// Relative ones lie in the workspace.
+    /// Relative paths start at the workspace.
     pub hide: Vec<PathBuf>,
     pub limits: Limits,
 }
 
 impl Sandbox {
+    /// Returns the kind of network that runs get.
     pub fn network(&self) -> Network {
         match (self.allow_network, self.allow_domains.is_empty() && self.allow_addresses.is_empty())
         {
@@ -70,7 +74,7 @@ impl Sandbox {
     }
 }
 
-/// What the command line says about a run.
+/// Values from the command line.
 #[derive(Debug, Clone, Default)]
 pub struct SandboxFlags {
     pub profile: Option<Profile>,
@@ -84,6 +88,7 @@ pub struct SandboxFlags {
     pub hide: Vec<PathBuf>,
 }
 
+/// Resolves `[sandbox]`.
 pub fn resolve(
     p: &mut Picker<'_>,
     flags: &SandboxFlags,
@@ -99,7 +104,7 @@ pub fn resolve(
     if profile == Profile::Seatbelt && cfg!(not(target_os = "macos")) {
         return Err(Error::invalid_arguments("the profile `seatbelt` is for macOS")
             .with("key", "sandbox.profile")
-            .hint("Use `default`, which means the strongest fence that this system has."));
+            .hint("Use `default`, the strongest sandbox that this system supports."));
     }
     let network = Layers {
         flag: flags.allow_network.then_some((true, "--allow-network")),
@@ -155,7 +160,7 @@ pub fn resolve(
     })
 }
 
-/// `~/` is the home directory; a relative path stays one, and lies in the workspace.
+/// Expands `~/` to the home directory; a relative path stays relative, and starts at the workspace.
 fn home_path(p: &Picker<'_>, path: &std::path::Path) -> Result<PathBuf> {
     match path.starts_with("~") {
         true => place::absolute(path, None, p.home()),
@@ -163,7 +168,7 @@ fn home_path(p: &Picker<'_>, path: &std::path::Path) -> Result<PathBuf> {
     }
 }
 
-/// Lists add up: a flag widens or narrows what the file says, and takes nothing of it back.
+/// Combines lists: a flag adds to what the file says, and removes nothing from it.
 fn together<T: Clone>(flags: &[T], flag: &'static str, file: &Option<Vec<T>>) -> Layers<Vec<T>> {
     let written = file.clone().unwrap_or_default();
     let all: Vec<T> = written.iter().chain(flags).cloned().collect();

@@ -1,11 +1,12 @@
-//! Directories that hold secrets and nothing that a run needs: those are hidden whole. A cover on a file alone goes with
-//! it when another is put in its place by a rename, and what is written beside it first is not covered at all.
+//! Finds directories that contain secrets and nothing that a run needs; those are hidden as a
+//! whole. A cover on a file alone is lost when another file replaces it by a rename, and does not
+//! cover the new file while it is being written next to it.
 
 use std::path::{Path, PathBuf};
 
 use crate::config::{Config, Entry};
 
-/// What programs and the system need, and everything in it.
+/// System directories that programs need, with everything in them.
 const SYSTEM: &[&str] = &[
     "/usr",
     "/bin",
@@ -27,7 +28,7 @@ const SYSTEM: &[&str] = &[
     "/etc/alternatives",
     "/etc/ld.so.conf.d",
 ];
-/// Directories of many things. So are all that lie in `/` itself.
+/// Directories shared by many programs. All direct children of `/` count as such, too.
 const COMMON: &[&str] = &[
     "/var/lib",
     "/var/tmp",
@@ -38,16 +39,17 @@ const COMMON: &[&str] = &[
     "/run/lock",
     "/private/etc",
 ];
-/// In the home directory, what a run may read.
+/// Paths in the home directory that a run may read.
 const OF_HOME: &[&str] = &[".config/git", ".cargo/bin", ".local/bin", ".local/lib", ".local/share"];
 
-/// What lies in the directories that a run needs.
+/// Paths and commands in use by runs.
 pub struct Needs<'a> {
     places: Vec<PathBuf>,
     entries: Vec<&'a Entry>,
 }
 
 impl<'a> Needs<'a> {
+    /// Collects the paths that the config uses.
     pub fn of(config: &'a Config) -> Needs<'a> {
         let mut places = vec![config.root.clone()];
         places.extend(config.workspace.iter().cloned());
@@ -71,7 +73,7 @@ impl<'a> Needs<'a> {
         Needs { places, entries: config.entries.iter().map(AsRef::as_ref).collect() }
     }
 
-    /// Whether nothing in this directory is missed.
+    /// Returns whether nothing in this directory is used.
     pub fn spare(&self, folder: &Path) -> bool {
         let is_common =
             folder.components().count() <= 2 || COMMON.iter().any(|path| folder == Path::new(path));
@@ -84,7 +86,7 @@ impl<'a> Needs<'a> {
     }
 }
 
-/// Whether a path lies in a directory of the system, which programs need.
+/// Returns whether a path is in a system directory, which programs need.
 pub fn is_system(path: &Path) -> bool {
     SYSTEM.iter().any(|system| path.starts_with(system))
 }
@@ -101,7 +103,8 @@ fn speaks_of(entry: &Entry, folder: &Path) -> bool {
         || words.any(|word| word.contains(&name))
 }
 
-/// The directories of these files, as far as they can be hidden; and the files of the others.
+/// Splits files of secrets into directories to hide as a whole, and files whose directory cannot be
+/// hidden.
 pub fn folders(files: &[PathBuf], needs: &Needs<'_>) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let (mut hidden, mut beside) = (Vec::new(), Vec::new());
     for file in files {

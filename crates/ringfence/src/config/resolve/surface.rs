@@ -1,4 +1,5 @@
-//! `[surface]` and `[session]`: which tools there are, where they may work, and what a client may set for its session.
+//! `[surface]` and `[session]`: which tools are available, where they may work, and what a client
+//! may override for its session.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use crate::base::Result;
 use crate::base::glob::Glob;
 use crate::config::parse::raw;
 
-/// A pattern over names.
+/// Pattern over names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     text: String,
@@ -16,6 +17,7 @@ pub struct Names {
 }
 
 impl Names {
+    /// Parses a pattern; `None` if it is malformed.
     pub fn parse(text: &str) -> Option<Names> {
         if text.is_empty() || text.contains('/') {
             return None;
@@ -23,42 +25,46 @@ impl Names {
         Some(Names { text: text.to_owned(), glob: Glob::parse(&format!("/{text}"))? })
     }
 
+    /// Returns whether a name matches.
     pub fn matches(&self, name: &str) -> bool {
         !name.contains('/') && self.glob.matches(&PathBuf::from(format!("/{name}")))
     }
 
-    /// The name of a tool, in either of its spellings.
+    /// Returns whether a tool's name matches in either spelling.
     pub fn fits(&self, tool: &str) -> bool {
         self.matches(tool) || self.matches(&tool.replace('.', "_"))
     }
 
+    /// Returns the pattern as written.
     pub fn text(&self) -> &str {
         &self.text
     }
 }
 
+/// Available tools, and the directories in which commands may work.
 #[derive(Debug, Clone)]
 pub struct Surface {
-    /// False leaves the legacy pair of tools alone on the list.
+    /// False leaves only the legacy pair of tools.
     pub enabled: bool,
     pub allow: Vec<Names>,
     pub deny: Vec<Names>,
-    /// A command whose directory lies in none of these is not there. Relative ones lie in the workspace.
+    /// A command whose directory is in none of these is not available. Relative paths start at the
+    /// workspace.
     pub cwd: Vec<PathBuf>,
-    /// Arguments that are paths must lie in one of these; with none they may be anything.
+    /// Arguments that are paths must be in one of these; if empty, they are not restricted.
     pub arguments: Vec<PathBuf>,
-    /// Of a command that names no time of its own.
+    /// Time limit of a command without one of its own.
     pub default_timeout: Duration,
 }
 
 impl Surface {
-    /// Whether a tool of this name is there at all. Deny wins.
+    /// Returns whether a tool of this name is available. Deny takes precedence.
     pub fn shows(&self, name: &str) -> bool {
         let any = |patterns: &[Names]| patterns.iter().any(|pattern| pattern.fits(name));
         any(&self.allow) && !any(&self.deny)
     }
 
-    /// Named in full, and not only fitted by a pattern.
+    /// Returns whether a tool is available and named in full, not merely matched by a pattern.
     pub fn names(&self, name: &str) -> bool {
         let spelled = [name.to_owned(), name.replace('.', "_")];
         self.allow.iter().any(|pattern| spelled.iter().any(|name| pattern.text() == name))
@@ -66,7 +72,7 @@ impl Surface {
     }
 }
 
-/// What a client may set for its own session. Nothing, unless the operator says so.
+/// Settings that a client may override for its own session: none, unless the operator lists them.
 #[derive(Debug, Clone, Default)]
 pub struct Shaping {
     pub cwd: bool,
@@ -74,6 +80,7 @@ pub struct Shaping {
 }
 
 impl Shaping {
+    /// Returns whether a client may set this variable.
     pub fn lets_set(&self, variable: &str) -> bool {
         self.env.iter().any(|pattern| pattern.matches(variable))
     }
@@ -87,6 +94,7 @@ fn patterns(written: &Option<Vec<raw::NamePattern>>) -> Option<Vec<Names>> {
     written.as_ref().map(|all| all.iter().map(|one| one.0.clone()).collect::<Vec<_>>())
 }
 
+/// Resolves `[surface]`.
 pub fn resolve(
     p: &mut Picker<'_>,
     enabled: bool,
@@ -121,6 +129,7 @@ pub fn resolve(
     })
 }
 
+/// Resolves `[session]`.
 pub fn shaping(
     p: &mut Picker<'_>,
     file: &raw::Session,

@@ -1,6 +1,7 @@
-//! The env file: `NAME=value` lines, as a service manager or a rotation job writes them.
+//! The env file: `NAME=value` lines, as written by a service manager or a rotation job.
 //!
-//! Nothing in it is replaced or run: a `$` is a `$`. What is wrong with a line is told by its number, never by its text.
+//! Nothing in it is expanded or executed: a `$` is a `$`. Errors name the line by its number, never
+//! by its text.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,16 +18,16 @@ const FILE_BYTES: u64 = 1 << 20;
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Secret>> {
     let what = format!("the env file {}", path.display());
     let Some(bytes) = private::read(CWD, path, &what, Owner::UsOrRoot, FILE_BYTES)? else {
-        return Err(Error::new(Kind::NotFound, format!("{what} is not there"))
+        return Err(Error::new(Kind::NotFound, format!("{what} does not exist"))
             .reason("secret_store")
-            .hint("Name another with `env_file` under [secrets], or take the key out."));
+            .hint("Name another file with `env_file` under [secrets], or remove the key."));
     };
     let wrong = |line: usize, why: &str| {
         Error::invalid_arguments(format!("{what}, line {line}: {why}")).reason("secret_store").hint(
             "Write `NAME=value`, with quotes around a value that has blanks or several lines.",
         )
     };
-    let text = String::from_utf8(bytes).map_err(|_| wrong(1, "the file is no UTF-8 text"))?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong(1, "the file is not UTF-8 text"))?;
     parse(&text).map_err(|(line, why)| wrong(line, why))
 }
 
@@ -53,14 +54,17 @@ fn parse(text: &str) -> Result<BTreeMap<String, Secret>, Wrong> {
         let name = name.trim_end_matches([' ', '\t']);
         let after = after.strip_prefix('=').ok_or((line, "there is no `=`"))?;
         if !is_name(name) {
-            return Err((line, "a name has letters, digits and `_`, and no digit first"));
+            return Err((
+                line,
+                "a name consists of letters, digits and `_`, and does not start with a digit",
+            ));
         }
         let (value, after) =
             value(after.trim_start_matches([' ', '\t'])).map_err(|why| (line, why))?;
         if value.contains('\0') {
-            return Err((line, "no program can be given a NUL"));
+            return Err((line, "a program cannot be given a NUL"));
         }
-        // One that is empty is as good as none, as in the environment.
+        // An empty value counts as unset, as in the environment.
         match value.is_empty() {
             true => drop(all.remove(name)),
             false => drop(all.insert(name.to_owned(), Secret::new(value))),
@@ -70,7 +74,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, Secret>, Wrong> {
     Ok(all)
 }
 
-/// The value, and what comes after its line.
+/// Parses a value. Returns it and the text after its line.
 fn value(text: &str) -> Result<(String, &str), &'static str> {
     let (value, after) = match text.chars().next() {
         Some('\'') => {
@@ -109,7 +113,7 @@ fn quoted(text: &str) -> Result<(String, &str), &'static str> {
                 Some('r') => value.push('\r'),
                 Some('t') => value.push('\t'),
                 Some(letter @ ('"' | '\\' | '$' | '`')) => value.push(letter),
-                // A line that goes on.
+                // Line continuation.
                 Some('\n') => {}
                 Some(letter) => value.extend(['\\', letter]),
                 None => break,

@@ -1,8 +1,9 @@
-//! The system's keyring, asked through the program that the system has for it: libsecret's `secret-tool`, or `security`
-//! on macOS.
+//! The system keyring, accessed through the system's own program: libsecret's `secret-tool`, or
+//! `security` on macOS.
 //!
-//! This is the one place outside `sandbox/` that starts a process. It is no run: nothing of a call is in it, the program
-//! is the system's and is looked for nowhere else, and the fence would only keep it from the user's session.
+//! This is the only code outside `sandbox/` that starts a process. It is not a run: it takes
+//! nothing from a call, the program is part of the system and is looked up nowhere else, and a
+//! sandbox would only keep it from the user's session.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -18,11 +19,11 @@ use super::{Env, env, is_name};
 use crate::base::{Error, Kind, Result};
 use crate::redact::secret::Secret;
 
-/// For all names of a config together: a keyring that is locked waits for somebody to open it.
+/// Time for all lookups of a config together: a locked keyring waits until the user unlocks it.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 const SERVICE: &str = "ringfence";
 const MACOS: bool = cfg!(target_os = "macos");
-/// Not from PATH: a directory of a project may be on it.
+/// Not from PATH: it may contain a project's directory.
 const PROGRAMS: &[&str] = if MACOS {
     &["/usr/bin/security"]
 } else {
@@ -32,9 +33,10 @@ const PROGRAMS: &[&str] = if MACOS {
         "/run/current-system/sw/bin/secret-tool",
     ]
 };
-/// What it needs to find the user's session.
+/// Variables that it needs to find the user's session.
 const PASSED: [&str; 3] = [env::HOME, env::XDG_RUNTIME_DIR, env::DBUS_SESSION_BUS_ADDRESS];
 
+/// Access to the system keyring.
 #[derive(Debug, Clone)]
 pub struct Keyring {
     program: PathBuf,
@@ -42,14 +44,15 @@ pub struct Keyring {
 }
 
 struct Answer {
-    /// None when a signal ended it.
+    /// `None` if it was killed by a signal.
     code: Option<i32>,
     stdout: Zeroizing<Vec<u8>>,
     stderr: Vec<u8>,
 }
 
 impl Keyring {
-    /// None where the system has no such program, or no session that a keyring could belong to.
+    /// Finds the keyring; `None` if the system has no such program, or no session to which a
+    /// keyring could belong.
     pub fn find(env: &Env) -> Option<Keyring> {
         let bus = env.get(env::DBUS_SESSION_BUS_ADDRESS).is_some()
             || env.absolute(env::XDG_RUNTIME_DIR).is_some_and(|dir| dir.join("bus").exists());
@@ -61,19 +64,20 @@ impl Keyring {
         Some(Keyring { program, env: passed.collect() })
     }
 
+    /// Looks up a value, waiting no longer than `until`.
     pub fn get(&self, name: &str, until: Instant) -> Result<Option<Secret>> {
         let args = match MACOS {
             true => vec!["find-generic-password", "-s", SERVICE, "-a", name, "-w"],
             false => vec!["lookup", "service", SERVICE, "account", name],
         };
         let mut answer = self.ask(&args, None, until)?;
-        // It ends its answer with a line end that is not the value's.
+        // `security` ends its output with a newline that is not part of the value.
         if MACOS && answer.stdout.last() == Some(&b'\n') {
             answer.stdout.pop();
         }
         let silent = answer.stdout.is_empty() && answer.stderr.is_empty();
         match answer.code {
-            // What is not there is told by the exit code alone.
+            // A missing entry is reported by the exit code alone.
             Some(44) if MACOS => Ok(None),
             Some(0 | 1) if silent => Ok(None),
             Some(0) => {
@@ -85,6 +89,7 @@ impl Keyring {
         }
     }
 
+    /// Stores a value.
     pub fn set(&self, name: &str, value: &Secret) -> Result<()> {
         check(name, value)?;
         if MACOS {
@@ -100,7 +105,7 @@ impl Keyring {
         if answer.code == Some(0) { Ok(()) } else { Err(failed(&answer)) }
     }
 
-    /// Whether it was there.
+    /// Removes a value. Returns whether it existed.
     pub fn remove(&self, name: &str) -> Result<bool> {
         let until = Instant::now() + PATIENCE * 12;
         if self.get(name, until)?.is_none() {
@@ -114,14 +119,14 @@ impl Keyring {
         if answer.code == Some(0) { Ok(true) } else { Err(failed(&answer)) }
     }
 
-    /// The names that it has of ours. Those on macOS can only be asked for one by one.
+    /// Returns the names of our entries. On macOS they cannot be listed.
     pub fn names(&self) -> Result<Vec<String>> {
         if MACOS {
             return Ok(Vec::new());
         }
         let answer =
             self.ask(&["search", "--all", "service", SERVICE], None, Instant::now() + PATIENCE)?;
-        // What it found is told on the one stream with its values and on the other without.
+        // It prints values on standard output, and the attributes on standard error.
         let stderr = String::from_utf8_lossy(&answer.stderr);
         let names = stderr.lines().filter_map(|line| line.strip_prefix("attribute.account = "));
         let mut names: Vec<String> =
@@ -134,7 +139,7 @@ impl Keyring {
     fn ask(&self, args: &[&str], input: Option<&Secret>, until: Instant) -> Result<Answer> {
         let failed = |error: std::io::Error| {
             let program = self.program.display();
-            Error::new(Kind::Unavailable, format!("{program} cannot be asked"))
+            Error::new(Kind::Unavailable, format!("cannot run {program}"))
                 .reason("secret_store")
                 .source(error)
         };
@@ -150,13 +155,13 @@ impl Keyring {
             .spawn()
             .map_err(failed)?;
         if let (Some(mut stdin), Some(value)) = (child.stdin.take(), input) {
-            // One that does not want it says why on its way out.
+            // If the program does not read its input, it reports why when it exits.
             let _ = stdin.write_all(value.expose());
         }
         let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
         let answer = wait(&stdout, &stderr, until);
         if answer.is_none() {
-            // It may have ended meanwhile.
+            // It may have exited in the meantime.
             let _ = child.kill();
         }
         let status = child.wait().map_err(failed)?;
@@ -174,7 +179,7 @@ fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(pipe) = pipe {
-            // What cannot be read was not said.
+            // After a read error, the output read so far is used.
             let _ = pipe.take(VALUE_BYTES as u64 + 1).read_to_end(&mut bytes);
         }
         let _ = done.send(bytes);
@@ -182,7 +187,7 @@ fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     all
 }
 
-/// Both streams to their ends, which come with the end of the program.
+/// Waits for the end of both streams, which end when the program exits.
 fn wait(
     stdout: &Receiver<Vec<u8>>,
     stderr: &Receiver<Vec<u8>>,
@@ -236,7 +241,7 @@ mod tests {
         assert_eq!(get("printf 'two\\nlines'").unwrap().unwrap().expose(), b"two\nlines");
         assert!(get("exit 1").unwrap().is_none() && get("true").unwrap().is_none());
         assert!(get("echo no bus >&2; exit 1").unwrap_err().detail().contains("no bus"));
-        // Ended because nobody reads on, or in time to be well: what was read of it is not the value.
+        // Killed by SIGPIPE, or exited normally: the truncated output is not the value.
         assert!(get("exec yes").is_err());
         assert_eq!(get("head -c 65537 /dev/zero | tr '\\0' x").unwrap_err().kind(), Kind::TooLarge);
         assert_eq!(

@@ -1,7 +1,9 @@
-//! What `${VAR}` and `${secret:NAME}` stand for: looked up when a config is loaded, and again with every reload.
+//! Values of `${VAR}` and `${secret:NAME}`, looked up when a config is loaded and again on every
+//! reload.
 //!
-//! `${VAR}` is in the env file or else in the server's environment, `${secret:NAME}` in the store or else in the
-//! system's keyring. A source that cannot be read is not passed over: the next one may hold an older value.
+//! `${VAR}` comes from the env file or else from the server's environment, `${secret:NAME}` from
+//! the store or else from the system keyring. A source that cannot be read is not skipped: the next
+//! one may have an outdated value.
 
 mod env_file;
 mod keyring;
@@ -22,17 +24,17 @@ use crate::base::{Error, Kind, Result};
 use crate::redact::known;
 use crate::redact::secret::Secret;
 
-/// What a config file calls a value that it does not hold.
+/// Reference in a config file to a value that it does not contain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ref {
-    /// `${NAME}`: from the environment.
+    /// `${NAME}`: from the env file or the environment.
     Variable(String),
-    /// `${secret:NAME}`: from the store.
+    /// `${secret:NAME}`: from the store or the keyring.
     Stored(String),
 }
 
 impl Ref {
-    /// What stands between the braces.
+    /// Parses the text between the braces.
     pub fn parse(text: &str) -> Result<Ref, String> {
         let (kind, name): (fn(String) -> Ref, _) = match text.strip_prefix("secret:") {
             Some(name) => (Ref::Stored, name),
@@ -41,17 +43,18 @@ impl Ref {
         match is_name(name) {
             true => Ok(kind(name.to_owned())),
             false => {
-                Err("`${…}` holds a name of letters, digits and `_`, or `secret:` and one"
+                Err("`${…}` takes a name of letters, digits and `_`, or `secret:` and such a name"
                     .to_owned())
             }
         }
     }
 
-    /// Whether its value is no secret.
+    /// Returns whether its value is not a secret.
     fn is_plain(&self) -> bool {
         matches!(self, Ref::Variable(name) if PLAIN.contains(&name.as_str()) || name.starts_with("LC_"))
     }
 
+    /// Returns the name of the variable or secret.
     pub fn name(&self) -> &str {
         match self {
             Ref::Variable(name) | Ref::Stored(name) => name,
@@ -59,7 +62,7 @@ impl Ref {
     }
 }
 
-/// Whether it can be the name of a secret or a variable.
+/// Returns whether a text can be the name of a secret or a variable.
 pub fn is_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
     !name.is_empty()
@@ -68,8 +71,8 @@ pub fn is_name(name: &str) -> bool {
         && name.chars().all(fits)
 }
 
-/// Variables that say where and who one is. Their values are everywhere, and taking those out of what programs say
-/// would only spoil it.
+/// Variables that describe the user and the system. Their values occur everywhere, so redacting
+/// them would only make output useless.
 const PLAIN: &[&str] = &[
     "HOME",
     "PATH",
@@ -91,7 +94,7 @@ const PLAIN: &[&str] = &[
     "XDG_STATE_HOME",
 ];
 
-/// Where values come from.
+/// Sources of values.
 pub struct Sources<'a> {
     pub env: &'a Env,
     pub env_file: Option<PathBuf>,
@@ -121,7 +124,7 @@ impl<'a> Sources<'a> {
         Ok(Sources { env, env_file, store, keyring })
     }
 
-    /// Everything that is read, whether it is there by now or not.
+    /// Returns all files that are read, whether they exist yet or not.
     fn files(&self, with_store: bool) -> Vec<PathBuf> {
         let stored = with_store.then(|| self.store.files()).into_iter().flatten();
         let named = self.env_file.iter().cloned().chain(stored);
@@ -133,13 +136,13 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// The key of the store, where it is not beside it.
+/// Returns the key file of the store, if it is not in its default location.
 pub(super) fn key_file(flag: Option<&PathBuf>, env: &Env) -> Result<Option<PathBuf>> {
     let named = flag.map(PathBuf::as_path).or_else(|| env.path(env::RINGFENCE_SECRETS_KEY_FILE));
     named.map(|path| super::resolve::place::absolute(path, env.cwd.as_deref(), None)).transpose()
 }
 
-/// Every value that a config speaks of, as it was at one moment.
+/// Every value that a config refers to, as it was at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Secrets {
     found: HashMap<Ref, Found>,
@@ -150,11 +153,12 @@ pub struct Secrets {
 enum Found {
     Value(Secret, Option<u64>),
     Missing,
-    /// Where it would be cannot be read.
+    /// Its source cannot be read.
     Unreadable,
 }
 
 impl Secrets {
+    /// Looks up all references, registers the values for redaction, and logs warnings.
     pub fn resolve<'a>(refs: impl Iterator<Item = &'a Ref>, sources: &Sources<'_>) -> Secrets {
         let mut secrets = Secrets::default();
         let (mut variables, mut stored) = (Variables::new(sources), Stored::new(sources));
@@ -180,7 +184,7 @@ impl Secrets {
         secrets
     }
 
-    /// The value, or why there is none.
+    /// Returns the value, or the reason why there is none.
     pub fn get(&self, wanted: &Ref) -> Result<&Secret> {
         match self.found.get(wanted) {
             Some(Found::Value(_, Some(expires))) if *expires <= unix_seconds() => {
@@ -192,29 +196,29 @@ impl Secrets {
         }
     }
 
-    /// Whether a source could not be read, which may be over by now.
+    /// Returns whether a source could not be read; a later attempt may succeed.
     pub fn are_missed(&self) -> bool {
         self.found.values().any(|found| matches!(found, Found::Unreadable))
     }
 
-    /// Those of these that output cannot be searched for.
+    /// Returns those of these secrets that are too short to be searched for in output.
     pub fn short(&self, refs: &[Ref]) -> Vec<(String, Secret)> {
         let value = |one: &Ref| Some((one.name().to_owned(), self.get(one).ok()?.clone()));
         let secret = refs.iter().filter(|one| !one.is_plain()).filter_map(value);
         secret.filter(|(_, value)| !known::is_searchable(value)).collect()
     }
 
-    /// What the values were read from, to be watched: a file need not be there yet.
+    /// Returns the files to watch for changes; they need not exist yet.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// Whether anything of ours is kept for it.
+    /// Returns whether any value comes from the store.
     pub fn wants_store(&self) -> bool {
         self.found.keys().any(|one| matches!(one, Ref::Stored(_)))
     }
 
-    /// What an operator should know about them, without any value.
+    /// Returns warnings for the operator, without any value.
     pub fn warnings(&self) -> Vec<String> {
         let mut all: Vec<(&Ref, String)> = Vec::new();
         for (one, found) in &self.found {
@@ -226,7 +230,7 @@ impl Secrets {
                 && !PLAIN.contains(&name)
             {
                 let shortest = known::SHORTEST;
-                let what = "so what programs say cannot be searched for it";
+                let what = "so it cannot be redacted from output";
                 all.push((
                     one,
                     format!("the secret `{name}` is shorter than {shortest} bytes, {what}"),
@@ -238,7 +242,7 @@ impl Secrets {
     }
 }
 
-/// `${NAME}`.
+/// Lookup of `${NAME}`.
 struct Variables<'a> {
     env: &'a Env,
     file: Result<BTreeMap<String, Secret>>,
@@ -266,7 +270,7 @@ impl Variables<'_> {
     }
 }
 
-/// `${secret:NAME}`. Nothing is opened before the first one is asked for.
+/// Lookup of `${secret:NAME}`. Nothing is opened before the first lookup.
 struct Stored<'a> {
     store: &'a Store,
     keyring: Option<&'a Keyring>,
@@ -302,13 +306,14 @@ impl Stored<'_> {
     }
 }
 
+/// Returns the seconds since 1970.
 pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn missing(wanted: &Ref) -> Error {
     let name = wanted.name();
-    Error::new(Kind::Unauthenticated, format!("the secret `{name}` is not there"))
+    Error::new(Kind::Unauthenticated, format!("the secret `{name}` is not set"))
         .reason("missing_secret")
         .hint(ask_for(wanted, "set"))
 }
@@ -330,11 +335,11 @@ fn ask_for(wanted: &Ref, what: &str) -> String {
     }
 }
 
-/// What it was is in the log: it names files.
+/// Returns the error for an unreadable source. Details are only in the log, since they name files.
 fn unreadable(wanted: &Ref) -> Error {
     let hint = match wanted {
         Ref::Variable(_) => {
-            "Have the operator look at `secrets.env_file`; the server's log says what is wrong with it."
+            "Have the operator check `secrets.env_file`; the server's log says what is wrong with it."
         }
         Ref::Stored(_) => {
             "Have the operator run `ringfence secret list`, which says what is wrong with the store."

@@ -1,4 +1,5 @@
-//! Files that hold secrets: opened once, looked at through what was opened, and read in bounds.
+//! Reads files that hold secrets: opened once, checked through the descriptor, and read up to a
+//! limit.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,16 +10,16 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 
 use crate::base::{Error, Kind, Result};
 
-/// Whose files we trust.
+/// Owners whose files are trusted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// We made it.
+    /// We created it.
     Us,
-    /// The operator made it, or a service manager did.
+    /// The operator or a service manager created it.
     UsOrRoot,
 }
 
-/// The whole file; None when there is none. `what` is how it is called to an operator.
+/// Reads the whole file; `None` if it does not exist. `what` describes it to the operator.
 pub(super) fn read(
     at: impl AsFd,
     path: &Path,
@@ -26,9 +27,9 @@ pub(super) fn read(
     owner: Owner,
     limit: u64,
 ) -> Result<Option<Vec<u8>>> {
-    // Whoever names a file may name it by a link; what we made ourselves is none.
+    // A file that an operator names may be a link; a file that we created never is.
     let links = if owner == Owner::Us { OFlags::NOFOLLOW } else { OFlags::empty() };
-    // A pipe or a device must not hold us up.
+    // A pipe or a device must not block us.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | links;
     let file = match openat(at, path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -37,7 +38,7 @@ pub(super) fn read(
     };
     let facts = fstat(&file).map_err(|error| broken(what, "cannot be opened", error))?;
     if FileType::from_raw_mode(facts.st_mode) != FileType::RegularFile {
-        return Err(refused(what, "is no regular file").hint("Put a regular file in its place."));
+        return Err(refused(what, "is not a regular file").hint("Replace it with a regular file."));
     }
     check(&facts, what, owner, "600")?;
     let mut bytes = Vec::new();
@@ -52,12 +53,12 @@ pub(super) fn read(
     Ok(Some(bytes))
 }
 
-/// Ours, and shut to everybody else.
+/// Checks that the file belongs to a trusted owner and is closed to all others.
 pub(super) fn check(facts: &Stat, what: &str, owner: Owner, mode: &str) -> Result<()> {
     let us = rustix::process::geteuid().as_raw();
     if facts.st_uid != us && !(owner == Owner::UsOrRoot && facts.st_uid == 0) {
         return Err(refused(what, "belongs to another user")
-            .hint("Have it belong to the user who runs the server."));
+            .hint("Change its owner to the user who runs the server."));
     }
     if facts.st_mode & 0o077 != 0 {
         return Err(
@@ -74,6 +75,6 @@ pub(super) fn refused(what: &str, why: &str) -> Error {
 pub(super) fn broken(what: &str, why: &str, error: impl Into<io::Error>) -> Error {
     Error::new(Kind::Unavailable, format!("{what} {why}"))
         .reason("secret_store")
-        .hint("Look at its rights and at the disk it is on.")
+        .hint("Check its permissions and the disk it is on.")
         .source(error.into())
 }

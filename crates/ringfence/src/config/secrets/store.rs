@@ -1,7 +1,8 @@
-//! Our own store: one file, sealed, that only its owner can open.
+//! Our own store: one sealed file that only its owner can open.
 //!
-//! The key lies beside it unless it is named. So the file alone, in a backup or on a lost disk, says nothing when the
-//! key is elsewhere; against the user who runs the server, and root, it protects nothing.
+//! The key is next to it unless it is named. So the file alone, in a backup or on a lost disk,
+//! reveals nothing if the key is elsewhere; against the user who runs the server, and root, it
+//! protects nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -26,7 +27,7 @@ use crate::base::seal::Sealer;
 use crate::base::{Error, Kind, Result};
 use crate::redact::secret::Secret;
 
-/// Of one value.
+/// Maximum length of one value.
 pub const VALUE_BYTES: usize = 64 << 10;
 const SECRETS: usize = 1000;
 const STORE_BYTES: u64 = 1 << 20;
@@ -34,7 +35,7 @@ const KEY_BYTES: u64 = 128;
 const VERSION: u32 = 1;
 const PURPOSE: &str = "ringfence secrets 1";
 
-/// One secret and what is known of it.
+/// A secret and its metadata.
 #[derive(Debug, Clone)]
 pub struct Item {
     pub value: Secret,
@@ -43,13 +44,14 @@ pub struct Item {
     pub expires: Option<u64>,
 }
 
+/// The store below a server's root.
 #[derive(Debug, Clone)]
 pub struct Store {
     dir: PathBuf,
     key: Option<PathBuf>,
 }
 
-/// The file.
+/// The file on disk.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -57,7 +59,7 @@ struct Written {
     sealed: String,
 }
 
-/// What is sealed in it. The values are in base64: they need not be text.
+/// The sealed contents. Values are in base64, since they need not be text.
 #[derive(Default, Serialize, Deserialize)]
 struct Contents(BTreeMap<String, Sealed>);
 
@@ -76,11 +78,12 @@ impl Drop for Sealed {
 }
 
 impl Store {
-    /// In this root; with its key in another place when one is named.
+    /// Creates a store in this root, with its key at another location if one is given.
     pub fn new(root: &Path, key: Option<PathBuf>) -> Store {
         Store { dir: root.join("secrets"), key }
     }
 
+    /// Returns the files to watch for changes.
     pub fn files(&self) -> Vec<PathBuf> {
         vec![self.dir.clone(), self.dir.join("store"), self.key_path()]
     }
@@ -93,7 +96,7 @@ impl Store {
         format!("the store of secrets {}", self.dir.join("store").display())
     }
 
-    /// Everything in it. One that was never written to is empty.
+    /// Reads all secrets. A store that was never written is empty.
     pub fn read(&self) -> Result<BTreeMap<String, Item>> {
         let Some(dir) = self.open()? else { return Ok(BTreeMap::new()) };
         let contents = self.contents(&dir)?;
@@ -106,7 +109,7 @@ impl Store {
         Ok(Item { value: Secret::new(value), set: sealed.set, expires: sealed.expires })
     }
 
-    /// Writes one value, in place of what had its name.
+    /// Writes a value, replacing any value of that name.
     pub fn set(&self, name: &str, value: &Secret, expires: Option<u64>) -> Result<()> {
         check(name, value)?;
         self.change(|contents| {
@@ -117,7 +120,7 @@ impl Store {
         .map(|_| ())
     }
 
-    /// Whether it was there.
+    /// Removes a value. Returns whether it existed.
     pub fn remove(&self, name: &str) -> Result<bool> {
         match self.open()? {
             None => Ok(false),
@@ -125,7 +128,8 @@ impl Store {
         }
     }
 
-    /// Under the lock: what is there, changed, and put in its place whole. What cannot be read is left as it is.
+    /// Changes the contents under the lock and replaces the file atomically. A store that cannot be
+    /// read is left unchanged.
     fn change(&self, change: impl FnOnce(&mut Contents) -> bool) -> Result<bool> {
         let failed = |error: rustix::io::Errno| broken(&self.name(), "cannot be written", error);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
@@ -140,7 +144,7 @@ impl Store {
             return Ok(false);
         }
         if contents.0.len() > SECRETS {
-            return Err(too_large(&format!("there are {SECRETS} secrets already")));
+            return Err(too_large(&format!("the store already holds {SECRETS} secrets")));
         }
         let sealer = match self.sealer(&dir)? {
             Some(sealer) => sealer,
@@ -158,7 +162,7 @@ impl Store {
     }
 
     fn replace(&self, dir: &OwnedFd, text: &[u8]) -> std::io::Result<()> {
-        // Left behind by one that was ended in the midst of this; we hold the lock.
+        // Left behind by a process that was killed at this point; we hold the lock.
         match unlinkat(dir, "store.new", AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
@@ -168,7 +172,7 @@ impl Store {
         Ok(rustix::fs::fsync(dir)?)
     }
 
-    /// None before anything was stored.
+    /// Opens the directory; `None` before anything was stored.
     fn open(&self) -> Result<Option<OwnedFd>> {
         let what = format!("the directory of secrets {}", self.dir.display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -203,7 +207,7 @@ impl Store {
         let written: Written =
             serde_json::from_slice(&bytes).map_err(|error| self.damaged().source(error))?;
         let Some(sealer) = self.sealer(dir)? else {
-            return Err(refused(&format!("the key of {}", self.name()), "is not there").hint(format!(
+            return Err(refused(&format!("the key of {}", self.name()), "is missing").hint(format!(
                 "Put it back at {}, or name it with RINGFENCE_SECRETS_KEY_FILE. If it is lost, move the store away and set the secrets again.",
                 self.key_path().display()
             )));
@@ -212,7 +216,7 @@ impl Store {
     }
 
     fn damaged(&self) -> Error {
-        refused(&self.name(), "is damaged, or its key is another one").hint(format!(
+        refused(&self.name(), "is damaged, or this is not its key").hint(format!(
             "Check that {} is its key, or restore both from a backup; else move the store away and set the secrets again. It is never overwritten.",
             self.key_path().display()
         ))
@@ -225,23 +229,24 @@ impl Store {
             None => private::read(dir, Path::new("key"), &what, Owner::Us, KEY_BYTES)?,
         };
         let Some(bytes) = bytes.map(Zeroizing::new) else { return Ok(None) };
-        // Begun and never written, by a disk that was full or a machine that stopped. With a store it is a loss.
+        // Created but never written, because the disk was full or the machine stopped. If a store
+        // exists, the key is lost.
         if bytes.is_empty() && statat(dir, "store", AtFlags::SYMLINK_NOFOLLOW).is_err() {
             return Ok(None);
         }
         let key = URL_SAFE_NO_PAD.decode(bytes.trim_ascii()).ok().map(Zeroizing::new);
         let key = key.and_then(|key| <[u8; 32]>::try_from(&key[..]).ok()).ok_or_else(|| {
-            refused(&what, "is no key")
-                .hint("It holds 43 letters of base64, as `ringfence secret set` has written them.")
+            refused(&what, "is not a valid key")
+                .hint("It must hold 43 base64 characters, as written by `ringfence secret set`.")
         })?;
         Sealer::with_key(&key).map(Some)
     }
 
-    /// For a store that has none yet. Never in place of another.
+    /// Creates the key of a store that has none yet. Never replaces another.
     fn make_key(&self, dir: &OwnedFd) -> Result<Sealer> {
         let what = format!("the key of the secrets {}", self.key_path().display());
         if statat(dir, "store", AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-            return Err(refused(&what, "is not there"));
+            return Err(refused(&what, "is missing"));
         }
         let key = Zeroizing::new(random::<32>());
         let text = Zeroizing::new(format!("{}\n", URL_SAFE_NO_PAD.encode(&key[..])));
@@ -254,7 +259,7 @@ impl Store {
     }
 }
 
-/// Whole or not at all, and in place of nothing but an empty file.
+/// Creates a file atomically. It replaces nothing but an empty file.
 fn put_new(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
     let at = at.as_fd();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -287,17 +292,18 @@ fn write_new(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// What can be a secret at all: a program is given it as a variable or an argument.
+/// Checks that a name and a value can be a secret at all: programs get it as a variable or an
+/// argument.
 pub(super) fn check(name: &str, value: &Secret) -> Result<()> {
     if !is_name(name) {
-        return Err(Error::invalid_arguments("that is no name for a secret")
-            .hint("Use up to 128 letters, digits and `_`, and no digit first: `ringfence secret set DB_PASSWORD`."));
+        return Err(Error::invalid_arguments("that is not a valid name for a secret")
+            .hint("Use up to 128 letters, digits and `_`, not starting with a digit: `ringfence secret set DB_PASSWORD`."));
     }
     let wrong = |what: &str| Error::invalid_arguments(format!("the value of `{name}` {what}"));
     match value.expose() {
         [] => Err(wrong("is empty").hint("Type it, or send it to standard input.")),
         bytes if bytes.contains(&0) => {
-            Err(wrong("holds a NUL, which no program can be given").hint("Encode it."))
+            Err(wrong("contains a NUL, which cannot be passed to a program").hint("Encode it."))
         }
         bytes if bytes.len() > VALUE_BYTES => {
             Err(too_large(&format!("the value of `{name}` has more than {VALUE_BYTES} bytes")))
@@ -307,5 +313,5 @@ pub(super) fn check(name: &str, value: &Secret) -> Result<()> {
 }
 
 fn too_large(what: &str) -> Error {
-    Error::new(Kind::TooLarge, what).hint("Keep less of it in the store.")
+    Error::new(Kind::TooLarge, what).hint("Store less.")
 }

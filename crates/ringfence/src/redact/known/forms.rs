@@ -1,18 +1,20 @@
-//! The ways in which programs write one value.
+//! Encodings in which programs write a value.
 
 mod base64_text;
 mod url_encoding;
 
 use std::collections::BTreeSet;
 
-/// Bytes of a line of a value that is looked for by itself: programs number, indent and wrap lines.
+/// Minimum length of a line of a value that is searched for separately: programs number, indent and
+/// wrap lines.
 const LINE: usize = 16;
 
-/// As it is, as it stands in JSON of one kind or another, in a URL and in base64, and line by line.
+/// Returns a value as it is, in several styles of JSON, in URL encodings and in base64, also line
+/// by line.
 pub(super) fn of(value: &[u8]) -> BTreeSet<Vec<u8>> {
     let mut forms = BTreeSet::from([value.to_vec()]);
     let lines = value.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-    // What frames a key is not a secret, and stands in many files.
+    // The frame of a key is not secret, and occurs in many files.
     let tells = |line: &&[u8]| line.len() >= LINE && !line.starts_with(b"-----");
     for part in std::iter::once(value).chain(lines.filter(tells)) {
         forms.insert(part.to_vec());
@@ -25,9 +27,9 @@ pub(super) fn of(value: &[u8]) -> BTreeSet<Vec<u8>> {
     forms
 }
 
-/// What a writer of JSON escapes beside what it has to.
+/// Characters that a JSON writer escapes in addition to the required ones.
 struct Json {
-    /// Everything that is not ASCII, as Python and PHP do.
+    /// Everything outside ASCII, as Python and PHP do.
     ascii: bool,
     /// `/`, as PHP does.
     slash: bool,
@@ -54,7 +56,7 @@ const KINDS: &[Json] = &[
 ];
 
 impl Json {
-    /// Without the quotes around it.
+    /// Escapes text, without surrounding quotes.
     fn write(&self, text: &str) -> String {
         let mut written = String::with_capacity(text.len());
         for letter in text.chars() {

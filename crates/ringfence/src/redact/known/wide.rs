@@ -1,15 +1,16 @@
-//! Values in UTF-16, which a search for bytes does not find.
+//! Search for values in UTF-16, which a byte search does not find.
 
 use std::ops::Range;
 
 use super::Known;
 
-/// Where values stand in UTF-16 of either byte order, at even and odd places. Finds values of ASCII and Latin-1 bytes.
+/// Returns the ranges of values in UTF-16 of either byte order, at even and odd offsets. Finds
+/// values that consist of ASCII and Latin-1 bytes.
 pub(super) fn finds(known: &Known, bytes: &[u8]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     for (start, high) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let units = bytes.get(start..).unwrap_or_default().chunks_exact(2);
-        // A unit that is no plain character becomes a byte that is in no text.
+        // Any other code unit becomes a byte that occurs in no text.
         let narrow: Vec<u8> =
             units.map(|unit| if unit[high] == 0 { unit[1 - high] } else { 0 }).collect();
         known.scan(known.start(), &narrow, |end, length, _| {

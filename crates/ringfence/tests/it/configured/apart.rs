@@ -116,7 +116,7 @@ fn a_name_is_denied_in_either_spelling() {
     );
     assert!(listed.contains(&"a_b".to_owned()), "{listed:?}");
     assert_eq!(client.call("file_write", json!({}))["error"]["data"]["kind"], "unknown_tool");
-    server.wait_for_log("`nonesuch` fits no tool");
+    server.wait_for_log("`nonesuch` matches no tool");
 }
 
 #[test]

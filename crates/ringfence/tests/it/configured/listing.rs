@@ -105,9 +105,9 @@ fn an_entry_that_is_wrong_is_not_there_and_the_others_are() {
     let log = server.log();
     for part in [
         "config.toml:5:1: there is no key `timeout`",
-        "`{x}` is no property",
-        "`file_read` is a tool of ours already",
-        "is no DNS name",
+        "`{x}` is not a property",
+        "`file_read` is a built-in tool",
+        "is not a DNS name",
     ] {
         assert!(log.contains(part), "{part} is not in:\n{log}");
     }

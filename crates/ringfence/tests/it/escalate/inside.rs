@@ -308,13 +308,13 @@ fn the_log_counts_at_start_up_what_asks_or_stays_inside() {
     let told = log(able_to_leave(), &[]);
     for part in [
         "3 of 4 `allow` rules",
-        "Name every word of a command in its rule",
-        "asked about first, and run inside the sandbox where no one can be asked",
+        "name every word of it in the rule",
+        "need approval first, and run inside the sandbox if no one can be asked",
         "escalate_risky",
-        "`mkdir` is asked about first",
+        "`mkdir` needs approval first",
         "`id` runs outside",
-        "`git push` runs outside as it is; with more words it is asked about first",
-        "`ls` runs outside as it is; with more words it is asked about first",
+        "`git push` runs outside as written; with more words it needs approval first",
+        "`ls` runs outside as written; with more words it needs approval first",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }
@@ -328,7 +328,8 @@ fn the_log_counts_at_start_up_what_asks_or_stays_inside() {
     assert!(told.contains("`mkdir` runs outside") && !told.contains("3 of 4"), "{told}");
     let told = log(unable_to_leave(), &[]);
     assert!(
-        told.contains("commands of all 4 `allow` rules run inside") && told.contains("escalate_as"),
+        told.contains("commands that match the 4 `allow` rules run inside")
+            && told.contains("escalate_as"),
         "{told}"
     );
     assert_eq!(told.matches("escalate_as").count(), 1, "once: {told}");

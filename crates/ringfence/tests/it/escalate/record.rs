@@ -131,7 +131,7 @@ fn a_broken_rules_file_lets_nothing_out_and_says_so() {
     assert_eq!(result(&message)["stdout"], "1\n1\n", "{message}");
     assert!(!serving.marker().exists());
     eventually(DEADLINE, "the log says so", || {
-        server.log().contains("default.rules") && server.log().contains("until it is mended")
+        server.log().contains("default.rules") && server.log().contains("until this is fixed")
     });
     let told = client.request("mcp.capabilities", json!({}))["result"]["policy"].clone();
     assert_holds(

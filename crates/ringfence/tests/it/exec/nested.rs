@@ -56,7 +56,7 @@ fn a_ringfence_inside_says_that_it_cannot_be_put_up() {
         let command = format!(
             "bash -c 'mkdir -p a b; exec {own} sandbox --profile {inner} --root $PWD/a --workspace $PWD/b -- nproc --version'"
         );
-        is_told(&command, &[&format!("the sandbox cannot be put up {why}"), "already"]);
+        is_told(&command, &[&format!("the sandbox cannot be set up {why}"), "already"]);
     }
 }
 

@@ -114,7 +114,7 @@ fn a_value_that_is_typed_is_not_shown() {
     std::io::Read::read_to_end(&mut stdout, &mut screen).unwrap();
     assert!(script.wait().unwrap().success(), "{}", String::from_utf8_lossy(&screen));
     let screen = String::from_utf8(screen).unwrap();
-    assert!(screen.contains("`DB` is in the store") && !screen.contains("hunter2"), "{screen}");
+    assert!(screen.contains("Stored `DB` in the store") && !screen.contains("hunter2"), "{screen}");
     assert_eq!(list(&scratch)[0]["name"], "DB");
 }
 

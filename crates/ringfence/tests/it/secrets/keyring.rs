@@ -62,7 +62,7 @@ fn the_systems_keyring_is_asked_for_what_the_store_does_not_have() {
     let stored = ring(&["set", "RING", "--keyring"], "value-in-the-keyring\n");
     assert!(stored.status.success(), "{stored:?}");
     // Of one that is in both the store's counts.
-    assert!(text(&ring(&["set", "DB", "--keyring"], "another-value")).contains("that one counts"));
+    assert!(text(&ring(&["set", "DB", "--keyring"], "another-value")).contains("takes precedence"));
     let options = serving.options.clone().env(env[0].0, env[0].1);
     let mut server = options.clone().spawn();
     let message = server.connect(SESSIONS).call("tool", json!({"mode": "x"}));

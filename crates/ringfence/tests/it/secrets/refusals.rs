@@ -114,5 +114,5 @@ fn an_env_file_inside_the_workspace_stops_the_start() {
     std::fs::write(serving.scratch.path().join("workspace/.env"), "A=1\n").unwrap();
     let output = serving.options.command(&serving.scratch).output().unwrap();
     assert!(!output.status.success(), "{output:?}");
-    assert!(super::text(&output).contains("holds the env file of secrets"), "{output:?}");
+    assert!(super::text(&output).contains("contains the env file of secrets"), "{output:?}");
 }

@@ -1,7 +1,7 @@
-//! Who walks: some threads and one stack of what is left to do.
+//! Worker threads of a walk, sharing one stack of jobs.
 //!
-//! The stack is worked off from its end, so that a walk goes deep before it goes wide and few directories are open
-//! at a time, whatever the tree looks like.
+//! The last job on the stack is taken first, so that a walk goes deep before it goes wide and few
+//! directories are open at a time, whatever the shape of the tree.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,36 +13,37 @@ use rustix::io::Errno;
 use super::{Directory, Entry, MAX_HELD, Seen, Tree};
 use crate::base::Cancel;
 
-/// Entries that one thread takes at a time.
+/// Number of entries that one thread takes at a time.
 const CHUNK: usize = 64;
 
-/// Who is shown what a walk finds. Several threads may call it at once.
+/// Receives what a walk finds. Several threads may call it at once.
 pub trait Visitor: Sync {
-    /// What each thread has for itself.
+    /// State private to each thread.
     type Own;
 
+    /// Creates a thread's private state.
     fn own(&self) -> Self::Own;
 
-    /// A directory and all that may be seen in it.
+    /// Receives a directory with all its visible entries, and decides where to continue.
     fn enter(&self, tree: &Tree, directory: &Directory, seen: Seen) -> Next;
 
-    /// Some of the entries that `enter` wanted to see again.
+    /// Processes some of the entries that [`Visitor::enter`] returned as work.
     fn work(&self, own: &mut Self::Own, tree: &Tree, directory: &Directory, entries: Vec<Entry>);
 
-    /// A directory that could not be entered.
+    /// Receives a directory that could not be entered.
     fn lost(&self, parent: &Path, name: &std::ffi::OsStr, depth: usize, errno: Errno);
 }
 
-/// Where a walk goes on from a directory.
+/// How a walk continues from a directory.
 #[derive(Debug, Default)]
 pub struct Next {
     /// Directories to enter.
     pub descend: Vec<Entry>,
-    /// Entries to work on, in parallel where there are many.
+    /// Entries to process, in parallel if there are many.
     pub work: Vec<Entry>,
 }
 
-/// When a walk has to end before its time.
+/// Tells a walk to stop before it is complete.
 pub struct Halt {
     cancel: Cancel,
     until: Option<Instant>,
@@ -50,15 +51,17 @@ pub struct Halt {
 }
 
 impl Halt {
+    /// Creates a halt with a cancellation token and an optional time limit.
     pub fn new(cancel: Cancel, until: Option<Instant>) -> Halt {
         Halt { cancel, until, called: AtomicBool::new(false) }
     }
 
+    /// Tells the walk to stop.
     pub fn call(&self) {
         self.called.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has to end now.
+    /// Returns whether the walk has to stop now.
     pub fn is_called(&self) -> bool {
         if self.called.load(Ordering::Relaxed) {
             return true;
@@ -70,11 +73,12 @@ impl Halt {
         now
     }
 
-    /// The time that is left, where it is limited.
+    /// Returns the remaining time, if it is limited.
     pub fn left(&self) -> Option<std::time::Duration> {
         self.until.map(|until| until.saturating_duration_since(Instant::now()))
     }
 
+    /// Returns whether the time limit has passed.
     pub fn is_late(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() >= until)
     }
@@ -100,9 +104,11 @@ struct State {
     idle: usize,
 }
 
+/// Walks the tree and returns when all threads have finished.
 pub fn run<V: Visitor>(tree: &Tree, visitor: &V, threads: usize, halt: &Halt) {
     let crew = Crew { tree, visitor, halt, state: Mutex::default(), changed: Condvar::new() };
-    // The first directory is this thread's alone: there is nothing to share yet, and often nothing more to do.
+    // This thread reads the first directory alone: there is nothing to share yet, and often nothing
+    // more to do.
     let mut buffer = Vec::new();
     let mut own = visitor.own();
     if let Ok(first) = tree.again() {
@@ -111,7 +117,7 @@ pub fn run<V: Visitor>(tree: &Tree, visitor: &V, threads: usize, halt: &Halt) {
     let jobs = crew.lock().jobs.len();
     std::thread::scope(|scope| {
         for _ in 1..threads.min(jobs + 1) {
-            // Where there is no thread to be had, those that are there do the work.
+            // If no thread can be started, the existing ones do the work.
             if std::thread::Builder::new()
                 .spawn_scoped(scope, || crew.labour(visitor.own()))
                 .is_err()
@@ -131,7 +137,7 @@ impl<V: Visitor> Crew<'_, V> {
     fn labour(&self, mut own: V::Own) {
         let mut buffer = Vec::new();
         while let Some(job) = self.take() {
-            // Whoever waits must not wait for a thread that was lost in a panic.
+            // Threads that wait must not wait for one that panicked.
             let _done = Done(self);
             match job {
                 Job::Enter { parent, entry } => match self.tree.open(&parent, &entry) {
@@ -170,7 +176,7 @@ impl<V: Visitor> Crew<'_, V> {
         }
     }
 
-    /// Reads a directory, shows it, and puts what is below it on the stack.
+    /// Reads a directory, shows it to the visitor, and pushes the jobs below it onto the stack.
     fn show(&self, mut directory: Directory, own: &mut V::Own, buffer: &mut Vec<u8>) {
         let seen = match self.tree.read(&mut directory, buffer, self.halt) {
             Ok(seen) => seen,
@@ -196,7 +202,8 @@ impl<V: Visitor> Crew<'_, V> {
             jobs.extend(
                 descend.into_iter().map(|entry| Job::Enter { parent: Arc::clone(&parent), entry }),
             );
-            // The last is taken up at once, so that it may keep its parent open: going straight down is cheap.
+            // The last job is taken immediately, so it may keep its parent open: descending
+            // straight down is cheap.
             if let Some(Job::Enter { parent, .. }) = jobs.last_mut() {
                 *parent = Arc::clone(&directory);
             }

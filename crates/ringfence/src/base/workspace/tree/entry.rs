@@ -1,4 +1,4 @@
-//! A name in a directory, and the order of paths.
+//! Directory entries, and the order of paths.
 
 use std::cmp::Ordering;
 use std::ffi::OsString;
@@ -6,23 +6,23 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{FileType, fstatfs};
 
-/// A name in a directory, and what stood under it when the directory was read.
+/// A name in a directory, and its type when the directory was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub name: OsString,
     pub kind: FileType,
-    /// The rules of the sight leave it out, and it is seen for that.
+    /// The walk's rules skip it, and the walk shows skipped entries.
     pub left_out: bool,
 }
 
-/// The order of paths in every result: a directory, then what is in it, then its next neighbour.
+/// Compares paths in the order of every result: a directory, its contents, its next sibling.
 pub fn order(one: &[u8], two: &[u8]) -> Ordering {
-    // The slash ends a name, so it stands before every other byte.
+    // The slash ends a name, so it sorts before every other byte.
     let rank = |byte: &u8| if *byte == b'/' { 0 } else { u16::from(*byte) + 1 };
     one.iter().map(rank).cmp(two.iter().map(rank))
 }
 
-/// A name as one line of text: one that holds a line break cannot pass for two.
+/// Returns a name as one line of text: a name with a line break must not look like two.
 pub fn in_a_line(name: &str) -> String {
     if name.chars().any(char::is_control) {
         name.escape_debug().to_string()
@@ -31,8 +31,8 @@ pub fn in_a_line(name: &str) -> String {
     }
 }
 
-/// File systems whose files are not kept but made up while they are read, and may never end. Walking into them by
-/// chance helps nobody.
+/// File systems whose files are generated while they are read and may never end. Entering them by
+/// accident helps no caller.
 const MACHINERY: [i64; 9] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -45,6 +45,7 @@ const MACHINERY: [i64; 9] = [
     0xcafe_4a11, // bpf
 ];
 
+/// Returns whether a directory is on such a file system.
 pub fn is_machinery(dir: &OwnedFd) -> bool {
     // The type of the number differs between machines.
     #[allow(clippy::unnecessary_cast, reason = "the type of the field depends on the machine")]

@@ -1,8 +1,8 @@
-//! What `.gitignore` and its relatives leave out.
+//! Ignore rules of `.gitignore` and related files.
 //!
-//! The files are read by descriptor and are nothing but patterns to us. Their order is git's and ripgrep's: the
-//! deepest directory that has something to say decides, `.ignore` before `.gitignore` before `.git/info/exclude`,
-//! and what stands above a repository says nothing about what is in it.
+//! The files are read by descriptor and used only as patterns. Their precedence is that of git and
+//! ripgrep: the deepest directory with a matching pattern decides, `.ignore` before `.gitignore`
+//! before `.git/info/exclude`, and files above a repository do not apply inside it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,25 +19,26 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use super::super::Workspace;
 use super::{DIRECTORY, open_in};
 
-/// More patterns than anybody wrote by hand.
+/// More patterns than people write by hand.
 const MAX_BYTES: u64 = 256 << 10;
 const MAX_LINES: usize = 4096;
 
-/// The rules of one directory and of those above it.
+/// Ignore rules of a directory and of those above it.
 #[derive(Debug)]
 pub struct Rules {
-    /// Bytes of a path that stand before what the patterns are about.
+    /// Number of leading bytes of a path that the patterns do not see.
     prefix: usize,
     ignore: Option<Gitignore>,
     gitignore: Option<Gitignore>,
     exclude: Option<Gitignore>,
-    /// A repository begins here.
+    /// The directory is the root of a repository.
     repository: bool,
     above: Option<Arc<Rules>>,
 }
 
 impl Rules {
-    /// Those that hold for the directory with these names, from the workspace down to its parent.
+    /// Reads the rules that apply to the directory with these names, from the workspace down to its
+    /// parent.
     pub fn above(workspace: &Workspace, names: &[OsString]) -> Option<Arc<Rules>> {
         let (_, parents) = names.split_last()?;
         let mut dir = openat(&workspace.base, ".", DIRECTORY, Mode::empty()).ok()?;
@@ -45,7 +46,7 @@ impl Rules {
         let mut prefix = 0;
         for name in parents {
             prefix += name.len() + usize::from(prefix > 0);
-            // A directory that has gone meanwhile has no rules any more.
+            // A directory that was removed in the meantime has no rules.
             let Ok(next) = open_in(&dir, name) else { break };
             dir = next;
             rules = Arc::new(Rules::of(&dir, prefix, Some(&rules)));
@@ -53,7 +54,7 @@ impl Rules {
         Some(rules)
     }
 
-    /// Those of the directory itself, whose path is this long.
+    /// Reads the rules of the directory itself, whose path has this length.
     pub fn of(dir: &OwnedFd, path_bytes: usize, above: Option<&Arc<Rules>>) -> Rules {
         let git = open_at(dir, ".git", OFlags::PATH);
         let exclude =
@@ -68,7 +69,7 @@ impl Rules {
         }
     }
 
-    /// Whether a path is left out; `None` when no pattern speaks of it.
+    /// Returns whether a path is ignored; `None` if no pattern matches it.
     pub fn judge(&self, path: &[u8], is_dir: bool) -> Option<bool> {
         let (mut ignore, mut gitignore, mut exclude) = (None, None, None);
         let mut outside = false;
@@ -97,7 +98,7 @@ fn open_at(dir: &OwnedFd, name: &str, access: OFlags) -> Option<OwnedFd> {
     openat(dir, name, flags, Mode::empty()).ok()
 }
 
-/// What cannot be read, or makes no sense, leaves nothing out.
+/// Reads a pattern file. A file that cannot be read or parsed ignores nothing.
 fn patterns(dir: &OwnedFd, name: &str) -> Option<Gitignore> {
     let fd = open_at(dir, name, OFlags::RDONLY)?;
     if FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) != FileType::RegularFile {
@@ -106,10 +107,11 @@ fn patterns(dir: &OwnedFd, name: &str) -> Option<Gitignore> {
     let mut text = Vec::new();
     File::from(fd).take(MAX_BYTES).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
-    // Paths are given to it from its own directory on; with any other root it would strip that from them.
+    // Paths are passed relative to the file's own directory; with any other root, the builder would
+    // strip that from them.
     let mut builder = GitignoreBuilder::new(".");
     for line in text.trim_start_matches('\u{feff}').lines().take(MAX_LINES) {
-        // A line that is no pattern is passed over, as git does.
+        // Invalid patterns are skipped, as git does.
         let _ = builder.add_line(None, line);
     }
     builder.build().ok().filter(|found| !found.is_empty())

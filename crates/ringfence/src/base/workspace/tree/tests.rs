@@ -203,7 +203,7 @@ fn what_may_not_be_read_is_not_seen() {
     assert_eq!(notes.list(), ["a", "a/link", "state", "state/other"]);
 }
 
-/// What a client's sandbox denies is not there either, and its own word for it is the one that `file.read` goes by.
+/// Paths that a client's sandbox denies are not visited either, just as `file.read` refuses them.
 #[test]
 fn what_a_client_denies_is_not_seen() {
     use crate::base::glob::Glob;

@@ -1,8 +1,9 @@
-//! Base64 of any text that holds the value, such as `user:value` of Basic authentication.
+//! Base64 of any text that contains the value, such as `user:value` in Basic authentication.
 //!
-//! Three bytes become four characters, so what stands before a value shifts it by nothing, one or two bytes. For each
-//! of these shifts, all characters that the value alone decides are looked for. At either end up to four bits of the
-//! value share a character with a neighbour; those bits alone remain.
+//! Three bytes become four characters, so the text before a value shifts it by zero, one or two
+//! bytes. For each shift, the search covers all characters that depend on the value alone. At
+//! either end up to four bits of the value share a character with a neighbour; only those bits can
+//! remain visible.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
@@ -10,7 +11,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 pub(super) fn forms(value: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     (0..3).flat_map(move |shift| {
         let shifted = [&[0; 2][..shift], value].concat();
-        // Characters of six bits that begin and end within the value.
+        // Six-bit characters that begin and end within the value.
         let decided = (8 * shift).div_ceil(6)..8 * shifted.len() / 6;
         let cut = move |text: String| text.as_bytes()[decided.clone()].to_vec();
         [cut(STANDARD.encode(&shifted)), cut(URL_SAFE.encode(&shifted))]

@@ -1,7 +1,7 @@
-//! Percent-encoding, as the usual libraries write it. They differ in which marks they leave alone, in how they write a
-//! space, and in the case of the digits.
+//! Percent-encoding as common libraries write it. They differ in which punctuation they leave
+//! alone, in how they write a space, and in the case of the hex digits.
 
-/// The marks beside letters and digits that one kind of encoder leaves alone, and whether it writes a space as `+`.
+/// Punctuation that one kind of encoder leaves alone, and whether it writes a space as `+`.
 const ENCODERS: [(&[u8], bool); 9] = [
     // RFC 3986: curl, Python's `quote` with nothing safe, most others.
     (b"-_.~", false),
