@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use jail::limits::{Cage, Limits, Means, set_file_limit, set_rlimits};
+use jail::limits::{LimitMechanism, ResourceLimits, RunLimits, set_file_limit, set_rlimits};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args();
@@ -27,17 +27,17 @@ fn program(mut args: Args) -> Result<Command, Box<dyn Error>> {
     Ok(command)
 }
 
-fn confine(limits: &Limits, args: Args) -> Result<(), Box<dyn Error>> {
+fn confine(limits: &ResourceLimits, args: Args) -> Result<(), Box<dyn Error>> {
     let mut program = program(args)?;
-    set_rlimits(limits, Means::Rlimits)?;
+    set_rlimits(limits, LimitMechanism::Rlimits)?;
     set_file_limit(limits)?;
     Err(program.exec().into())
 }
 
 fn encage(run: &str, args: Args) -> Result<(), Box<dyn Error>> {
-    let cage = Cage::new(run, &Limits::default());
+    let cage = RunLimits::new(run, &ResourceLimits::default());
     let child = program(args)?.spawn()?;
-    cage.add(rustix::process::Pid::from_child(&child))?;
+    cage.add_process(rustix::process::Pid::from_child(&child))?;
     writeln!(io::stdout(), "{} {}", std::process::id(), child.id())?;
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())

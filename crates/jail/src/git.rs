@@ -6,38 +6,38 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::rights::{Protected, Rights, StandIn};
+use crate::rights::{ProtectedPath, Rights, StandIn};
 
 /// Read limit for a pointer file: far more than any path needs, and more than most git configs.
-const POINTER_BYTES: u64 = 64 << 10;
+const MAX_POINTER_BYTES: u64 = 64 << 10;
 
 impl Rights {
     /// Adds the workspace's repository to the rights. A worktree's repository is outside the
     /// workspace and becomes writable, because otherwise nothing could be committed.
-    pub fn take_in_repository(&mut self) {
+    pub fn include_repository(&mut self) {
         let pointer = self.workspace.join(".git");
         let is_file = fs::symlink_metadata(&pointer).is_ok_and(|found| found.is_file());
         if !is_file {
             return self.repositories.push(pointer);
         }
-        if let Some(common) = worktree_of(&self.workspace) {
+        if let Some(common) = find_worktree_repository(&self.workspace) {
             if !common.starts_with(&self.workspace) {
                 self.writable.push(common.clone());
             }
             self.repositories.push(common);
         }
-        self.protected.push(Protected { path: pointer, stand_in: StandIn::Directory });
+        self.protected.push(ProtectedPath { path: pointer, stand_in: StandIn::Directory });
     }
 }
 
 /// Returns the repository of which `workspace` is a worktree. A `.git` file may come out of an
 /// archive and name any path, so the repository must name this very workspace in turn: only the
 /// repository's owner can write that.
-fn worktree_of(workspace: &Path) -> Option<PathBuf> {
-    let text = pointer(&workspace.join(".git"))?;
+fn find_worktree_repository(workspace: &Path) -> Option<PathBuf> {
+    let text = read_pointer_file(&workspace.join(".git"))?;
     let own = workspace.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()?;
-    let common = own.join(pointer(&own.join("commondir"))?.trim()).canonicalize().ok()?;
-    let back = own.join(pointer(&own.join("gitdir"))?.trim());
+    let common = own.join(read_pointer_file(&own.join("commondir"))?.trim()).canonicalize().ok()?;
+    let back = own.join(read_pointer_file(&own.join("gitdir"))?.trim());
     let named = back.parent()?.canonicalize().ok()? == workspace && back.file_name()? == ".git";
     let is_repository = common.join("HEAD").is_file() && common.join("objects").is_dir();
     (named && is_repository && own.parent()? == common.join("worktrees")).then_some(common)
@@ -45,12 +45,12 @@ fn worktree_of(workspace: &Path) -> Option<PathBuf> {
 
 /// Reads a small file that an archive may have put there: follows no symlink and does not block on
 /// a pipe.
-fn pointer(path: &Path) -> Option<String> {
+fn read_pointer_file(path: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     let mut text = String::new();
     let regular = file.metadata().ok()?.is_file();
-    regular.then_some(file)?.take(POINTER_BYTES).read_to_string(&mut text).ok()?;
+    regular.then_some(file)?.take(MAX_POINTER_BYTES).read_to_string(&mut text).ok()?;
     Some(text)
 }
 
@@ -77,7 +77,7 @@ mod tests {
         fn rights(&self, workspace: &str) -> Rights {
             let mut rights = Rights { workspace: self.0.join(workspace), ..Rights::default() };
             fs::create_dir_all(&rights.workspace).unwrap();
-            rights.take_in_repository();
+            rights.include_repository();
             rights
         }
     }
@@ -105,7 +105,7 @@ mod tests {
         let rights = scratch.rights("tree");
         assert_eq!(rights.writable, [scratch.0.join("main/.git")]);
         assert_eq!(rights.repositories, [scratch.0.join("main/.git")]);
-        assert!(rights.protects(&scratch.0.join("tree/.git")));
+        assert!(rights.protects_path(&scratch.0.join("tree/.git")));
         // Another directory that merely says so is given nothing.
         scratch.write(
             "thief/.git",

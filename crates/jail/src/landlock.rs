@@ -12,16 +12,16 @@ use landlock::{
     RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use crate::fault::{Fault, Layer};
+use crate::error::{Layer, SandboxError};
 
 /// The oldest useful version: file access rights that include renaming and truncating.
-const LEAST: ABI = ABI::V3;
+const MIN_ABI: ABI = ABI::V3;
 /// The newest version in use, where the kernel supports it. Unix sockets by path (`ABI::V9`) are
 /// left to the supervisor, which knows who owns them.
-const MOST: ABI = ABI::V6;
+const MAX_ABI: ABI = ABI::V6;
 
 /// Write access to grant. Everything visible in the mounts may be read.
-pub struct Rules<'a> {
+pub struct LandlockRules<'a> {
     pub writable: &'a [PathBuf],
     /// Single files, such as devices.
     pub files: &'a [&'a str],
@@ -31,29 +31,29 @@ pub struct Rules<'a> {
 
 /// Limits signals and abstract sockets of this thread, and of everything it starts, to processes in
 /// the sandbox, if the kernel supports that. File access is left to the mounts.
-pub fn scope() -> Result<(), Fault> {
-    let fault = |what: &str, text: String| Fault::other(Layer::Landlock, what, text);
+pub fn restrict_scope() -> Result<(), SandboxError> {
+    let fault = |what: &str, text: String| SandboxError::from_message(Layer::Landlock, what, text);
     let scoped = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
-        .scope(Scope::from_all(MOST))
+        .scope(Scope::from_all(MAX_ABI))
         .map_err(|error| fault("scope", error.to_string()))?;
     let ruleset = scoped.create().map_err(|error| fault("create the rules", error.to_string()))?;
     ruleset.restrict_self().map(drop).map_err(|error| fault("restrict", error.to_string()))
 }
 
 /// Restricts this thread, and everything it starts, permanently.
-pub fn restrict(rules: &Rules<'_>) -> Result<(), Fault> {
-    let fault = |what: &str, text: String| Fault::other(Layer::Landlock, what, text);
+pub fn restrict_thread(rules: &LandlockRules<'_>) -> Result<(), SandboxError> {
+    let fault = |what: &str, text: String| SandboxError::from_message(Layer::Landlock, what, text);
     let handled = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(AccessFs::from_all(LEAST))
+        .handle_access(AccessFs::from_all(MIN_ABI))
         .map_err(|error| fault("check the kernel's Landlock version", error.to_string()))?
         .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(AccessFs::from_all(MOST))
+        .handle_access(AccessFs::from_all(MAX_ABI))
         .map_err(|error| fault("handle files", error.to_string()))?;
     let scoped = match rules.scoped {
         true => handled
-            .scope(Scope::from_all(MOST))
+            .scope(Scope::from_all(MAX_ABI))
             .map_err(|error| fault("scope", error.to_string()))?,
         false => handled,
     };
@@ -63,17 +63,17 @@ pub fn restrict(rules: &Rules<'_>) -> Result<(), Fault> {
         let place = PathFd::new(path).map_err(io::Error::other)?;
         // Rights that exist only for directories make no sense for a file, so its rule leaves them
         // out.
-        let access = if path.is_dir() { access } else { access & AccessFs::from_file(MOST) };
+        let access = if path.is_dir() { access } else { access & AccessFs::from_file(MAX_ABI) };
         (&mut ruleset).add_rule(PathBeneath::new(place, access)).map(drop).map_err(io::Error::other)
     };
-    allow(Path::new("/"), AccessFs::from_read(MOST))
+    allow(Path::new("/"), AccessFs::from_read(MAX_ABI))
         .map_err(|error| fault("/", error.to_string()))?;
     for path in rules.writable {
-        allow(path, AccessFs::from_all(MOST))
+        allow(path, AccessFs::from_all(MAX_ABI))
             .map_err(|e| fault(&path.display().to_string(), e.to_string()))?;
     }
     for path in rules.files.iter().filter(|path| Path::new(path).exists()) {
-        allow(Path::new(path), AccessFs::from_all(MOST))
+        allow(Path::new(path), AccessFs::from_all(MAX_ABI))
             .map_err(|error| fault(path, error.to_string()))?;
     }
     let status = ruleset.restrict_self().map_err(|error| fault("restrict", error.to_string()))?;

@@ -16,21 +16,21 @@ use rustix::process::{DumpableBehavior, fchdir, set_dumpable_behavior, setsid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{Fault, InLayer, Layer};
+use crate::error::{Layer, LayerContext, SandboxError};
 use crate::intercept::rename;
 use crate::landlock;
 use crate::limits;
-use crate::packet::Channel;
+use crate::packet::PacketChannel;
 use crate::rights::Rights;
-use crate::script;
 use crate::seccomp;
-use crate::supervisor::{Fds, Spec};
+use crate::shebang;
+use crate::supervisor::{RunFds, RunSpec};
 use crate::sys;
 
 /// Strength of the sandbox around a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fence {
+pub enum SandboxProfile {
     /// No sandbox: explicit trust.
     None,
     /// Landlock and seccomp on the host as it is.
@@ -41,19 +41,19 @@ pub enum Fence {
 
 /// System call with which the canary tests the filter. It reaches the supervisor, which does not
 /// count it as a denial.
-pub const CANARY: &str = "socket";
+pub const CANARY_CALL: &str = "socket";
 
 /// Placeholder for the proxy's port in the value of an environment variable.
-pub const PORT: &str = "{port}";
+pub const PORT_PLACEHOLDER: &str = "{port}";
 
 /// Environment variable that holds the descriptor number of the program's driver socket, if it has
 /// one.
-pub const LINE: &str = "RINGFENCE_LINE";
+pub const DRIVER_SOCKET_ENV: &str = "RINGFENCE_LINE";
 
 /// Directories of the session root that a run may write, in addition to those its rights name.
-const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/run", "/dev/shm", "/dev/pts"];
+const PRIVATE_DIRS: &[&str] = &["/tmp", "/var/tmp", "/run", "/dev/shm", "/dev/pts"];
 /// Devices that accept writes. The terminal is the run's own, if it has one.
-const DEVICES: &[&str] = &[
+const WRITABLE_DEVICES: &[&str] = &[
     "/dev/null",
     "/dev/zero",
     "/dev/full",
@@ -64,51 +64,53 @@ const DEVICES: &[&str] = &[
 ];
 
 /// Everything the process needs to become the program.
-pub struct Step<'a> {
-    pub spec: &'a Spec,
-    pub means: limits::Means,
+pub struct LaunchContext<'a> {
+    pub spec: &'a RunSpec,
+    pub mechanism: limits::LimitMechanism,
     /// Lets the process enter the run's limits, unless it is under them already.
-    pub door: Option<limits::Door>,
+    pub cgroup_joiner: Option<limits::CgroupJoiner>,
     /// Initial working directory, as the run sees it.
-    pub directory: OwnedFd,
+    pub working_directory: OwnedFd,
     /// Paths that are covered to protect them.
     pub covers: &'a [PathBuf],
-    pub port: Option<u16>,
+    pub proxy_port: Option<u16>,
     /// Channel to the supervisor. Exec closes it: an end without a message means success.
-    pub talk: &'a Channel,
+    pub channel: &'a PacketChannel,
 }
 
 /// Message from the process to the supervisor before it becomes the program.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Said {
+pub enum LaunchMessage {
     /// The filter is installed. Comes with the descriptor on which the run's system calls arrive.
     Listening,
-    Failed(Fault),
+    Failed(SandboxError),
 }
 
 /// Becomes the program, or reports why it cannot and exits.
-pub fn become_program(step: Step<'_>, fds: Fds<OwnedFd>) -> ! {
-    let fault = match enter(&step, fds) {
-        Ok((mut command, None)) => explain_start(&step.spec.program, &command.exec()),
-        Ok((_, Some(file))) => {
-            Fault::new(Layer::Program, "start the program", &start_file(step.spec, &file))
-        }
+pub fn become_program(step: LaunchContext<'_>, fds: RunFds<OwnedFd>) -> ! {
+    let fault = match apply_layers(&step, fds) {
+        Ok((mut command, None)) => explain_start_failure(&step.spec.program, &command.exec()),
+        Ok((_, Some(file))) => SandboxError::from_io_error(
+            Layer::Program,
+            "start the program",
+            &execute_file(step.spec, &file),
+        ),
         Err(fault) => fault,
     };
     // If this cannot be sent, the supervisor only sees the run end.
-    let _ = step.talk.send(&Said::Failed(fault), &[]);
-    sys::leave(125)
+    let _ = step.channel.send(&LaunchMessage::Failed(fault), &[]);
+    sys::exit_now(125)
 }
 
 /// Explains why the program did not start. For a missing interpreter the kernel only says that a
 /// file was not found.
-fn explain_start(program: &str, error: &io::Error) -> Fault {
-    let fault = Fault::new(Layer::Program, "start the program", error);
-    let line = script::read_first_line(Path::new(program));
+fn explain_start_failure(program: &str, error: &io::Error) -> SandboxError {
+    let fault = SandboxError::from_io_error(Layer::Program, "start the program", error);
+    let line = shebang::read_shebang(Path::new(program));
     match line.as_deref().and_then(<[String]>::first) {
         Some(interpreter) if fault.errno == Some(libc::ENOENT) && program.contains('/') => {
-            Fault { layer: Layer::Interpreter, text: interpreter.clone(), ..fault }
+            SandboxError { layer: Layer::Interpreter, text: interpreter.clone(), ..fault }
         }
         _ => fault,
     }
@@ -116,34 +118,40 @@ fn explain_start(program: &str, error: &io::Error) -> Fault {
 
 /// Applies every layer to this process. Returns the command to execute, and the file to execute
 /// instead of its name if there is one.
-fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<OwnedFd>), Fault> {
+fn apply_layers(
+    step: &LaunchContext<'_>,
+    mut fds: RunFds<OwnedFd>,
+) -> Result<(Command, Option<OwnedFd>), SandboxError> {
     let (spec, rights) = (step.spec, &step.spec.rights);
     // Detach from the terminal of the process that called us.
     setsid().in_layer(Layer::Namespaces, "start a session")?;
-    fchdir(&step.directory).in_layer(Layer::Directory, "change to the working directory")?;
+    fchdir(&step.working_directory)
+        .in_layer(Layer::Directory, "change to the working directory")?;
     rustix::stdio::dup2_stdin(&fds.stdin).in_layer(Layer::Directory, "set up standard input")?;
     rustix::stdio::dup2_stdout(&fds.stdout).in_layer(Layer::Directory, "set up standard output")?;
     rustix::stdio::dup2_stderr(&fds.stderr).in_layer(Layer::Directory, "set up standard error")?;
-    let (file, line) = (fds.program.take(), fds.line.take());
+    let (file, line) = (fds.program_file.take(), fds.driver_socket.take());
     drop(fds);
-    crate::close_on_exec();
-    let line =
-        line.map(hand_on).transpose().in_layer(Layer::Program, "pass the driver socket on")?;
-    if let Some(door) = &step.door {
-        door.enter().in_layer(Layer::Limits, "apply the run's limits")?;
+    crate::mark_close_on_exec();
+    let line = line
+        .map(pass_driver_socket)
+        .transpose()
+        .in_layer(Layer::Program, "pass the driver socket on")?;
+    if let Some(door) = &step.cgroup_joiner {
+        door.join().in_layer(Layer::Limits, "apply the run's limits")?;
     }
-    limits::set_rlimits(&spec.limits, step.means)
+    limits::set_rlimits(&spec.limits, step.mechanism)
         .in_layer(Layer::Limits, "set the per-process limits")?;
-    if spec.fence != Fence::None {
-        if rights.nested && spec.fence == Fence::Default {
-            crate::namespaces::be_ordinary()?;
+    if spec.fence != SandboxProfile::None {
+        if rights.nested && spec.fence == SandboxProfile::Default {
+            crate::namespaces::become_ordinary_user()?;
         }
         drop_capabilities().in_layer(Layer::Capabilities, "drop every capability")?;
-        restrict(spec.fence, rights)?;
-        filter(step)?;
-        canary(spec.fence, rights, step.covers)?;
+        restrict_writes(spec.fence, rights)?;
+        install_filter(step)?;
+        run_canary(spec.fence, rights, step.covers)?;
     } else if let Some(user) = &spec.user {
-        sys::become_user(user.uid, user.gid, &user.groups)
+        sys::switch_user(user.uid, user.gid, &user.groups)
             .in_layer(Layer::Program, "switch to another user")?;
     }
     // Not earlier: the kernel refuses to send a descriptor while the user has more in transit than
@@ -154,9 +162,9 @@ fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<Owne
     // which ran in this process until now.
     set_dumpable_behavior(DumpableBehavior::Dumpable)
         .in_layer(Layer::Program, "become dumpable again")?;
-    let mut command = command(spec, step.port);
+    let mut command = build_command(spec, step.proxy_port);
     if let Some(line) = line {
-        command.env(LINE, line.to_string());
+        command.env(DRIVER_SOCKET_ENV, line.to_string());
     }
     Ok((command, file))
 }
@@ -164,7 +172,7 @@ fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<Owne
 /// Keeps a descriptor open for the program and returns its number, which the program finds in its
 /// environment: a fixed number might be in use until the exec. Takes the lowest free one, since
 /// some shells accept only one digit.
-fn hand_on(line: OwnedFd) -> io::Result<i32> {
+fn pass_driver_socket(line: OwnedFd) -> io::Result<i32> {
     let low = rustix::io::fcntl_dupfd_cloexec(&line, 3)?;
     rustix::io::fcntl_setfd(&low, rustix::io::FdFlags::empty())?;
     Ok(low.into_raw_fd())
@@ -172,7 +180,7 @@ fn hand_on(line: OwnedFd) -> io::Result<i32> {
 
 /// Executes the very file that was checked, whatever its name leads to by now. Returns only on
 /// failure.
-fn start_file(spec: &Spec, file: &OwnedFd) -> io::Error {
+fn execute_file(spec: &RunSpec, file: &OwnedFd) -> io::Error {
     let argv0 = spec.argv0.as_ref().unwrap_or(&spec.program);
     let argv = [argv0].into_iter().chain(&spec.args).map(|word| word.as_bytes());
     let env = spec.env.iter().map(|(name, value)| format!("{name}={value}").into_bytes());
@@ -200,58 +208,70 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
 }
 
 /// Limits writing to the run's writable directories, with Landlock.
-fn restrict(fence: Fence, rights: &Rights) -> Result<(), Fault> {
+fn restrict_writes(fence: SandboxProfile, rights: &Rights) -> Result<(), SandboxError> {
     let mut writable: Vec<PathBuf> = rights.writable_roots().map(Path::to_owned).collect();
-    if fence == Fence::Default {
-        writable.extend(PRIVATE.iter().map(PathBuf::from).filter(|path| path.is_dir()));
+    if fence == SandboxProfile::Default {
+        writable.extend(PRIVATE_DIRS.iter().map(PathBuf::from).filter(|path| path.is_dir()));
     }
-    if rights.nested && fence == Fence::Default {
+    if rights.nested && fence == SandboxProfile::Default {
         // Landlock forbids every mount to a process with rules for files, and a nested sandbox has
         // to mount. The mounts alone keep it from writing, and the canary tests that.
-        return landlock::scope();
+        return landlock::restrict_scope();
     }
-    landlock::restrict(&landlock::Rules { writable: &writable, files: DEVICES, scoped: true })
+    landlock::restrict_thread(&landlock::LandlockRules {
+        writable: &writable,
+        files: WRITABLE_DEVICES,
+        scoped: true,
+    })
 }
 
 /// Installs the seccomp filter and sends its listener to the supervisor, which from here on
 /// receives every call that a rule leaves to it.
-fn filter(step: &Step<'_>) -> Result<(), Fault> {
-    let namespaces = step.spec.fence == Fence::Default;
+fn install_filter(step: &LaunchContext<'_>) -> Result<(), SandboxError> {
+    let namespaces = step.spec.fence == SandboxProfile::Default;
     let rights = &step.spec.rights;
-    let case = seccomp::Case {
+    let case = seccomp::FilterOptions {
         network: rights.network,
-        namespaces,
-        watched: step.spec.exec.is_some(),
-        nested: rights.nested && namespaces,
+        own_namespaces: namespaces,
+        judges_execs: step.spec.exec.is_some(),
+        may_nest: rights.nested && namespaces,
         // Renames are judged from the run's own mounts, which do not show what a nested sandbox has
         // made read-only, nor any other tree of mounts that it has made.
-        renames: namespaces && !rights.nested && rename::is_needed(step.covers),
+        intercepts_renames: namespaces && !rights.nested && rename::needs_interception(step.covers),
     };
-    let program = seccomp::program(seccomp::rules(case));
-    let listener = sys::seccomp(&program, true).in_layer(Layer::Seccomp, "install the filter")?;
+    let program = seccomp::compile_filter(seccomp::select_rules(case));
+    let listener =
+        sys::install_filter(&program, true).in_layer(Layer::Seccomp, "install the filter")?;
     let Some(listener) = listener else {
-        return Err(Fault::other(
+        return Err(SandboxError::from_message(
             Layer::Seccomp,
             "install the filter",
             "the kernel returned no listener",
         ));
     };
-    step.talk
-        .send(&Said::Listening, &[listener.as_fd()])
+    step.channel
+        .send(&LaunchMessage::Listening, &[listener.as_fd()])
         .in_layer(Layer::Seccomp, "hand the listener over")?;
     drop(listener);
     // Wait until the supervisor is ready, so that it answers the program's calls from the first
     // one.
-    match step.talk.receive::<bool>().in_layer(Layer::Seccomp, "wait for the supervisor")? {
+    match step.channel.receive::<bool>().in_layer(Layer::Seccomp, "wait for the supervisor")? {
         Some((true, _)) => Ok(()),
-        _ => Err(Fault::other(Layer::Seccomp, "wait for the supervisor", "it is gone")),
+        _ => {
+            Err(SandboxError::from_message(Layer::Seccomp, "wait for the supervisor", "it is gone"))
+        }
     }
 }
 
 /// Attempts what each layer must refuse. A layer that lets an attempt pass does not work, whatever
 /// its setup reported.
-fn canary(fence: Fence, rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault> {
-    let broken = |what: &str| Err(Fault::other(Layer::Canary, what, "it was not refused"));
+fn run_canary(
+    fence: SandboxProfile,
+    rights: &Rights,
+    covers: &[PathBuf],
+) -> Result<(), SandboxError> {
+    let broken =
+        |what: &str| Err(SandboxError::from_message(Layer::Canary, what, "it was not refused"));
     if !rustix::thread::no_new_privs().unwrap_or(false) {
         return broken("gain privileges");
     }
@@ -270,7 +290,7 @@ fn canary(fence: Fence, rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault
             return broken("write outside the writable directories");
         }
     }
-    if covers.iter().any(|cover| writes_into(cover)) {
+    if covers.iter().any(|cover| can_write_to(cover)) {
         return broken("write to a protected path");
     }
     if rustix::net::socket(rustix::net::AddressFamily::VSOCK, rustix::net::SocketType::STREAM, None)
@@ -278,7 +298,7 @@ fn canary(fence: Fence, rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault
     {
         return broken("reach the hypervisor");
     }
-    if fence == Fence::Default {
+    if fence == SandboxProfile::Default {
         for hidden in rights.hidden.iter().filter(|path| path.is_file()) {
             if std::fs::read(hidden).is_ok_and(|bytes| !bytes.is_empty()) {
                 return broken("read a hidden file");
@@ -290,7 +310,7 @@ fn canary(fence: Fence, rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault
 
 /// Returns whether a protected file can be opened for writing, a file can be created in a protected
 /// directory, or a protected symlink can be changed.
-fn writes_into(cover: &Path) -> bool {
+fn can_write_to(cover: &Path) -> bool {
     if cover.is_symlink() {
         // This changes nothing, but the kernel checks whether a change is permitted.
         return rustix::fs::chownat(rustix::fs::CWD, cover, None, None, AtFlags::SYMLINK_NOFOLLOW)
@@ -310,7 +330,7 @@ fn writes_into(cover: &Path) -> bool {
     made
 }
 
-fn command(spec: &Spec, port: Option<u16>) -> Command {
+fn build_command(spec: &RunSpec, port: Option<u16>) -> Command {
     let mut command = Command::new(&spec.program);
     command.args(&spec.args).env_clear();
     for (name, value) in &spec.env {
@@ -318,7 +338,7 @@ fn command(spec: &Spec, port: Option<u16>) -> Command {
     }
     if let Some(port) = port {
         for (name, value) in &spec.proxy_env {
-            command.env(name, OsString::from(value.replace(PORT, &port.to_string())));
+            command.env(name, OsString::from(value.replace(PORT_PLACEHOLDER, &port.to_string())));
         }
     }
     if let Some(name) = &spec.argv0 {

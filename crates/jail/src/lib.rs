@@ -6,11 +6,12 @@
 //! Each session has a [`zygote`]. Each run has a [`supervisor`] and, inside the sandbox, its own
 //! `init` process. `launch` holds the steps, in order, of the process that becomes the program.
 
-pub mod fault;
+pub mod control_files;
+mod cover_guard;
+pub mod error;
 mod git;
 mod init;
 pub mod intercept;
-mod keep;
 mod landlock;
 mod launch;
 pub mod limits;
@@ -22,21 +23,20 @@ pub mod probe;
 mod protect;
 mod resolver;
 pub mod rights;
-pub mod script;
 pub mod seatbelt;
 mod seccomp;
-pub mod steering;
+pub mod shebang;
 pub mod supervisor;
 mod sys;
 pub mod zygote;
 
-pub use launch::{Fence, PORT};
-pub use protect::real_places;
+pub use launch::{PORT_PLACEHOLDER, SandboxProfile};
+pub use protect::paths_to_cover;
 
 /// Marks every descriptor except the standard three as close-on-exec, so that no child inherits it.
 ///
 /// Descriptors that we open ourselves already have the flag. Those that we were started with may
 /// not: editors and terminals do leave some open.
-pub fn close_on_exec() {
+pub fn mark_close_on_exec() {
     close_fds::set_fds_cloexec(3, &[]);
 }

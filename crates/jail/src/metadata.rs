@@ -31,20 +31,20 @@ const CLOSED_V6: &[(Ipv6Addr, u32, &str)] = &[
 
 /// Returns whether this address belongs to a metadata service, including IPv6 forms that embed an
 /// IPv4 address.
-pub fn is_metadata(address: IpAddr) -> bool {
+pub fn is_metadata_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_closed_v4(address),
         IpAddr::V6(address) => {
-            is_closed_v6(address) || carried_v4(address).into_iter().any(is_closed_v4)
+            is_closed_v6(address) || embedded_v4(address).into_iter().any(is_closed_v4)
         }
     }
 }
 
 /// Returns the IPv4 address inside the well-known NAT64 prefix, with which a network without IPv4
 /// reaches IPv4 hosts.
-pub fn from_nat64(address: Ipv6Addr) -> Option<Ipv4Addr> {
+pub fn extract_nat64(address: Ipv6Addr) -> Option<Ipv4Addr> {
     match address.segments() {
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(join(high, low)),
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(v4_from_halves(high, low)),
         _ => None,
     }
 }
@@ -63,25 +63,25 @@ fn is_closed_v6(address: Ipv6Addr) -> bool {
 
 /// Returns the IPv4 addresses that a packet to this IPv6 address may be delivered to. Prefixes that
 /// a network chose for itself cannot be known.
-fn carried_v4(address: Ipv6Addr) -> Vec<Ipv4Addr> {
-    let nat64 = from_nat64(address);
+fn embedded_v4(address: Ipv6Addr) -> Vec<Ipv4Addr> {
+    let nat64 = extract_nat64(address);
     match address.segments() {
         // IPv4-mapped, and IPv4-translated for stateless translators.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0, 0, 0, 0, 0xffff, 0, high, low] => {
-            vec![join(high, low)]
+            vec![v4_from_halves(high, low)]
         }
         // Local-use NAT64 (RFC 8215): with a 96-bit prefix, or a 48-bit one that places the address
         // around bits 64 to 71.
         [0x64, 0xff9b, 1, a, b, c, high, low] => {
-            vec![join(high, low), join(a, (b & 0xff) << 8 | c >> 8)]
+            vec![v4_from_halves(high, low), v4_from_halves(a, (b & 0xff) << 8 | c >> 8)]
         }
         // 6to4, which can embed any address.
-        [0x2002, high, low, ..] => vec![join(high, low)],
+        [0x2002, high, low, ..] => vec![v4_from_halves(high, low)],
         _ => nat64.into_iter().collect(),
     }
 }
 
-fn join(high: u16, low: u16) -> Ipv4Addr {
+fn v4_from_halves(high: u16, low: u16) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(high) << 16 | u32::from(low))
 }
 
@@ -114,7 +114,7 @@ mod tests {
             "64:ff9b:1:a9fe:a9:fe00::",
             "2002:a9fe:a9fe::1",
         ] {
-            assert!(is_metadata(text.parse().unwrap()), "{text}");
+            assert!(is_metadata_address(text.parse().unwrap()), "{text}");
         }
         for text in [
             "169.253.255.255",
@@ -134,7 +134,7 @@ mod tests {
             "2002:101:101::1",
             "2606:4700::1111",
         ] {
-            assert!(!is_metadata(text.parse().unwrap()), "{text}");
+            assert!(!is_metadata_address(text.parse().unwrap()), "{text}");
         }
     }
 }

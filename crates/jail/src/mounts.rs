@@ -9,7 +9,7 @@
 //! a copy of it and adds what belongs to that run alone: `/proc`, the covers over protected paths,
 //! and any restrictions narrower than the session's.
 
-mod narrowed;
+mod run_restrictions;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -28,29 +28,29 @@ use rustix::mount::{
     fsopen, mount_change, move_mount, open_tree, unmount,
 };
 
-use crate::fault::{Fault, InLayer, Layer};
+use crate::error::{Layer, LayerContext, SandboxError};
 use crate::rights::Rights;
 use crate::sys::{self, NODEV, NOEXEC, NOSUID, RDONLY};
 
 /// Directories that are private to a session (a fresh tmpfs each), with mode and size limits.
-const PRIVATE: &[(&str, &str, TmpfsRoom)] = &[
-    ("/tmp", "1777", TmpfsRoom { bytes: "2g", files: "512k" }),
-    ("/var/tmp", "1777", TmpfsRoom { bytes: "512m", files: "128k" }),
-    ("/run", "0755", TmpfsRoom { bytes: "64m", files: "16k" }),
+const PRIVATE_DIRECTORIES: &[(&str, &str, TmpfsSize)] = &[
+    ("/tmp", "1777", TmpfsSize { max_bytes: "2g", max_files: "512k" }),
+    ("/var/tmp", "1777", TmpfsSize { max_bytes: "512m", max_files: "128k" }),
+    ("/run", "0755", TmpfsSize { max_bytes: "64m", max_files: "16k" }),
 ];
-const SHM: TmpfsRoom = TmpfsRoom { bytes: "512m", files: "64k" };
+const SHM_SIZE: TmpfsSize = TmpfsSize { max_bytes: "512m", max_files: "64k" };
 /// Size of a tmpfs for names and mount points only: large enough for directory entries and links,
 /// far too small to store file contents.
-const EMPTY: TmpfsRoom = TmpfsRoom { bytes: "64k", files: "4k" };
+const NAMES_ONLY_SIZE: TmpfsSize = TmpfsSize { max_bytes: "64k", max_files: "4k" };
 /// Maximum number of pseudo-terminals per session. The kernel has only a few thousand for the whole
 /// machine.
-const TERMINALS: &str = "256";
+const MAX_TERMINALS: &str = "256";
 
 /// Size limits of a tmpfs. Empty files, directories and links use no tmpfs blocks but about 1 KiB
 /// of kernel memory each, so their number is limited separately.
-struct TmpfsRoom {
-    bytes: &'static str,
-    files: &'static str,
+struct TmpfsSize {
+    max_bytes: &'static str,
+    max_files: &'static str,
 }
 
 /// Entries in the private `/dev`: the directory for a run's own `resolv.conf`, and the empty
@@ -63,7 +63,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Network interfaces of the namespace in which `/sys` was mounted; each entry links to a directory
 /// of its device.
-const INTERFACES: &str = "/sys/class/net";
+const NETWORK_INTERFACES: &str = "/sys/class/net";
 /// Directory of the interfaces that have no hardware device (virtual machines, containers,
 /// tunnels), including ones that appear later.
 const VIRTUAL_INTERFACES: &str = "/sys/devices/virtual/net";
@@ -82,107 +82,110 @@ const PROC_COVERS: &[&str] = &["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi
 
 /// Builds the session root and makes it the root of this process, which must be alone in its mount
 /// namespace.
-pub fn build_ground(rights: &Rights) -> Result<(), Fault> {
+pub fn build_session_root(rights: &Rights) -> Result<(), SandboxError> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .mounts("make the mounts private")?;
+        .in_mounts("make the mounts private")?;
     let outer = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .mounts("open /")?;
+        .in_mounts("open /")?;
     // Copied before anything is covered, from the tree as the host sees it.
-    let writable = writable_sources(&outer, rights)?;
-    let kept = kept_sources(&outer);
-    let root = clone_tree(outer.as_fd(), true, RDONLY | NOSUID).mounts("copy the mount tree")?;
-    attach(&root, &outer).mounts("attach the copied tree")?;
+    let writable = clone_writable(&outer, rights)?;
+    let kept = clone_resolv_conf(&outer);
+    let root = clone_tree(outer.as_fd(), true, RDONLY | NOSUID).in_mounts("copy the mount tree")?;
+    attach_mount(&root, &outer).in_mounts("attach the copied tree")?;
 
-    let tree = Tree { root };
+    let tree = MountTree { root };
     let mut covers: Vec<OwnedFd> = Vec::new();
-    for (path, mode, room) in PRIVATE {
-        if let Some(at) = tree.open(Path::new(path)).mounts(*path)? {
-            attach(&tmpfs(mode, room, NOSUID | NODEV).mounts(*path)?, &at).mounts(*path)?;
+    for (path, mode, room) in PRIVATE_DIRECTORIES {
+        if let Some(at) = tree.open(Path::new(path)).in_mounts(*path)? {
+            attach_mount(&make_tmpfs(mode, room, NOSUID | NODEV).in_mounts(*path)?, &at)
+                .in_mounts(*path)?;
         }
     }
-    devices(&tree, &outer)?;
+    mount_devices(&tree, &outer)?;
     for (path, source) in kept {
-        let at = tree.make_place(&path, true).mounts(path.display().to_string())?;
-        attach(&source, &at).mounts(path.display().to_string())?;
+        let at = tree.make_mount_point(&path, true).in_mounts(path.display().to_string())?;
+        attach_mount(&source, &at).in_mounts(path.display().to_string())?;
     }
     // Work from the outside in: a writable directory may be inside a hidden one, and the reverse.
     let mut steps: Vec<(PathBuf, Option<OwnedFd>)> =
         writable.into_iter().map(|(path, it)| (path, Some(it))).collect();
-    steps.extend(hidden_in_ground(rights).map(|path| (path.clone(), None)));
+    steps.extend(hidden_in_session_root(rights).map(|path| (path.clone(), None)));
     steps.sort_by(|one, other| one.0.cmp(&other.0));
     for (path, source) in steps {
         let shown = path.display().to_string();
         match source {
             Some(source) => {
-                attach(&source, &tree.make_place(&path, false).mounts(&shown)?).mounts(&shown)?
+                attach_mount(&source, &tree.make_mount_point(&path, false).in_mounts(&shown)?)
+                    .in_mounts(&shown)?
             }
-            None if holds_writable(rights, &path) => {
-                covers.extend(hide_around(&tree, &path).mounts(&shown)?)
+            None if contains_writable(rights, &path) => {
+                covers.extend(hide_around_writable(&tree, &path).in_mounts(&shown)?)
             }
-            None => hide(&tree, &path).mounts(&shown)?,
+            None => hide_path(&tree, &path).in_mounts(&shown)?,
         }
     }
     for cover in covers {
-        sys::mount_setattr(cover.as_fd(), RDONLY, false).mounts("make a cover read-only")?;
+        sys::mount_setattr(cover.as_fd(), RDONLY, false).in_mounts("make a cover read-only")?;
     }
-    tree.make_root().mounts("switch to the new root")
+    tree.switch_root().in_mounts("switch to the new root")
 }
 
 /// Returns the paths that are hidden for the whole session: all except those inside a writable
 /// directory, since these may change from run to run. A hidden path that itself contains a writable
 /// directory is included, because covering it later would cover that directory as well.
-fn hidden_in_ground(rights: &Rights) -> impl Iterator<Item = &PathBuf> {
-    let free = |path: &Path| !writable_places(rights).any(|root| path.starts_with(root));
-    rights.hidden.iter().filter(move |path| free(path) || holds_writable(rights, path))
+fn hidden_in_session_root(rights: &Rights) -> impl Iterator<Item = &PathBuf> {
+    let free =
+        |path: &Path| !writable_roots_and_workspace(rights).any(|root| path.starts_with(root));
+    rights.hidden.iter().filter(move |path| free(path) || contains_writable(rights, path))
 }
 
 /// Returns whether a writable directory is `path` itself or inside it.
-pub fn holds_writable(rights: &Rights, path: &Path) -> bool {
-    writable_places(rights).any(|root| root.starts_with(path))
+pub fn contains_writable(rights: &Rights, path: &Path) -> bool {
+    writable_roots_and_workspace(rights).any(|root| root.starts_with(path))
 }
 
 /// Adds the mounts of a single run. The process must be alone in its mount and pid namespaces.
 ///
 /// `resolv_conf` is set for a run with its own network namespace.
-pub fn build_run(
+pub fn build_run_mounts(
     rights: &Rights,
     covers: &[PathBuf],
     resolv_conf: Option<&str>,
-) -> Result<(), Fault> {
+) -> Result<(), SandboxError> {
     let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .mounts("open /")?;
-    let tree = Tree { root };
-    proc(&tree)?;
+        .in_mounts("open /")?;
+    let tree = MountTree { root };
+    mount_proc(&tree)?;
     if let Some(text) = resolv_conf {
-        put_resolv_conf(&tree, text).mounts("/etc/resolv.conf")?;
-        hide_interfaces(&tree).mounts(INTERFACES)?;
+        mount_resolv_conf(&tree, text).in_mounts("/etc/resolv.conf")?;
+        hide_host_interfaces(&tree).in_mounts(NETWORK_INTERFACES)?;
     }
-    narrowed::veil(&tree, rights)?;
-    let mut opened = narrowed::opened(&tree, rights, covers)?;
-    narrowed::close(&tree, rights)?;
+    run_restrictions::cover_partially(&tree, rights)?;
+    let mut opened = run_restrictions::clone_reopened(&tree, rights, covers)?;
+    run_restrictions::make_read_only(&tree, rights)?;
     let mut pinned: Vec<PathBuf> = Vec::new();
     for path in covers {
         let shown = || path.display().to_string();
-        opened.attach_above(&tree, path)?;
+        opened.attach_up_to(&tree, path)?;
         pin_ancestors(&tree, rights, path, &mut pinned).in_layer(Layer::Protected, shown())?;
-        let at = tree.open_itself(path).in_layer(Layer::Protected, shown())?;
+        let at = tree.open_no_follow(path).in_layer(Layer::Protected, shown())?;
         let copy =
             clone_tree(at.as_fd(), true, RDONLY | NOSUID).in_layer(Layer::Protected, shown())?;
-        attach(&copy, &at).in_layer(Layer::Protected, shown())?;
+        attach_mount(&copy, &at).in_layer(Layer::Protected, shown())?;
     }
     opened.attach_rest(&tree)?;
     // A hidden path that contains a writable directory was covered when the session root was built;
     // covering it now would hide that directory too.
-    for path in rights.hidden.iter().filter(|path| !holds_writable(rights, path)) {
+    for path in rights.hidden.iter().filter(|path| !contains_writable(rights, path)) {
         let shown = || path.display().to_string();
-        let in_writable = writable_places(rights).any(|root| path.starts_with(root));
-        match tree.open(path).mounts(shown())? {
+        let in_writable = writable_roots_and_workspace(rights).any(|root| path.starts_with(root));
+        match tree.open(path).in_mounts(shown())? {
             // Already covered by the session root.
-            Some(at) if !in_writable && is_hidden(&tree, &at).mounts(shown())? => {}
+            Some(at) if !in_writable && is_covered_by_us(&tree, &at).in_mounts(shown())? => {}
             // It is inside a writable directory, or was created after the session root was built.
             Some(_) => {
-                pin_ancestors(&tree, rights, path, &mut pinned).mounts(shown())?;
-                hide(&tree, path).mounts(shown())?;
+                pin_ancestors(&tree, rights, path, &mut pinned).in_mounts(shown())?;
+                hide_path(&tree, path).in_mounts(shown())?;
             }
             None => {}
         }
@@ -191,36 +194,36 @@ pub fn build_run(
         // A nested sandbox works on a copy of this tree, and covers that are restored later must
         // propagate to it.
         mount_change("/", MountPropagationFlags::SHARED | MountPropagationFlags::REC)
-            .mounts("share the mount tree")?;
+            .in_mounts("share the mount tree")?;
     }
     Ok(())
 }
 
 /// Restores the cover over a protected path if it is gone, and returns whether it was gone. Also
 /// restores the mount points on the directories between the writable root and that path.
-pub fn cover_again(rights: &Rights, path: &Path) -> io::Result<bool> {
+pub fn restore_cover(rights: &Rights, path: &Path) -> io::Result<bool> {
     let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let tree = Tree { root };
-    for above in ancestors(rights, path) {
-        let at = tree.open_exactly(above)?;
+    let tree = MountTree { root };
+    for above in ancestors_in_root(rights, path) {
+        let at = tree.open_without_links(above)?;
         if !is_mount_point(&at)? {
-            attach(&clone_tree(at.as_fd(), true, NOSUID)?, &at)?;
+            attach_mount(&clone_tree(at.as_fd(), true, NOSUID)?, &at)?;
         }
     }
-    let at = tree.open_itself(path)?;
+    let at = tree.open_no_follow(path)?;
     if fstatvfs(&at)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Ok(false);
     }
-    attach(&clone_tree(at.as_fd(), true, RDONLY | NOSUID)?, &at)?;
+    attach_mount(&clone_tree(at.as_fd(), true, RDONLY | NOSUID)?, &at)?;
     Ok(true)
 }
 
 /// Covers a hidden path again if its cover is gone, and returns whether it was gone.
-pub fn hide_again(path: &Path) -> io::Result<bool> {
+pub fn restore_hidden(path: &Path) -> io::Result<bool> {
     let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let tree = Tree { root };
+    let tree = MountTree { root };
     match tree.open(path)? {
-        Some(at) if !is_mount_point(&at)? => hide(&tree, path).map(|()| true),
+        Some(at) if !is_mount_point(&at)? => hide_path(&tree, path).map(|()| true),
         _ => Ok(false),
     }
 }
@@ -231,9 +234,12 @@ fn is_mount_point(place: &OwnedFd) -> rustix::io::Result<bool> {
 }
 
 /// Returns whether our own cover is mounted here. A mount point of the host does not count.
-fn is_hidden(tree: &Tree, place: &OwnedFd) -> rustix::io::Result<bool> {
+fn is_covered_by_us(tree: &MountTree, place: &OwnedFd) -> rustix::io::Result<bool> {
     for name in [HIDDEN_DIRECTORY, HIDDEN_FILE] {
-        if is_same(place.as_fd(), tree.open_exactly(&Path::new("/dev").join(name))?.as_fd())? {
+        if is_same_object(
+            place.as_fd(),
+            tree.open_without_links(&Path::new("/dev").join(name))?.as_fd(),
+        )? {
             return Ok(true);
         }
     }
@@ -241,31 +247,31 @@ fn is_hidden(tree: &Tree, place: &OwnedFd) -> rustix::io::Result<bool> {
 }
 
 /// Returns the writable roots and the workspace, even if the workspace is read-only.
-fn writable_places(rights: &Rights) -> impl Iterator<Item = &Path> {
+fn writable_roots_and_workspace(rights: &Rights) -> impl Iterator<Item = &Path> {
     rights.writable_roots().chain([rights.workspace.as_path()])
 }
 
 /// Attributes an error to the mount layer.
-trait InMounts<T> {
-    fn mounts(self, what: impl Into<String>) -> Result<T, Fault>;
+trait MountContext<T> {
+    fn in_mounts(self, what: impl Into<String>) -> Result<T, SandboxError>;
 }
 
-impl<T, E: Into<io::Error>> InMounts<T> for Result<T, E> {
-    fn mounts(self, what: impl Into<String>) -> Result<T, Fault> {
+impl<T, E: Into<io::Error>> MountContext<T> for Result<T, E> {
+    fn in_mounts(self, what: impl Into<String>) -> Result<T, SandboxError> {
         self.in_layer(Layer::Mounts, what)
     }
 }
 
 /// A mount tree in which paths are resolved; resolution never leaves its root.
-struct Tree {
+struct MountTree {
     root: OwnedFd,
 }
 
-impl Tree {
+impl MountTree {
     /// Opens a path, following symbolic links inside the tree. Returns `None` if it does not exist
     /// or cannot be reached.
     fn open(&self, path: &Path) -> rustix::io::Result<Option<OwnedFd>> {
-        match open_in(&self.root, path, ResolveFlags::empty()) {
+        match open_beneath(&self.root, path, ResolveFlags::empty()) {
             Ok(fd) => Ok(Some(fd)),
             // It may exist, but a run has the same user as this process and cannot reach it either.
             Err(
@@ -276,13 +282,13 @@ impl Tree {
     }
 
     /// Opens a path and fails if any component is a symbolic link.
-    fn open_exactly(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
-        open_in(&self.root, path, ResolveFlags::NO_SYMLINKS)
+    fn open_without_links(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        open_beneath(&self.root, path, ResolveFlags::NO_SYMLINKS)
     }
 
     /// Opens the object at a path even if it is a symbolic link itself; fails if any component
     /// before it is one.
-    fn open_itself(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+    fn open_no_follow(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let resolve =
             ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
         openat2(
@@ -296,8 +302,8 @@ impl Tree {
 
     /// Opens a path to mount on. If a cover hides the way to it, the missing directories are
     /// created inside the cover.
-    fn make_place(&self, path: &Path, file: bool) -> io::Result<OwnedFd> {
-        if let Ok(fd) = self.open_exactly(path) {
+    fn make_mount_point(&self, path: &Path, file: bool) -> io::Result<OwnedFd> {
+        if let Ok(fd) = self.open_without_links(path) {
             return Ok(fd);
         }
         let mut names = path.iter().skip(1).peekable();
@@ -311,7 +317,7 @@ impl Tree {
         while let Some(name) = names.next() {
             way.push(name);
             match names.peek() {
-                None if file => make_file(&here, name)?,
+                None if file => create_empty_file(&here, name)?,
                 _ => match mkdirat(&here, name, Mode::from_raw_mode(0o755)) {
                     Ok(()) | Err(Errno::EXIST | Errno::ROFS) => {}
                     Err(errno) => return Err(errno.into()),
@@ -323,8 +329,8 @@ impl Tree {
                 // In a directory that runs can write, a run could rename this component and put
                 // another tree in its place, and the next run's mounts would land there. A mount
                 // point cannot be renamed.
-                Some(_) if is_in_private(&way) && !is_mount_point(&next)? => {
-                    attach(&clone_tree(next.as_fd(), false, NOSUID | NODEV)?, &next)?;
+                Some(_) if is_in_private_directory(&way) && !is_mount_point(&next)? => {
+                    attach_mount(&clone_tree(next.as_fd(), false, NOSUID | NODEV)?, &next)?;
                     openat(&here, name, flags, Mode::empty())?
                 }
                 _ => next,
@@ -333,7 +339,7 @@ impl Tree {
         Ok(here)
     }
 
-    fn make_root(&self) -> rustix::io::Result<()> {
+    fn switch_root(&self) -> rustix::io::Result<()> {
         rustix::process::fchdir(&self.root)?;
         // The old root ends up stacked on top of the new one; detach it.
         rustix::process::pivot_root(".", ".")?;
@@ -344,19 +350,21 @@ impl Tree {
 
 /// Returns whether a path is inside one of the session's private directories. Directories above
 /// those belong to the host, and a copy of them would expose what the private directory covers.
-fn is_in_private(path: &Path) -> bool {
-    PRIVATE.iter().any(|(private, ..)| path.starts_with(private) && path != Path::new(private))
+fn is_in_private_directory(path: &Path) -> bool {
+    PRIVATE_DIRECTORIES
+        .iter()
+        .any(|(private, ..)| path.starts_with(private) && path != Path::new(private))
 }
 
 /// Opens `path` below `root` without leaving it and without following magic links such as
 /// `/proc/self/fd`.
-fn open_in(root: &OwnedFd, path: &Path, more: ResolveFlags) -> rustix::io::Result<OwnedFd> {
+fn open_beneath(root: &OwnedFd, path: &Path, more: ResolveFlags) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | more;
     openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
 /// Creates an empty file to mount over.
-fn make_file(directory: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
+fn create_empty_file(directory: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(directory, name, flags, Mode::from_raw_mode(0o666)).map(drop)
 }
@@ -375,18 +383,18 @@ fn clone_tree(place: BorrowedFd<'_>, recursive: bool, flags: u64) -> io::Result<
 }
 
 /// Mounts a detached tree at `at`.
-fn attach(mount: &OwnedFd, at: &OwnedFd) -> rustix::io::Result<()> {
+fn attach_mount(mount: &OwnedFd, at: &OwnedFd) -> rustix::io::Result<()> {
     let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount, "", at, "", how)
 }
 
-fn tmpfs(mode: &str, room: &TmpfsRoom, flags: u64) -> io::Result<OwnedFd> {
-    let options = [("mode", mode), ("size", room.bytes), ("nr_inodes", room.files)];
-    file_system("tmpfs", &options, &[], flags)
+fn make_tmpfs(mode: &str, room: &TmpfsSize, flags: u64) -> io::Result<OwnedFd> {
+    let options = [("mode", mode), ("size", room.max_bytes), ("nr_inodes", room.max_files)];
+    make_file_system("tmpfs", &options, &[], flags)
 }
 
 /// Creates a detached file system of this type; `switches` are options without a value.
-fn file_system(
+fn make_file_system(
     kind: &str,
     options: &[(&str, &str)],
     switches: &[&str],
@@ -405,16 +413,20 @@ fn file_system(
 }
 
 /// Returns copies of the writable directories as the host sees them, outer directories first.
-fn writable_sources(outer: &OwnedFd, rights: &Rights) -> Result<Vec<(PathBuf, OwnedFd)>, Fault> {
-    let mut paths: Vec<PathBuf> = writable_places(rights).map(Path::to_owned).collect();
+fn clone_writable(
+    outer: &OwnedFd,
+    rights: &Rights,
+) -> Result<Vec<(PathBuf, OwnedFd)>, SandboxError> {
+    let mut paths: Vec<PathBuf> =
+        writable_roots_and_workspace(rights).map(Path::to_owned).collect();
     paths.sort();
     paths.dedup();
     let mut sources = Vec::new();
     for path in paths {
-        let place =
-            open_in(outer, &path, ResolveFlags::NO_SYMLINKS).mounts(path.display().to_string())?;
-        let source =
-            clone_tree(place.as_fd(), true, NOSUID | NODEV).mounts(path.display().to_string())?;
+        let place = open_beneath(outer, &path, ResolveFlags::NO_SYMLINKS)
+            .in_mounts(path.display().to_string())?;
+        let source = clone_tree(place.as_fd(), true, NOSUID | NODEV)
+            .in_mounts(path.display().to_string())?;
         sources.push((path, source));
     }
     Ok(sources)
@@ -422,12 +434,12 @@ fn writable_sources(outer: &OwnedFd, rights: &Rights) -> Result<Vec<(PathBuf, Ow
 
 /// Returns the single files from private directories that programs still need: the file behind
 /// `/etc/resolv.conf`, which is often in `/run`.
-fn kept_sources(outer: &OwnedFd) -> Vec<(PathBuf, OwnedFd)> {
+fn clone_resolv_conf(outer: &OwnedFd) -> Vec<(PathBuf, OwnedFd)> {
     let Ok(target) = std::fs::canonicalize(RESOLV_CONF) else { return Vec::new() };
-    if !PRIVATE.iter().any(|(path, ..)| target.starts_with(path)) {
+    if !PRIVATE_DIRECTORIES.iter().any(|(path, ..)| target.starts_with(path)) {
         return Vec::new();
     }
-    let source = open_in(outer, &target, ResolveFlags::NO_SYMLINKS).map_err(io::Error::from);
+    let source = open_beneath(outer, &target, ResolveFlags::NO_SYMLINKS).map_err(io::Error::from);
     let source =
         source.and_then(|place| clone_tree(place.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC));
     source.map(|source| (target, source)).into_iter().collect()
@@ -435,70 +447,71 @@ fn kept_sources(outer: &OwnedFd) -> Vec<(PathBuf, OwnedFd)> {
 
 /// Mounts a private `/dev` that has only harmless devices, its own pseudo-terminals and its own
 /// shared memory.
-fn devices(tree: &Tree, outer: &OwnedFd) -> Result<(), Fault> {
-    let Some(at) = tree.open(Path::new("/dev")).mounts("/dev")? else { return Ok(()) };
-    let dev = tmpfs("0755", &EMPTY, NOSUID | NOEXEC).mounts("/dev")?;
+fn mount_devices(tree: &MountTree, outer: &OwnedFd) -> Result<(), SandboxError> {
+    let Some(at) = tree.open(Path::new("/dev")).in_mounts("/dev")? else { return Ok(()) };
+    let dev = make_tmpfs("0755", &NAMES_ONLY_SIZE, NOSUID | NOEXEC).in_mounts("/dev")?;
     for name in DEVICES {
-        make_file(&dev, OsStr::new(name)).mounts(format!("/dev/{name}"))?;
+        create_empty_file(&dev, OsStr::new(name)).in_mounts(format!("/dev/{name}"))?;
     }
     for (name, mode) in
         [("pts", 0o755), ("shm", 0o755), (RESOLVER_DIRECTORY, 0o755), (HIDDEN_DIRECTORY, 0o000)]
     {
-        mkdirat(&dev, name, Mode::from_raw_mode(mode)).mounts(format!("/dev/{name}"))?;
+        mkdirat(&dev, name, Mode::from_raw_mode(mode)).in_mounts(format!("/dev/{name}"))?;
     }
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-    drop(openat(&dev, HIDDEN_FILE, flags, Mode::empty()).mounts("/dev")?);
+    drop(openat(&dev, HIDDEN_FILE, flags, Mode::empty()).in_mounts("/dev")?);
     for (name, target) in DEVICE_LINKS {
-        symlinkat(*target, &dev, *name).mounts(format!("/dev/{name}"))?;
+        symlinkat(*target, &dev, *name).in_mounts(format!("/dev/{name}"))?;
     }
-    attach(&dev, &at).mounts("/dev")?;
+    attach_mount(&dev, &at).in_mounts("/dev")?;
     let place = |name: &str| openat(&dev, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     for name in DEVICES {
         let what = format!("/dev/{name}");
         // A host may lack a device; the entry then stays an empty file.
-        if let Ok(source) = open_in(outer, Path::new(&what), ResolveFlags::NO_SYMLINKS) {
-            let copy = clone_tree(source.as_fd(), false, NOSUID | NOEXEC).mounts(&what)?;
-            attach(&copy, &place(name).mounts(&what)?).mounts(&what)?;
+        if let Ok(source) = open_beneath(outer, Path::new(&what), ResolveFlags::NO_SYMLINKS) {
+            let copy = clone_tree(source.as_fd(), false, NOSUID | NOEXEC).in_mounts(&what)?;
+            attach_mount(&copy, &place(name).in_mounts(&what)?).in_mounts(&what)?;
         }
     }
-    let options = [("ptmxmode", "0666"), ("mode", "620"), ("max", TERMINALS)];
-    let pts = file_system("devpts", &options, &["newinstance"], NOSUID | NOEXEC);
-    attach(&pts.mounts("/dev/pts")?, &place("pts").mounts("/dev/pts")?).mounts("/dev/pts")?;
-    let shm = tmpfs("1777", &SHM, NOSUID | NODEV).mounts("/dev/shm")?;
-    attach(&shm, &place("shm").mounts("/dev/shm")?).mounts("/dev/shm")?;
-    sys::mount_setattr(dev.as_fd(), RDONLY, false).mounts("/dev")
+    let options = [("ptmxmode", "0666"), ("mode", "620"), ("max", MAX_TERMINALS)];
+    let pts = make_file_system("devpts", &options, &["newinstance"], NOSUID | NOEXEC);
+    attach_mount(&pts.in_mounts("/dev/pts")?, &place("pts").in_mounts("/dev/pts")?)
+        .in_mounts("/dev/pts")?;
+    let shm = make_tmpfs("1777", &SHM_SIZE, NOSUID | NODEV).in_mounts("/dev/shm")?;
+    attach_mount(&shm, &place("shm").in_mounts("/dev/shm")?).in_mounts("/dev/shm")?;
+    sys::mount_setattr(dev.as_fd(), RDONLY, false).in_mounts("/dev")
 }
 
 /// Covers a path so that nothing in it can be read, by mounting an unreadable object from `/dev`
 /// over it.
-fn hide(tree: &Tree, path: &Path) -> io::Result<()> {
+fn hide_path(tree: &MountTree, path: &Path) -> io::Result<()> {
     let Some(at) = tree.open(path)? else { return Ok(()) };
     let empty = match FileType::from_raw_mode(fstat(&at)?.st_mode) {
         FileType::Directory => HIDDEN_DIRECTORY,
         _ => HIDDEN_FILE,
     };
-    let empty = tree.open_exactly(&Path::new("/dev").join(empty))?;
-    Ok(attach(&clone_tree(empty.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &at)?)
+    let empty = tree.open_without_links(&Path::new("/dev").join(empty))?;
+    Ok(attach_mount(&clone_tree(empty.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &at)?)
 }
 
 /// Covers a directory that contains a writable directory. The cover stays writable for now, because
 /// the path to that directory must still be created in it.
-fn hide_around(tree: &Tree, path: &Path) -> io::Result<Option<OwnedFd>> {
+fn hide_around_writable(tree: &MountTree, path: &Path) -> io::Result<Option<OwnedFd>> {
     let Some(at) = tree.open(path)? else { return Ok(None) };
-    let cover = tmpfs("0711", &EMPTY, NOSUID | NODEV | NOEXEC)?;
-    attach(&cover, &at)?;
+    let cover = make_tmpfs("0711", &NAMES_ONLY_SIZE, NOSUID | NODEV | NOEXEC)?;
+    attach_mount(&cover, &at)?;
     Ok(Some(cover))
 }
 
 /// Mounts a fresh `/proc`, which shows only the run's own processes, and makes the kernel controls
 /// in it read-only.
-fn proc(tree: &Tree) -> Result<(), Fault> {
-    let proc = file_system("proc", &[], &[], NOSUID | NODEV | NOEXEC)
+fn mount_proc(tree: &MountTree) -> Result<(), SandboxError> {
+    let proc = make_file_system("proc", &[], &[], NOSUID | NODEV | NOEXEC)
         .in_layer(Layer::Proc, "mount /proc")?;
     let Some(at) = tree.open(Path::new("/proc")).in_layer(Layer::Proc, "open /proc")? else {
         return Ok(());
     };
-    attach(&proc, &at).in_layer(Layer::Proc, "attach /proc")?;
+    attach_mount(&proc, &at).in_layer(Layer::Proc, "attach /proc")?;
     for name in PROC_COVERS {
         let found =
             openat(&proc, *name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
@@ -509,34 +522,34 @@ fn proc(tree: &Tree) -> Result<(), Fault> {
         };
         let copy = clone_tree(place.as_fd(), true, RDONLY | NOSUID | NODEV | NOEXEC)
             .in_layer(Layer::Proc, *name)?;
-        attach(&copy, &place).in_layer(Layer::Proc, *name)?;
+        attach_mount(&copy, &place).in_layer(Layer::Proc, *name)?;
     }
     Ok(())
 }
 
 /// Points name lookups at the run's own resolver. If the host has no `resolv.conf`, there is
 /// nothing to mount over, and programs fall back to their defaults.
-fn put_resolv_conf(tree: &Tree, text: &str) -> io::Result<()> {
+fn mount_resolv_conf(tree: &MountTree, text: &str) -> io::Result<()> {
     let Some(at) = tree.open(Path::new(RESOLV_CONF))? else { return Ok(()) };
-    let directory = tree.open_exactly(&Path::new("/dev").join(RESOLVER_DIRECTORY))?;
-    let files = tmpfs("0755", &EMPTY, NOSUID | NODEV | NOEXEC)?;
+    let directory = tree.open_without_links(&Path::new("/dev").join(RESOLVER_DIRECTORY))?;
+    let files = make_tmpfs("0755", &NAMES_ONLY_SIZE, NOSUID | NODEV | NOEXEC)?;
     // `open_tree` cannot copy a file from a tree that is not attached.
-    attach(&files, &directory)?;
+    attach_mount(&files, &directory)?;
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(&files, "resolv.conf", flags, Mode::from_raw_mode(0o644))?;
     File::from(file).write_all(text.as_bytes())?;
     sys::mount_setattr(files.as_fd(), RDONLY, false)?;
     let file = openat(&files, "resolv.conf", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    Ok(attach(&clone_tree(file.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &at)?)
+    Ok(attach_mount(&clone_tree(file.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &at)?)
 }
 
 /// Hides the host's network interfaces (names, addresses, counters) from a run with its own network
 /// namespace. Mounting a fresh `/sys` would show the run's own interfaces instead, but the kernel
 /// forbids that in a container that has parts of `/sys` covered.
-fn hide_interfaces(tree: &Tree) -> io::Result<()> {
-    let mut places = vec![PathBuf::from(INTERFACES), PathBuf::from(VIRTUAL_INTERFACES)];
-    let links = match tree.open(Path::new(INTERFACES))? {
-        Some(_) => std::fs::read_dir(INTERFACES)?,
+fn hide_host_interfaces(tree: &MountTree) -> io::Result<()> {
+    let mut places = vec![PathBuf::from(NETWORK_INTERFACES), PathBuf::from(VIRTUAL_INTERFACES)];
+    let links = match tree.open(Path::new(NETWORK_INTERFACES))? {
+        Some(_) => std::fs::read_dir(NETWORK_INTERFACES)?,
         None => return Ok(()),
     };
     // Each interface is in the `net` directory of its device.
@@ -547,22 +560,22 @@ fn hide_interfaces(tree: &Tree) -> io::Result<()> {
     );
     places.sort();
     places.dedup();
-    places.iter().try_for_each(|place| hide(tree, place))
+    places.iter().try_for_each(|place| hide_path(tree, place))
 }
 
 /// Turns every directory between the writable root and a protected path into a mount point. A mount
 /// point cannot be renamed, so the protected path cannot be moved away together with a directory
 /// above it.
 fn pin_ancestors(
-    tree: &Tree,
+    tree: &MountTree,
     rights: &Rights,
     path: &Path,
     pinned: &mut Vec<PathBuf>,
 ) -> io::Result<()> {
-    for above in ancestors(rights, path) {
+    for above in ancestors_in_root(rights, path) {
         if !pinned.iter().any(|known| known == above) {
-            let at = tree.open_exactly(above)?;
-            attach(&clone_tree(at.as_fd(), true, NOSUID)?, &at)?;
+            let at = tree.open_without_links(above)?;
+            attach_mount(&clone_tree(at.as_fd(), true, NOSUID)?, &at)?;
             pinned.push(above.to_owned());
         }
     }
@@ -570,7 +583,7 @@ fn pin_ancestors(
 }
 
 /// Returns the directories between the innermost writable root and `path`, outermost first.
-pub fn ancestors<'p>(rights: &Rights, path: &'p Path) -> Vec<&'p Path> {
+pub fn ancestors_in_root<'p>(rights: &Rights, path: &'p Path) -> Vec<&'p Path> {
     let roots = rights.writable_roots().filter(|root| path.starts_with(root));
     let Some(root) = roots.max_by_key(|root| root.as_os_str().len()) else { return Vec::new() };
     let mut above: Vec<&Path> =
@@ -581,13 +594,13 @@ pub fn ancestors<'p>(rights: &Rights, path: &'p Path) -> Vec<&'p Path> {
 
 /// Returns whether both descriptors refer to the same object, even if seen through different
 /// mounts.
-pub fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+pub fn is_same_object(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     let (one, other) = (fstat(one)?, fstat(other)?);
     Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
 }
 
 /// Opens the working directory of a run, as the run sees it.
-pub fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
+pub fn open_working_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
     // The server has already resolved this path; a link found now was put there by a run.
     let resolve = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
     openat2(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve)

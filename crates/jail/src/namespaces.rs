@@ -9,10 +9,10 @@ use rustix::process::{Pid, WaitOptions};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{Fault, InLayer, Layer};
+use crate::error::{Layer, LayerContext, SandboxError};
 use crate::limits;
-use crate::packet::Channel;
-use crate::sys::{self, Fork};
+use crate::packet::PacketChannel;
+use crate::sys::{self, ForkResult};
 
 /// Method of obtaining the namespaces of profile `default`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ impl Tier {
 
 /// Moves this process into a session's namespaces: users, mounts, SysV and POSIX queues, host name.
 /// Also limits what the session may leave in them.
-pub fn enter(tier: Tier) -> Result<(), Fault> {
+pub fn enter_session_namespaces(tier: Tier) -> Result<(), SandboxError> {
     let session = UnshareFlags::NEWNS | UnshareFlags::NEWUTS;
     // Only this one user and one group are mapped: we stay who we are and can become no one else.
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -49,13 +49,15 @@ pub fn enter(tier: Tier) -> Result<(), Fault> {
             sys::unshare(session | UnshareFlags::NEWIPC)
                 .in_layer(Layer::Namespaces, "create namespaces")?;
         }
-        Tier::Namespaces if user == 0 => make_users(session | UnshareFlags::NEWIPC, user, group)?,
+        Tier::Namespaces if user == 0 => {
+            create_user_namespace(session | UnshareFlags::NEWIPC, user, group)?
+        }
         Tier::Namespaces => {
             // Only root of the user namespace that owns an IPC namespace may limit what is in it.
             // So we become root in a first user namespace, and ourselves again in a second one
             // inside it.
-            make_users(UnshareFlags::NEWIPC, 0, 0)?;
-            make_users(session, user, group)?;
+            create_user_namespace(UnshareFlags::NEWIPC, 0, 0)?;
+            create_user_namespace(session, user, group)?;
         }
     }
     limits::limit_session(tier != Tier::Root);
@@ -63,21 +65,21 @@ pub fn enter(tier: Tier) -> Result<(), Fault> {
 }
 
 /// User and group number that a server's root has in a run that is a sandbox itself.
-const ORDINARY: u32 = 1000;
+const ORDINARY_ID: u32 = 1000;
 
 /// Lets this process create user namespaces after it has dropped every capability. Root cannot: the
 /// kernel requires a capability of a process that maps root into another namespace. So root gets
 /// another number first, in a namespace in between.
-pub fn be_ordinary() -> Result<(), Fault> {
+pub fn become_ordinary_user() -> Result<(), SandboxError> {
     match rustix::process::geteuid().is_root() {
-        true => make_users(UnshareFlags::empty(), ORDINARY, ORDINARY),
+        true => create_user_namespace(UnshareFlags::empty(), ORDINARY_ID, ORDINARY_ID),
         false => Ok(()),
     }
 }
 
 /// Creates a user namespace, and `others` with it, in which this process's user and group have
 /// these numbers.
-fn make_users(others: UnshareFlags, user: u32, group: u32) -> Result<(), Fault> {
+fn create_user_namespace(others: UnshareFlags, user: u32, group: u32) -> Result<(), SandboxError> {
     let (outer_user, outer_group) =
         (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     sys::unshare(UnshareFlags::NEWUSER | others)
@@ -92,31 +94,32 @@ fn make_users(others: UnshareFlags, user: u32, group: u32) -> Result<(), Fault> 
 }
 
 /// Creates a network that ends at its own loopback. This process stays in the network it is in.
-pub fn make_network() -> Result<OwnedFd, Fault> {
+pub fn create_network() -> Result<OwnedFd, SandboxError> {
     let layer = Layer::Network;
-    let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
+    let (ours, theirs) = PacketChannel::pair().in_layer(layer, "open a channel")?;
     match sys::fork(0).in_layer(layer, "fork")? {
-        Fork::Child => {
+        ForkResult::Child => {
             drop(ours);
-            let made = become_network();
+            let made = enter_new_network();
             let handed = made.and_then(|network| {
                 theirs
-                    .send(&None::<Fault>, &[network.as_fd()])
+                    .send(&None::<SandboxError>, &[network.as_fd()])
                     .in_layer(layer, "hand the network over")
             });
             // A packet with a descriptor can be refused where one without is not: when the user has
             // too many descriptors in transit.
             let told = handed.or_else(|fault| theirs.send(&Some(fault), &[]));
-            sys::leave(i32::from(told.is_err()));
+            sys::exit_now(i32::from(told.is_err()));
         }
-        Fork::Parent(child) => {
+        ForkResult::Parent(child) => {
             drop(theirs);
-            let answer = ours.receive::<Option<Fault>>().in_layer(layer, "receive the network");
-            let ended = reap(child);
+            let answer =
+                ours.receive::<Option<SandboxError>>().in_layer(layer, "receive the network");
+            let ended = reap_child(child);
             match answer? {
                 Some((None, mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
                 Some((Some(fault), _)) => Err(fault),
-                _ => Err(Fault::other(
+                _ => Err(SandboxError::from_message(
                     layer,
                     "create a network",
                     format!("the process that creates it was lost: {ended}"),
@@ -127,16 +130,16 @@ pub fn make_network() -> Result<OwnedFd, Fault> {
 }
 
 /// Moves this process into a new network that ends at its own loopback, and returns a handle to it.
-pub fn become_network() -> Result<OwnedFd, Fault> {
+pub fn enter_new_network() -> Result<OwnedFd, SandboxError> {
     sys::unshare(UnshareFlags::NEWNET).in_layer(Layer::Network, "create a network namespace")?;
-    sys::loopback_up().in_layer(Layer::Network, "bring the loopback up")?;
+    sys::bring_loopback_up().in_layer(Layer::Network, "bring the loopback up")?;
     let link = fs::File::open("/proc/self/ns/net")
         .in_layer(Layer::Network, "open the network namespace")?;
     Ok(link.into())
 }
 
 /// Waits for a child to end, and describes how it ended.
-fn reap(child: Pid) -> String {
+fn reap_child(child: Pid) -> String {
     match rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty()))
     {
         Ok(Some((_, status))) => match (status.terminating_signal(), status.exit_status()) {
@@ -150,7 +153,11 @@ fn reap(child: Pid) -> String {
 }
 
 /// Sends a socket that belongs to `network` to a process that is in another network.
-pub fn hand_out_socket(network: &OwnedFd, ipv6: bool, to: &Channel) -> Result<(), Fault> {
+pub fn send_network_socket(
+    network: &OwnedFd,
+    ipv6: bool,
+    to: &PacketChannel,
+) -> Result<(), SandboxError> {
     join_network(network)?;
     let family = if ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)
@@ -159,7 +166,7 @@ pub fn hand_out_socket(network: &OwnedFd, ipv6: bool, to: &Channel) -> Result<()
 }
 
 /// Moves this process into one of the session's networks.
-pub fn join_network(network: &OwnedFd) -> Result<(), Fault> {
+pub fn join_network(network: &OwnedFd) -> Result<(), SandboxError> {
     move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
         .in_layer(Layer::Network, "join the session's network")
 }
@@ -167,7 +174,7 @@ pub fn join_network(network: &OwnedFd) -> Result<(), Fault> {
 /// Opens the port at which a run reaches the proxy: a listener in the run's own network, on which
 /// the server accepts connections. All of 127.0.0.0/8 leads to it, so that a run which acts for
 /// several others can use one address for each. Nothing but loopback exists in that network.
-pub fn listen() -> Result<(TcpListener, u16), Fault> {
+pub fn open_proxy_listener() -> Result<(TcpListener, u16), SandboxError> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))
         .in_layer(Layer::Network, "open the proxy's port")?;
     let port = listener.local_addr().in_layer(Layer::Network, "find the proxy's port")?.port();

@@ -13,37 +13,37 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Largest message: below what a socket buffer accepts in one piece.
-const BYTES: usize = 160 << 10;
+const MAX_MESSAGE_BYTES: usize = 160 << 10;
 /// Enough for all messages except long ones such as a session's setup. Every page of a buffer has a
 /// cost.
-const SMALL_BYTES: usize = 8 << 10;
+const SMALL_MESSAGE_BYTES: usize = 8 << 10;
 /// Most descriptors in one packet.
-const FDS: usize = 8;
+const MAX_FDS: usize = 8;
 
 /// One end of a pair of connected sockets that carry packets.
 #[derive(Debug)]
-pub struct Channel(OwnedFd);
+pub struct PacketChannel(OwnedFd);
 
-impl Channel {
+impl PacketChannel {
     /// Creates two connected ends.
-    pub fn pair() -> io::Result<(Channel, Channel)> {
+    pub fn pair() -> io::Result<(PacketChannel, PacketChannel)> {
         let (one, other) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
             SocketFlags::CLOEXEC,
             None,
         )?;
-        Ok((Channel(one), Channel(other)))
+        Ok((PacketChannel(one), PacketChannel(other)))
     }
 
     /// Sends one message, with descriptors. A message that does not fit into one packet is an
     /// error.
     pub fn send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
-        if bytes.len() > BYTES || fds.len() > FDS {
+        if bytes.len() > MAX_MESSAGE_BYTES || fds.len() > MAX_FDS {
             return Err(io::Error::from(io::ErrorKind::ArgumentListTooLong));
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(io::Error::other("no room for the descriptors"));
@@ -63,12 +63,12 @@ impl Channel {
 
     /// Receives the next message; `None` when the other end is closed.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-        self.receive_within(SMALL_BYTES)
+        self.receive_within(SMALL_MESSAGE_BYTES)
     }
 
     /// Receives the next message, which may be long.
     pub fn receive_long<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-        self.receive_within(BYTES)
+        self.receive_within(MAX_MESSAGE_BYTES)
     }
 
     fn receive_within<T: DeserializeOwned>(
@@ -76,7 +76,7 @@ impl Channel {
         most: usize,
     ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let mut bytes = vec![0; most];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let got = rustix::io::retry_on_intr(|| {
             let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -117,20 +117,20 @@ fn retry_while_crowded<T>(
     send()
 }
 
-impl AsFd for Channel {
+impl AsFd for PacketChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl From<OwnedFd> for Channel {
-    fn from(fd: OwnedFd) -> Channel {
-        Channel(fd)
+impl From<OwnedFd> for PacketChannel {
+    fn from(fd: OwnedFd) -> PacketChannel {
+        PacketChannel(fd)
     }
 }
 
-impl From<Channel> for OwnedFd {
-    fn from(channel: Channel) -> OwnedFd {
+impl From<PacketChannel> for OwnedFd {
+    fn from(channel: PacketChannel) -> OwnedFd {
         channel.0
     }
 }

@@ -20,53 +20,53 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::rights::{Protected, Rights, StandIn, Text};
+use crate::rights::{ProtectedPath, Rights, StandIn, StandInText};
 
 /// Number of attempts when another server removes a stand-in while we try to lock it; each attempt
 /// creates it anew.
-const ATTEMPTS: usize = 50;
-const PAUSE: Duration = Duration::from_millis(1);
+const MAX_ATTEMPTS: usize = 50;
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum number of symbolic links in one path, the same as in the kernel.
 const MAX_LINKS: usize = 40;
 /// Extended attribute that marks our stand-ins, so that the last run removes them, or the first run
 /// after a crash.
-const MARK: &str = "user.ringfence.stand_in";
+const STAND_IN_XATTR: &str = "user.ringfence.stand_in";
 
 /// Keeps paths protected for as long as it lives, and the stand-ins in place.
 #[derive(Default)]
-pub struct Guard {
+pub struct ProtectionGuard {
     /// Paths to cover. Each exists, is below a writable root and is reached without symbolic links;
     /// outer paths come before inner ones.
     pub covers: Vec<PathBuf>,
-    held: Vec<Held>,
+    stand_ins: Vec<LockedStandIn>,
 }
 
 /// A stand-in with a shared lock, so that no other server removes it.
-struct Held {
+struct LockedStandIn {
     parent: OwnedFd,
     name: OsString,
     file: File,
-    made: StandIn,
+    kind: StandIn,
 }
 
 /// A path that cannot be protected, and the reason.
 #[derive(Debug)]
-pub struct Unprotected {
+pub struct ProtectionError {
     pub path: PathBuf,
-    pub why: io::Error,
+    pub cause: io::Error,
 }
 
-impl Guard {
+impl ProtectionGuard {
     /// Finds everything that these rights protect, and creates and locks the missing stand-ins.
-    pub fn take(rights: &Rights) -> Result<Guard, Unprotected> {
-        let mut guard = Guard::default();
-        for protected in wanted(rights) {
+    pub fn acquire(rights: &Rights) -> Result<ProtectionGuard, ProtectionError> {
+        let mut guard = ProtectionGuard::default();
+        for protected in protected_paths(rights) {
             let roots = rights.writable_roots().filter(|root| protected.path.starts_with(root));
             // Use the innermost root: directories above it are not ours to inspect.
             let Some(root) = roots.max_by_key(|root| root.as_os_str().len()) else { continue };
             guard
-                .hold(root, &protected)
-                .map_err(|why| Unprotected { path: protected.path.clone(), why })?;
+                .hold_path(root, &protected)
+                .map_err(|why| ProtectionError { path: protected.path.clone(), cause: why })?;
         }
         guard.covers.sort();
         guard.covers.dedup();
@@ -74,15 +74,15 @@ impl Guard {
     }
 
     /// Protects one path, and retries if another server removes a stand-in at the same time.
-    fn hold(&mut self, root: &Path, protected: &Protected) -> io::Result<()> {
-        for _ in 0..ATTEMPTS {
-            match self.find(root, protected)? {
-                Found::Cover(path) => {
+    fn hold_path(&mut self, root: &Path, protected: &ProtectedPath) -> io::Result<()> {
+        for _ in 0..MAX_ATTEMPTS {
+            match self.locate_or_create(root, protected)? {
+                CoverLookup::Cover(path) => {
                     self.covers.push(path);
                     return Ok(());
                 }
-                Found::Nothing => return Ok(()),
-                Found::Gone => std::thread::sleep(PAUSE),
+                CoverLookup::Nothing => return Ok(()),
+                CoverLookup::Vanished => std::thread::sleep(RETRY_PAUSE),
             }
         }
         // A process that has kept it locked this long prevents its removal just as our own lock
@@ -100,7 +100,11 @@ impl Guard {
 
     /// Walks from the writable root to the protected path without following links; creates what is
     /// missing and locks what was created.
-    fn find(&mut self, root: &Path, protected: &Protected) -> io::Result<Found> {
+    fn locate_or_create(
+        &mut self,
+        root: &Path,
+        protected: &ProtectedPath,
+    ) -> io::Result<CoverLookup> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut here = openat(CWD, root, flags | OFlags::DIRECTORY, Mode::empty())?;
         let mut path = root.to_owned();
@@ -112,99 +116,99 @@ impl Guard {
             let fd = match openat(&here, name, flags, Mode::empty()) {
                 Ok(fd) => fd,
                 Err(Errno::NOENT) if protected.stand_in == StandIn::Nothing => {
-                    return Ok(Found::Nothing);
+                    return Ok(CoverLookup::Nothing);
                 }
                 Err(Errno::NOENT) => {
                     // Create missing parent directories too, so that the path in them can be
                     // covered. The parents stay writable.
                     let stand_in = if last { protected.stand_in } else { StandIn::Directory };
-                    let held = match make(&here, name, stand_in) {
+                    let held = match create_stand_in(&here, name, stand_in) {
                         Ok(Some(held)) => held,
-                        Ok(None) => return Ok(Found::Gone),
-                        Err(error) => return unwritable(&here, root, &path, error),
+                        Ok(None) => return Ok(CoverLookup::Vanished),
+                        Err(error) => return handle_unwritable(&here, root, &path, error),
                     };
                     here = held.file.try_clone()?.into();
-                    self.held.push(held);
+                    self.stand_ins.push(held);
                     match last {
-                        true => return Ok(Found::Cover(path)),
+                        true => return Ok(CoverLookup::Cover(path)),
                         false => continue,
                     }
                 }
                 // No file can have a name this long.
-                Err(Errno::NAMETOOLONG) => return Ok(Found::Nothing),
+                Err(Errno::NAMETOOLONG) => return Ok(CoverLookup::Nothing),
                 Err(errno) => return Err(errno.into()),
             };
             let is_directory = match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
                 // Cover the link itself, so that it keeps its target. The target is protected
                 // separately, under its own name.
-                FileType::Symlink => return Ok(Found::Cover(path)),
+                FileType::Symlink => return Ok(CoverLookup::Cover(path)),
                 kind => kind == FileType::Directory,
             };
-            match take(&here, name)? {
-                Taken::Held(held) => self.held.push(held),
-                Taken::NotOurs => {}
-                Taken::Gone => return Ok(Found::Gone),
+            match lock_existing(&here, name)? {
+                LockOutcome::Locked(held) => self.stand_ins.push(held),
+                LockOutcome::NotStandIn => {}
+                LockOutcome::Gone => return Ok(CoverLookup::Vanished),
             }
             // A file where a directory is expected: while it stays there, nothing can exist below
             // it.
             if last || !is_directory {
-                return Ok(Found::Cover(path));
+                return Ok(CoverLookup::Cover(path));
             }
             here = fd;
         }
         // It is the writable root itself, either by configuration or because a link leads there.
-        Ok(Found::Nothing)
+        Ok(CoverLookup::Nothing)
     }
 }
 
-impl Drop for Guard {
+impl Drop for ProtectionGuard {
     fn drop(&mut self) {
         // Inner ones first; otherwise the outer directory is not empty.
-        for held in self.held.drain(..).rev() {
-            held.release();
+        for held in self.stand_ins.drain(..).rev() {
+            held.remove_if_unused();
         }
     }
 }
 
 /// Result of looking for a protected path.
-enum Found {
+enum CoverLookup {
     /// This path must be covered.
     Cover(PathBuf),
     /// Nothing needs protection.
     Nothing,
     /// Another process removed or created it in the meantime; try again.
-    Gone,
+    Vanished,
 }
 
 /// Returns everything that must be protected. If the server could not determine what git would
 /// execute, whole repositories become read-only.
-fn wanted(rights: &Rights) -> Vec<Protected> {
-    let whole = |path: &PathBuf| Protected { path: path.clone(), stand_in: StandIn::Directory };
+fn protected_paths(rights: &Rights) -> Vec<ProtectedPath> {
+    let whole = |path: &PathBuf| ProtectedPath { path: path.clone(), stand_in: StandIn::Directory };
     let for_git = match &rights.for_git {
         Some(known) => known.clone(),
         None => rights.repositories.iter().map(whole).collect(),
     };
-    let for_git = for_git.into_iter().filter(|protected| !rights.is_unprotected(&protected.path));
+    let for_git = for_git.into_iter().filter(|protected| !rights.is_released(&protected.path));
     rights.protected.iter().cloned().chain(for_git).collect()
 }
 
 /// Returns everything that must be covered for one path: the path itself, and every path that
 /// decides where it leads.
-pub fn real_places(protected: Protected) -> Vec<Protected> {
-    let Protected { path, stand_in } = protected;
+pub fn paths_to_cover(protected: ProtectedPath) -> Vec<ProtectedPath> {
+    let ProtectedPath { path, stand_in } = protected;
     let mut places = vec![path.clone()];
     // A run may create this path, so it could create a link here. Following that link would make
     // its target read-only for all later runs.
     if stand_in != StandIn::Nothing {
-        places.extend(trail(&path).into_iter().filter(|place| *place != path));
+        places.extend(link_trail(&path).into_iter().filter(|place| *place != path));
     }
-    places.into_iter().map(|path| Protected { path, stand_in }).collect()
+    places.into_iter().map(|path| ProtectedPath { path, stand_in }).collect()
 }
 
 /// Returns every path that decides where `path` leads, as the kernel would follow it: each link on
 /// the way, each directory that a link enters and leaves again, and the final target whether it
 /// exists or not. A cycle of links has no target.
-fn trail(path: &Path) -> Vec<PathBuf> {
+fn link_trail(path: &Path) -> Vec<PathBuf> {
     let (mut real, mut trail) = (PathBuf::from("/"), Vec::<PathBuf>::new());
     let mut rest: Vec<OsString> = path.iter().rev().map(OsString::from).collect();
     while let Some(name) = rest.pop() {
@@ -236,34 +240,38 @@ fn trail(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Decides what to do where no stand-in can be created because we cannot write to the directory.
-fn unwritable(
+fn handle_unwritable(
     directory: &OwnedFd,
     root: &Path,
     path: &Path,
     error: io::Error,
-) -> io::Result<Found> {
+) -> io::Result<CoverLookup> {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NAMETOOLONG) => return Ok(Found::Nothing),
+        Some(Errno::NAMETOOLONG) => return Ok(CoverLookup::Nothing),
         // The run cannot create it either.
-        Some(Errno::ROFS) => return Ok(Found::Nothing),
+        Some(Errno::ROFS) => return Ok(CoverLookup::Nothing),
         Some(Errno::ACCESS | Errno::PERM) => {}
         _ => return Err(error),
     }
     let is_ours = fstat(directory)?.st_uid == rustix::process::geteuid().as_raw();
     match path.parent().filter(|above| *above != root) {
         // The run could rename this directory, or change its mode if it owns it.
-        Some(above) => Ok(Found::Cover(above.to_owned())),
+        Some(above) => Ok(CoverLookup::Cover(above.to_owned())),
         None if is_ours => Err(error),
-        None => Ok(Found::Nothing),
+        None => Ok(CoverLookup::Nothing),
     }
 }
 
 /// Creates and locks a stand-in. Returns `None` if another process was faster.
-fn make(parent: &OwnedFd, name: &OsStr, stand_in: StandIn) -> io::Result<Option<Held>> {
+fn create_stand_in(
+    parent: &OwnedFd,
+    name: &OsStr,
+    stand_in: StandIn,
+) -> io::Result<Option<LockedStandIn>> {
     let made = match stand_in {
         StandIn::Nothing => return Ok(None),
         StandIn::Directory => mkdirat(parent, name, Mode::from_raw_mode(0o755)),
-        StandIn::File(text) => write_new(parent, name, text),
+        StandIn::File(text) => write_new_file(parent, name, text),
     };
     match made {
         Ok(()) => {}
@@ -272,53 +280,56 @@ fn make(parent: &OwnedFd, name: &OsStr, stand_in: StandIn) -> io::Result<Option<
     }
     let Some(file) = open_locked(parent, name)? else { return Ok(None) };
     // If the mark cannot be stored, the stand-in is left behind only after a crash.
-    let _ = fsetxattr(&file, MARK, b"1", XattrFlags::empty());
-    Held::new(parent, name, file, stand_in).map(Some)
+    let _ = fsetxattr(&file, STAND_IN_XATTR, b"1", XattrFlags::empty());
+    LockedStandIn::new(parent, name, file, stand_in).map(Some)
 }
 
 /// Creates a file with this text; fails if the name already exists.
-fn write_new(parent: &OwnedFd, name: &OsStr, text: Text) -> rustix::io::Result<()> {
+fn write_new_file(parent: &OwnedFd, name: &OsStr, text: StandInText) -> rustix::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(parent, name, flags, Mode::from_raw_mode(0o644))?;
-    rustix::io::write(&file, text.bytes()).map(drop)
+    rustix::io::write(&file, text.as_bytes()).map(drop)
 }
 
 /// Result of trying to lock an existing path.
-enum Taken {
-    Held(Held),
+enum LockOutcome {
+    Locked(LockedStandIn),
     /// Not a stand-in, so no server removes it.
-    NotOurs,
+    NotStandIn,
     Gone,
 }
 
 /// Locks an existing path if it is a stand-in. Only stand-ins are ever removed, so nothing else
 /// needs a lock.
-fn take(parent: &OwnedFd, name: &OsStr) -> io::Result<Taken> {
+fn lock_existing(parent: &OwnedFd, name: &OsStr) -> io::Result<LockOutcome> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let marked = match openat(parent, name, flags, Mode::empty()) {
-        Ok(fd) => left_by_us(&File::from(fd)),
-        Err(Errno::NOENT) => return Ok(Taken::Gone),
+        Ok(fd) => recognize_stand_in(&File::from(fd)),
+        Err(Errno::NOENT) => return Ok(LockOutcome::Gone),
         // We cannot read it, so we did not create it.
         Err(_) => None,
     };
-    let Some(stand_in) = marked else { return Ok(Taken::NotOurs) };
+    let Some(stand_in) = marked else { return Ok(LockOutcome::NotStandIn) };
     match open_locked(parent, name)? {
-        Some(file) => Held::new(parent, name, file, stand_in).map(Taken::Held),
-        None => Ok(Taken::Gone),
+        Some(file) => LockedStandIn::new(parent, name, file, stand_in).map(LockOutcome::Locked),
+        None => Ok(LockOutcome::Gone),
     }
 }
 
 /// Recognizes a stand-in created by any server, now or before a crash.
-fn left_by_us(file: &File) -> Option<StandIn> {
+fn recognize_stand_in(file: &File) -> Option<StandIn> {
     let mut mark = [0; 8];
-    fgetxattr(file, MARK, &mut mark).ok()?;
+    fgetxattr(file, STAND_IN_XATTR, &mut mark).ok()?;
     let metadata = file.metadata().ok()?;
     if metadata.is_dir() {
         return Some(StandIn::Directory);
     }
     let mut bytes = Vec::new();
     file.take(16).read_to_end(&mut bytes).ok()?;
-    [Text::Empty, Text::Dot].into_iter().find(|text| text.bytes() == bytes).map(StandIn::File)
+    [StandInText::Empty, StandInText::Dot]
+        .into_iter()
+        .find(|text| text.as_bytes() == bytes)
+        .map(StandIn::File)
 }
 
 /// Opens a path and takes the shared lock that keeps others from removing it. Returns `None` if it
@@ -335,11 +346,11 @@ fn open_locked(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     }
-    Ok(is_still(parent, name, &file)?.then_some(file))
+    Ok(is_still_at(parent, name, &file)?.then_some(file))
 }
 
 /// Returns whether `name` still refers to this open file.
-fn is_still(parent: &OwnedFd, name: &OsStr, file: &File) -> io::Result<bool> {
+fn is_still_at(parent: &OwnedFd, name: &OsStr, file: &File) -> io::Result<bool> {
     let ours = fstat(file)?;
     match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(there) => Ok((there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)),
@@ -348,26 +359,26 @@ fn is_still(parent: &OwnedFd, name: &OsStr, file: &File) -> io::Result<bool> {
     }
 }
 
-impl Held {
-    fn new(parent: &OwnedFd, name: &OsStr, file: File, made: StandIn) -> io::Result<Held> {
-        Ok(Held { parent: parent.try_clone()?, name: name.to_owned(), file, made })
+impl LockedStandIn {
+    fn new(parent: &OwnedFd, name: &OsStr, file: File, made: StandIn) -> io::Result<LockedStandIn> {
+        Ok(LockedStandIn { parent: parent.try_clone()?, name: name.to_owned(), file, kind: made })
     }
 
     /// Removes the stand-in if no other run holds it and no one has put anything into it.
-    fn release(self) {
+    fn remove_if_unused(self) {
         if flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return;
         }
-        let untouched = match self.made {
+        let untouched = match self.kind {
             StandIn::Nothing => false,
             StandIn::Directory => true,
             StandIn::File(text) => {
-                self.file.metadata().is_ok_and(|now| now.len() == text.bytes().len() as u64)
+                self.file.metadata().is_ok_and(|now| now.len() == text.as_bytes().len() as u64)
             }
         };
-        if untouched && is_still(&self.parent, &self.name, &self.file).unwrap_or(false) {
+        if untouched && is_still_at(&self.parent, &self.name, &self.file).unwrap_or(false) {
             let flags =
-                if self.made == StandIn::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                if self.kind == StandIn::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             // A directory that is no longer empty stays; any other failure is ignored too.
             let _ = unlinkat(self.parent.as_fd(), &self.name, flags);
         }

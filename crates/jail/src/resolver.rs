@@ -11,36 +11,36 @@ use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::thread;
 
-use crate::intercept::Denials;
+use crate::intercept::DenialLog;
 
 /// Part of the loopback network for resolvers. All of 127.0.0.0/8 is the run's own loopback;
 /// programs use other parts of it, so the resolvers of a session's runs stay within this one.
-const NETWORK: [u8; 2] = [127, 53];
-const PORT: u16 = 53;
+const RESOLVER_NETWORK: [u8; 2] = [127, 53];
+const DNS_PORT: u16 = 53;
 /// More addresses than a session can have runs at once.
-const ADDRESSES: u16 = 4096;
+const MAX_ADDRESSES: u16 = 4096;
 
-const HEADER: usize = 12;
+const HEADER_BYTES: usize = 12;
 /// Largest query over UDP that resolvers send.
-const MESSAGE: usize = 4096;
-const LABEL: usize = 63;
-const NAME: usize = 253;
+const MAX_QUERY_BYTES: usize = 4096;
+const MAX_LABEL_BYTES: usize = 63;
+const MAX_NAME_BYTES: usize = 253;
 /// Bits in the third and fourth byte of a header: response; recursion available; query refused.
-const RESPONSE: u8 = 0x80;
-const RECURSION: u8 = 0x80;
-const REFUSED: u8 = 5;
+const RESPONSE_BIT: u8 = 0x80;
+const RECURSION_BIT: u8 = 0x80;
+const REFUSED_CODE: u8 = 5;
 /// Bits of the third byte that a response repeats: the kind of query, and whether recursion is
 /// desired.
-const REPEATED: u8 = 0x79;
+const REPEATED_BITS: u8 = 0x79;
 
 /// Opens the resolver's port. This process is in the run's network and may still bind low ports. No
 /// program of a run can, so none can take the resolver's place.
-pub fn bind() -> io::Result<(UdpSocket, Ipv4Addr)> {
+pub fn bind_socket() -> io::Result<(UdpSocket, Ipv4Addr)> {
     let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
-    for number in 1..ADDRESSES {
+    for number in 1..MAX_ADDRESSES {
         let [high, low] = number.to_be_bytes();
-        let address = Ipv4Addr::new(NETWORK[0], NETWORK[1], high, low);
-        match UdpSocket::bind((address, PORT)) {
+        let address = Ipv4Addr::new(RESOLVER_NETWORK[0], RESOLVER_NETWORK[1], high, low);
+        match UdpSocket::bind((address, DNS_PORT)) {
             Ok(socket) => return Ok((socket, address)),
             // Another run of the session uses it.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => refused = error,
@@ -52,21 +52,21 @@ pub fn bind() -> io::Result<(UdpSocket, Ipv4Addr)> {
 
 /// Returns the text of an `/etc/resolv.conf` that leads to this resolver. One attempt is enough,
 /// since it always answers.
-pub fn settings(address: Ipv4Addr) -> String {
+pub fn format_resolv_conf(address: Ipv4Addr) -> String {
     format!(
         "# The sandbox has no name server. This one only records which names are requested.\nnameserver {address}\noptions attempts:1\n"
     )
 }
 
 /// Answers queries on a separate thread for as long as the supervisor lives.
-pub fn serve(socket: UdpSocket, denials: Denials) -> io::Result<()> {
+pub fn serve_queries(socket: UdpSocket, denials: DenialLog) -> io::Result<()> {
     let own_name = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
     thread::Builder::new().name("resolver".to_owned()).spawn(move || {
-        let mut buffer = [0; MESSAGE];
+        let mut buffer = [0; MAX_QUERY_BYTES];
         // An error concerns one client, which is already gone; the next query may be another's.
         loop {
             let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
-            let Some((name, response)) = refuse(&buffer[..length]) else { continue };
+            let Some((name, response)) = refuse_query(&buffer[..length]) else { continue };
             if is_wanted_outside(&name, &own_name) {
                 denials.add("network", &name);
             }
@@ -84,17 +84,17 @@ fn is_wanted_outside(name: &str, own_name: &str) -> bool {
 }
 
 /// Returns the name in a query and the response that refuses it; `None` if this is not a query.
-fn refuse(query: &[u8]) -> Option<(String, Vec<u8>)> {
-    let is_query = query.get(2)? & RESPONSE == 0;
+fn refuse_query(query: &[u8]) -> Option<(String, Vec<u8>)> {
+    let is_query = query.get(2)? & RESPONSE_BIT == 0;
     let questions = u16::from_be_bytes([*query.get(4)?, *query.get(5)?]);
     if !is_query || questions != 1 {
         return None;
     }
     let (name, end) = read_name(query)?;
     // The type and class follow the name.
-    let question = query.get(HEADER..end + 4)?;
+    let question = query.get(HEADER_BYTES..end + 4)?;
     let mut response = query[..2].to_vec();
-    response.extend([RESPONSE | query[2] & REPEATED, RECURSION | REFUSED]);
+    response.extend([RESPONSE_BIT | query[2] & REPEATED_BITS, RECURSION_BIT | REFUSED_CODE]);
     response.extend([0, 1, 0, 0, 0, 0, 0, 0]);
     response.extend(question);
     Some((name, response))
@@ -103,14 +103,14 @@ fn refuse(query: &[u8]) -> Option<(String, Vec<u8>)> {
 /// Returns the name of the first question and the offset where it ends. A query has no compressed
 /// names.
 fn read_name(query: &[u8]) -> Option<(String, usize)> {
-    let (mut name, mut at) = (String::new(), HEADER);
+    let (mut name, mut at) = (String::new(), HEADER_BYTES);
     loop {
         let length = usize::from(*query.get(at)?);
         at += 1;
         if length == 0 {
             return Some((name, at));
         }
-        let label = query.get(at..at + length).filter(|_| length <= LABEL)?;
+        let label = query.get(at..at + length).filter(|_| length <= MAX_LABEL_BYTES)?;
         at += length;
         if !name.is_empty() {
             name.push('.');
@@ -121,7 +121,7 @@ fn read_name(query: &[u8]) -> Option<(String, usize)> {
         let shown =
             |byte: &u8| if is_plain(byte) { byte.to_ascii_lowercase() as char } else { '?' };
         name.extend(label.iter().map(shown));
-        if name.len() > NAME {
+        if name.len() > MAX_NAME_BYTES {
             return None;
         }
     }
@@ -145,35 +145,35 @@ mod tests {
 
     #[test]
     fn a_query_is_refused_and_its_name_read() {
-        let (name, response) = refuse(&query("Registry.Example.COM")).unwrap();
+        let (name, response) = refuse_query(&query("Registry.Example.COM")).unwrap();
         assert_eq!(name, "registry.example.com");
         assert_eq!(response[..12], [0xab, 0xcd, 0x81, 0x85, 0, 1, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(response.len(), HEADER + "Registry.Example.COM".len() + 2 + 4);
+        assert_eq!(response.len(), HEADER_BYTES + "Registry.Example.COM".len() + 2 + 4);
     }
 
     #[test]
     fn what_is_not_a_query_is_not_answered() {
         let whole = query("example.com");
         for length in 0..whole.len() - 11 {
-            assert!(refuse(&whole[..length]).is_none(), "{length}");
+            assert!(refuse_query(&whole[..length]).is_none(), "{length}");
         }
         let mut response = whole.clone();
-        response[2] |= RESPONSE;
-        assert!(refuse(&response).is_none());
+        response[2] |= RESPONSE_BIT;
+        assert!(refuse_query(&response).is_none());
         let mut compressed = whole.clone();
-        compressed[HEADER] = 0xc0;
-        assert!(refuse(&compressed).is_none());
-        assert!(refuse(&query(&"long.".repeat(60))).is_none());
+        compressed[HEADER_BYTES] = 0xc0;
+        assert!(refuse_query(&compressed).is_none());
+        assert!(refuse_query(&query(&"long.".repeat(60))).is_none());
         let mut two = whole;
         two[5] = 2;
-        assert!(refuse(&two).is_none());
+        assert!(refuse_query(&two).is_none());
     }
 
     #[test]
     fn unprintable_names_are_shown_without_their_bytes() {
         let mut odd = query("a.b");
-        odd[HEADER + 1] = b'\n';
-        assert_eq!(refuse(&odd).unwrap().0, "?.b");
+        odd[HEADER_BYTES + 1] = b'\n';
+        assert_eq!(refuse_query(&odd).unwrap().0, "?.b");
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct Rights {
     pub closed: Vec<PathBuf>,
     /// Read-only paths inside the writable directories, whether they exist or not.
     #[serde(default)]
-    pub protected: Vec<Protected>,
+    pub protected: Vec<ProtectedPath>,
     /// Paths that the operator releases from the list of control files and from the protection for
     /// git. They have no effect on `protected`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -41,16 +41,16 @@ pub struct Rights {
     /// repositories are read-only, so that a caller that forgets to determine them gets fewer
     /// rights, not more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub for_git: Option<Vec<Protected>>,
+    pub for_git: Option<Vec<ProtectedPath>>,
     /// Paths that cannot even be read.
     #[serde(default)]
     pub hidden: Vec<PathBuf>,
     /// Directories of which this run sees only a few selected paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub veils: Vec<Veil>,
+    pub veils: Vec<PartialCover>,
     /// Network access of the run.
     #[serde(default)]
-    pub network: Network,
+    pub network: NetworkAccess,
     /// The run may create its own namespaces and mounts, for a program that is a sandbox itself.
     /// This gives up Landlock's file rules, under which no mount can be made; existing mounts still
     /// cannot be removed.
@@ -61,7 +61,7 @@ pub struct Rights {
 /// Network access of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Network {
+pub enum NetworkAccess {
     /// The session's own network namespace, which has only a loopback interface.
     #[default]
     Off,
@@ -71,20 +71,20 @@ pub enum Network {
     All,
 }
 
-impl Network {
+impl NetworkAccess {
     /// Returns the name used in the configuration and in results.
     pub fn name(self) -> &'static str {
         match self {
-            Network::Off => "off",
-            Network::Proxied => "proxied",
-            Network::All => "all",
+            NetworkAccess::Off => "off",
+            NetworkAccess::Proxied => "proxied",
+            NetworkAccess::All => "all",
         }
     }
 }
 
 /// A read-only path inside a writable directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Protected {
+pub struct ProtectedPath {
     pub path: PathBuf,
     /// Created where the path does not exist.
     pub stand_in: StandIn,
@@ -92,7 +92,7 @@ pub struct Protected {
 
 /// A directory that is hidden except for some paths in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Veil {
+pub struct PartialCover {
     pub path: PathBuf,
     /// Paths inside that stay visible.
     pub keep: Vec<PathBuf>,
@@ -107,50 +107,50 @@ pub enum StandIn {
     /// An empty directory.
     Directory,
     /// A file with exactly this text, which programs outside may read in the meantime.
-    File(Text),
+    File(StandInText),
 }
 
 /// Contents of a stand-in file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Text {
+pub enum StandInText {
     Empty,
     /// `commondir` must name a directory: `.` means the same as a missing file.
     Dot,
 }
 
-impl Text {
+impl StandInText {
     /// Returns the text.
-    pub fn bytes(self) -> &'static [u8] {
+    pub fn as_bytes(self) -> &'static [u8] {
         match self {
-            Text::Empty => b"",
-            Text::Dot => b".\n",
+            StandInText::Empty => b"",
+            StandInText::Dot => b".\n",
         }
     }
 }
 
 /// Names in a git repository that make git run a program.
-const GIT: &[(&str, StandIn)] = &[
+const REPOSITORY_NAMES: &[(&str, StandIn)] = &[
     ("hooks", StandIn::Directory),
-    ("config", StandIn::File(Text::Empty)),
-    ("config.worktree", StandIn::File(Text::Empty)),
+    ("config", StandIn::File(StandInText::Empty)),
+    ("config.worktree", StandIn::File(StandInText::Empty)),
     // It would redirect git to another directory for all of the above.
-    ("commondir", StandIn::File(Text::Dot)),
+    ("commondir", StandIn::File(StandInText::Dot)),
 ];
 
 /// Names in the directory that a repository keeps for a worktree that make git run a program. A
 /// directory is treated as one because of its location and never because of its contents, which a
 /// run may have written.
-const GIT_WORKTREE: &[(&str, StandIn)] = &[
-    ("commondir", StandIn::File(Text::Empty)),
-    ("gitdir", StandIn::File(Text::Empty)),
-    ("config.worktree", StandIn::File(Text::Empty)),
-    ("config", StandIn::File(Text::Empty)),
+const WORKTREE_NAMES: &[(&str, StandIn)] = &[
+    ("commondir", StandIn::File(StandInText::Empty)),
+    ("gitdir", StandIn::File(StandInText::Empty)),
+    ("config.worktree", StandIn::File(StandInText::Empty)),
+    ("config", StandIn::File(StandInText::Empty)),
     ("hooks", StandIn::Directory),
 ];
 
 /// Directories in a git repository whose subdirectories are repositories or parts of one.
-const GIT_NESTS: &[&str] = &["modules", "worktrees"];
+const NESTED_GIT_DIRECTORIES: &[&str] = &["modules", "worktrees"];
 
 impl Rights {
     /// Returns all writable directories, the workspace first.
@@ -162,38 +162,38 @@ impl Rights {
 
     /// Returns whether no run may change this path. Names are compared case-insensitively, because
     /// some file systems are case-insensitive.
-    pub fn protects(&self, path: &Path) -> bool {
-        let is_in = |protected: &Protected| below(path, &protected.path).is_some();
-        self.protected.iter().any(is_in)
-            || !self.is_unprotected(path) && self.protects_for_git(path)
+    pub fn protects_path(&self, path: &Path) -> bool {
+        let is_in = |protected: &ProtectedPath| components_below(path, &protected.path).is_some();
+        self.protected.iter().any(is_in) || !self.is_released(path) && self.protects_for_git(path)
     }
 
     fn protects_for_git(&self, path: &Path) -> bool {
         let mut in_repositories =
-            self.repositories.iter().filter_map(|repository| below(path, repository));
-        self.for_git.iter().flatten().any(|known| below(path, &known.path).is_some())
-            || in_repositories.any(|rest| makes_git_run(&rest))
-            || below(path, &self.workspace).is_some_and(|names| is_in_nested_repository(&names))
+            self.repositories.iter().filter_map(|repository| components_below(path, repository));
+        self.for_git.iter().flatten().any(|known| components_below(path, &known.path).is_some())
+            || in_repositories.any(|rest| makes_git_run_programs(&rest))
+            || components_below(path, &self.workspace)
+                .is_some_and(|names| is_in_nested_repository(&names))
     }
 
     /// Returns whether the operator released a path that would otherwise be protected.
-    pub fn is_unprotected(&self, path: &Path) -> bool {
+    pub fn is_released(&self, path: &Path) -> bool {
         self.unprotected.iter().any(|open| path.starts_with(open))
     }
 }
 
 /// Returns the paths that make git run programs in this repository.
-pub fn repository_names(repository: &Path) -> Vec<Protected> {
-    names_in(repository, GIT)
+pub fn protected_in_repository(repository: &Path) -> Vec<ProtectedPath> {
+    protect_names_in(repository, REPOSITORY_NAMES)
 }
 
 /// Returns the paths that make git run programs in a worktree's directory inside its repository.
-pub fn worktree_names(own: &Path) -> Vec<Protected> {
-    names_in(own, GIT_WORKTREE)
+pub fn protected_in_worktree(own: &Path) -> Vec<ProtectedPath> {
+    protect_names_in(own, WORKTREE_NAMES)
 }
 
-fn names_in(directory: &Path, names: &[(&str, StandIn)]) -> Vec<Protected> {
-    let protect = |(name, stand_in): &(&str, StandIn)| Protected {
+fn protect_names_in(directory: &Path, names: &[(&str, StandIn)]) -> Vec<ProtectedPath> {
+    let protect = |(name, stand_in): &(&str, StandIn)| ProtectedPath {
         path: directory.join(name),
         stand_in: *stand_in,
     };
@@ -205,17 +205,18 @@ fn names_in(directory: &Path, names: &[(&str, StandIn)]) -> Vec<Protected> {
 fn is_in_nested_repository(names: &[&OsStr]) -> bool {
     let mut starts = names.iter().enumerate().filter(|(_, name)| name.eq_ignore_ascii_case(".git"));
     // A `.git` further down may be a file that refers to a repository anywhere.
-    starts.any(|(at, _)| makes_git_run(&names[at + 1..]) || at > 0 && at + 1 == names.len())
+    starts
+        .any(|(at, _)| makes_git_run_programs(&names[at + 1..]) || at > 0 && at + 1 == names.len())
 }
 
 /// Returns whether a path inside a repository makes git run programs. The directories of submodules
 /// and worktrees inside it use the same names, and new ones may be created, so they are recognized
 /// by name.
-fn makes_git_run(names: &[&OsStr]) -> bool {
+fn makes_git_run_programs(names: &[&OsStr]) -> bool {
     let is = |name: &OsStr, known: &str| name.eq_ignore_ascii_case(known);
-    let runs = |name: &OsStr| GIT.iter().any(|(known, _)| is(name, known));
+    let runs = |name: &OsStr| REPOSITORY_NAMES.iter().any(|(known, _)| is(name, known));
     match names {
-        [nest, _, inner @ ..] if GIT_NESTS.iter().any(|known| is(nest, known)) => {
+        [nest, _, inner @ ..] if NESTED_GIT_DIRECTORIES.iter().any(|known| is(nest, known)) => {
             inner.iter().any(|name| runs(name) || is(name, "gitdir"))
         }
         // It has no effect in the repository itself, but was formerly taken as the sign of a
@@ -227,7 +228,7 @@ fn makes_git_run(names: &[&OsStr]) -> bool {
 }
 
 /// Returns the components that lead from `start` to `path`, if `path` is below it. Ignores case.
-fn below<'p>(path: &'p Path, start: &Path) -> Option<Vec<&'p OsStr>> {
+fn components_below<'p>(path: &'p Path, start: &Path) -> Option<Vec<&'p OsStr>> {
     let mut parts = path.components();
     let same = |part| match (parts.next(), part) {
         (Some(Component::Normal(here)), Component::Normal(there)) => {
@@ -245,7 +246,7 @@ mod tests {
     #[test]
     fn what_steers_agents_and_git_is_protected_and_the_rest_is_not() {
         let mut rights = Rights { workspace: "/w".into(), ..Rights::default() };
-        rights.protect_steering();
+        rights.protect_control_files();
         rights.repositories.push("/w/.git".into());
         for path in [
             "/w/.codex",
@@ -263,7 +264,7 @@ mod tests {
             "/w/a/b/.git/hooks/pre-commit",
             "/w/a/.git/config",
         ] {
-            assert!(rights.protects(Path::new(path)), "{path}");
+            assert!(rights.protects_path(Path::new(path)), "{path}");
         }
         for path in [
             "/w",
@@ -276,7 +277,7 @@ mod tests {
             "/w/.git/modules/sub/index",
             "/w/config",
         ] {
-            assert!(!rights.protects(Path::new(path)), "{path}");
+            assert!(!rights.protects_path(Path::new(path)), "{path}");
         }
     }
 }

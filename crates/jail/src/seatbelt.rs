@@ -16,9 +16,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// Absolute, never looked up by name: a hostile PATH could put a fake one first.
-pub const PROGRAM: &str = "/usr/bin/sandbox-exec";
+pub const SANDBOX_EXEC: &str = "/usr/bin/sandbox-exec";
 
-const TEXT: &str = include_str!("../profiles/seatbelt.sbpl");
+const POLICY_TEXT: &str = include_str!("../profiles/seatbelt.sbpl");
 
 /// Access rights of a run, in the terms of a seatbelt policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,30 +47,32 @@ pub enum SeatbeltNetwork {
 
 /// A path that cannot be expressed in a policy without changing its meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadPath {
+pub struct PolicyPathError {
     pub path: PathBuf,
     pub reason: &'static str,
 }
 
-impl fmt::Display for BadPath {
+impl fmt::Display for PolicyPathError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{:?} cannot be part of a seatbelt policy: {}", self.path, self.reason)
     }
 }
 
-impl std::error::Error for BadPath {}
+impl std::error::Error for PolicyPathError {}
 
 /// Parameters of a policy, as `sandbox-exec -D` takes them.
-pub type Parameters = Vec<(String, String)>;
+pub type PolicyParameters = Vec<(String, String)>;
 
 /// Returns the policy and its parameters. Every parameter is used, and every parameter used is
 /// defined.
-pub fn policy(rights: &SeatbeltRights) -> Result<(String, Parameters), BadPath> {
-    let writable = path::canonical_all(&rights.writable)?;
-    let mut protected = path::canonical_all(&rights.protected)?;
-    let hidden = path::canonical_all(&rights.hidden)?;
+pub fn build_policy(
+    rights: &SeatbeltRights,
+) -> Result<(String, PolicyParameters), PolicyPathError> {
+    let writable = path::normalize_all(&rights.writable)?;
+    let mut protected = path::normalize_all(&rights.protected)?;
+    let hidden = path::normalize_all(&rights.hidden)?;
     if writable.contains("/") {
-        return Err(BadPath {
+        return Err(PolicyPathError {
             path: "/".into(),
             reason: "a sandbox cannot make the whole file system writable",
         });
@@ -79,57 +81,59 @@ pub fn policy(rights: &SeatbeltRights) -> Result<(String, Parameters), BadPath> 
         // Nothing can be written, so there is no rule that they could be an exception to.
         protected.clear();
     }
-    let anchors = path::ancestors(writable.iter().chain(&protected).chain(&hidden), &writable);
+    let anchors =
+        path::directories_above(writable.iter().chain(&protected).chain(&hidden), &writable);
 
-    let mut policy = Policy { text: part("always"), parameters: Vec::new() };
-    policy.network(rights.network);
-    let hidden = policy.add("HIDDEN", &hidden);
-    let protected = policy.add("PROTECTED", &protected);
-    policy.writing(&writable, protected.iter().chain(&hidden));
-    policy.anchors(&anchors);
-    policy.hiding(&hidden);
+    let mut policy = PolicyBuilder { text: policy_section("always"), parameters: Vec::new() };
+    policy.allow_network(rights.network);
+    let hidden = policy.add_path_filters("HIDDEN", &hidden);
+    let protected = policy.add_path_filters("PROTECTED", &protected);
+    policy.allow_writing(&writable, protected.iter().chain(&hidden));
+    policy.pin_anchors(&anchors);
+    policy.deny_hidden(&hidden);
     Ok((policy.text, policy.parameters))
 }
 
 /// Returns the command to start instead of the program: `sandbox-exec` with the policy, its
 /// parameters and the program.
-pub fn command(
+pub fn wrap_command(
     rights: &SeatbeltRights,
     program: &OsStr,
     args: &[OsString],
-) -> Result<(&'static str, Vec<OsString>), BadPath> {
-    let (text, parameters) = policy(rights)?;
+) -> Result<(&'static str, Vec<OsString>), PolicyPathError> {
+    let (text, parameters) = build_policy(rights)?;
     let mut all: Vec<OsString> = vec!["-p".into(), text.into()];
     all.extend(parameters.into_iter().map(|(name, value)| format!("-D{name}={value}").into()));
     all.push("--".into());
     all.push(program.to_owned());
     all.extend_from_slice(args);
-    Ok((PROGRAM, all))
+    Ok((SANDBOX_EXEC, all))
 }
 
 /// Returns one section of the policy text.
-fn part(name: &str) -> String {
-    let lines = TEXT.lines().skip_while(|line| line.strip_prefix(";; ") != Some(name)).skip(1);
+fn policy_section(name: &str) -> String {
+    let lines =
+        POLICY_TEXT.lines().skip_while(|line| line.strip_prefix(";; ") != Some(name)).skip(1);
     lines
         .take_while(|line| !line.starts_with(";; "))
         .fold(String::new(), |text, line| text + line + "\n")
 }
 
 /// A policy under construction.
-struct Policy {
+struct PolicyBuilder {
     text: String,
-    parameters: Parameters,
+    parameters: PolicyParameters,
 }
 
-impl Policy {
-    fn line(&mut self, line: fmt::Arguments<'_>) {
+impl PolicyBuilder {
+    fn push_line(&mut self, line: fmt::Arguments<'_>) {
         // Writing to a string does not fail.
         let _ = self.text.write_fmt(line);
         self.text.push('\n');
     }
 
     /// Adds a parameter and returns the expression that refers to it.
-    fn parameter(&mut self, name: String, value: &str) -> String {
+    fn add_parameter(&mut self, name: String, value: &str) -> String {
         let filter = format!("(param \"{name}\")");
         self.parameters.push((name, value.to_owned()));
         filter
@@ -138,12 +142,14 @@ impl Policy {
     /// Adds the filters that match a path in all its forms: the path itself (otherwise it could be
     /// created), everything below it, and both in any case, since the usual file system of a Mac
     /// does not distinguish `.git` from `.GIT`.
-    fn add(&mut self, kind: &str, paths: &BTreeSet<String>) -> Vec<String> {
+    fn add_path_filters(&mut self, kind: &str, paths: &BTreeSet<String>) -> Vec<String> {
         let mut filters = Vec::new();
         for (index, path) in paths.iter().enumerate() {
-            let exact = self.parameter(format!("{kind}_{index}"), path);
-            let spelled = self
-                .parameter(format!("{kind}_{index}_SPELLED"), &path::any_spelling(path, "(/.*)?"));
+            let exact = self.add_parameter(format!("{kind}_{index}"), path);
+            let spelled = self.add_parameter(
+                format!("{kind}_{index}_SPELLED"),
+                &path::spelling_regex(path, "(/.*)?"),
+            );
             filters.push(format!("(literal {exact})"));
             filters.push(format!("(subpath {exact})"));
             filters.push(format!("(regex {spelled})"));
@@ -151,23 +157,23 @@ impl Policy {
         filters
     }
 
-    fn network(&mut self, network: SeatbeltNetwork) {
+    fn allow_network(&mut self, network: SeatbeltNetwork) {
         match network {
             SeatbeltNetwork::Off => {}
             SeatbeltNetwork::Proxy(port) => {
-                self.line(format_args!("\n; The proxy, which decides about every host name."));
-                self.line(format_args!(
+                self.push_line(format_args!("\n; The proxy, which decides about every host name."));
+                self.push_line(format_args!(
                     "(allow network-outbound (remote ip \"localhost:{port}\"))"
                 ));
             }
             SeatbeltNetwork::All => {
                 self.text.push('\n');
-                self.text += &part("network");
+                self.text += &policy_section("network");
             }
         }
     }
 
-    fn writing<'a>(
+    fn allow_writing<'a>(
         &mut self,
         writable: &BTreeSet<String>,
         except: impl Iterator<Item = &'a String>,
@@ -175,50 +181,52 @@ impl Policy {
         if writable.is_empty() {
             return;
         }
-        self.line(format_args!(
+        self.push_line(format_args!(
             "\n; The writable roots, except what is protected or hidden in them."
         ));
-        self.line(format_args!("(allow file-write*\n  (require-all\n    (require-any"));
+        self.push_line(format_args!("(allow file-write*\n  (require-all\n    (require-any"));
         for (index, root) in writable.iter().enumerate() {
-            let root = self.parameter(format!("WRITABLE_{index}"), root);
-            self.line(format_args!("      (subpath {root})"));
+            let root = self.add_parameter(format!("WRITABLE_{index}"), root);
+            self.push_line(format_args!("      (subpath {root})"));
         }
         self.text.pop();
-        self.line(format_args!(")"));
+        self.push_line(format_args!(")"));
         for filter in except {
-            self.line(format_args!("    (require-not {filter})"));
+            self.push_line(format_args!("    (require-not {filter})"));
         }
         self.text.pop();
-        self.line(format_args!("))"));
+        self.push_line(format_args!("))"));
     }
 
     /// Rules refer to paths by name, so a directory above such a path must not be moved away or
     /// replaced by a link.
-    fn anchors(&mut self, anchors: &BTreeSet<String>) {
+    fn pin_anchors(&mut self, anchors: &BTreeSet<String>) {
         if anchors.is_empty() {
             return;
         }
-        self.line(format_args!(
+        self.push_line(format_args!(
             "\n; Directories above or in these rules cannot be moved away or replaced by a link."
         ));
         for (index, anchor) in anchors.iter().enumerate() {
-            let exact = self.parameter(format!("ANCHOR_{index}"), anchor);
-            let spelled =
-                self.parameter(format!("ANCHOR_{index}_SPELLED"), &path::any_spelling(anchor, ""));
-            self.line(format_args!(
+            let exact = self.add_parameter(format!("ANCHOR_{index}"), anchor);
+            let spelled = self.add_parameter(
+                format!("ANCHOR_{index}_SPELLED"),
+                &path::spelling_regex(anchor, ""),
+            );
+            self.push_line(format_args!(
                 "(deny file-write-unlink (require-all (literal {exact}) (vnode-type DIRECTORY)))\n\
                  (deny file-write-create (require-all (regex {spelled}) (vnode-type SYMLINK)))"
             ));
         }
     }
 
-    fn hiding(&mut self, hidden: &[String]) {
+    fn deny_hidden(&mut self, hidden: &[String]) {
         if hidden.is_empty() {
             return;
         }
-        self.line(format_args!("\n; Hidden paths: last, so that no rule above reopens them."));
+        self.push_line(format_args!("\n; Hidden paths: last, so that no rule above reopens them."));
         for operation in ["file-read*", "file-write*", "process-exec"] {
-            self.line(format_args!("(deny {operation}\n  {})", hidden.join("\n  ")));
+            self.push_line(format_args!("(deny {operation}\n  {})", hidden.join("\n  ")));
         }
     }
 }

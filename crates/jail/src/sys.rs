@@ -14,39 +14,39 @@ pub mod signals;
 pub mod trace;
 
 /// Result of a fork: the side on which it returned.
-pub enum Fork {
+pub enum ForkResult {
     Parent(Pid),
     Child,
 }
 
-fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+fn check_errno(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// Forks, with the child in new namespaces (`CLONE_NEW…`). Refuses unless the process has a single
 /// thread: the child is a copy of that thread alone, so no lock can be held by a thread that does
 /// not exist in it.
-pub fn fork(namespaces: libc::c_int) -> io::Result<Fork> {
-    if !is_alone()? {
+pub fn fork(namespaces: libc::c_int) -> io::Result<ForkResult> {
+    if !is_single_threaded()? {
         return Err(io::Error::other("a process with several threads cannot be forked safely"));
     }
     let flags = libc::c_long::from(namespaces | libc::SIGCHLD);
     // SAFETY: without CLONE_VM and with a null stack this is fork(2), and the process was just seen
     // to have a single thread, so the child may do anything that the parent may. glibc caches
     // neither pid nor tid.
-    match check(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })? {
-        0 => Ok(Fork::Child),
+    match check_errno(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })? {
+        0 => Ok(ForkResult::Child),
         pid => i32::try_from(pid)
             .ok()
             .and_then(Pid::from_raw)
-            .map(Fork::Parent)
+            .map(ForkResult::Parent)
             .ok_or_else(|| io::Error::other("no pid")),
     }
 }
 
 /// Returns whether this process has a single thread. A thread that has been joined stays listed for
 /// a moment, with no event when it disappears, so this waits for it.
-fn is_alone() -> io::Result<bool> {
+fn is_single_threaded() -> io::Result<bool> {
     const MOMENT: Duration = Duration::from_millis(500);
     let began = Instant::now();
     loop {
@@ -61,7 +61,7 @@ fn is_alone() -> io::Result<bool> {
 }
 
 /// Exits without running the exit handlers that the parent has registered.
-pub fn leave(code: i32) -> ! {
+pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit takes any number and does not return.
     unsafe { libc::_exit(code) }
 }
@@ -86,7 +86,7 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, flags: u64, recursive: bool) -> io::
     let how = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is an empty C string, the attributes are a complete struct of the given
     // size, and the kernel only reads both.
-    check(unsafe {
+    check_errno(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
@@ -100,16 +100,16 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, flags: u64, recursive: bool) -> io::
 }
 
 /// Sends a signal to every process that this one can see, except itself.
-pub fn kill_everything(signal: i32) -> io::Result<()> {
+pub fn kill_all_visible(signal: i32) -> io::Result<()> {
     // SAFETY: kill takes no pointers.
-    match check(libc::c_long::from(unsafe { libc::kill(-1, signal) })) {
+    match check_errno(libc::c_long::from(unsafe { libc::kill(-1, signal) })) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
         other => other.map(drop),
     }
 }
 
 /// Brings up the loopback interface of this network namespace.
-pub fn loopback_up() -> io::Result<()> {
+pub fn bring_loopback_up() -> io::Result<()> {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::DGRAM,
@@ -122,7 +122,7 @@ pub fn loopback_up() -> io::Result<()> {
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     // SAFETY: SIOCSIFFLAGS reads the ifreq it is given, which lives until after the call.
-    check(libc::c_long::from(unsafe {
+    check_errno(libc::c_long::from(unsafe {
         libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request)
     }))?;
     Ok(())
@@ -130,13 +130,16 @@ pub fn loopback_up() -> io::Result<()> {
 
 /// Installs a seccomp filter on this thread. With `listener`, returns the descriptor on which calls
 /// that the filter passes to the supervisor arrive.
-pub fn seccomp(program: &[libc::sock_filter], listener: bool) -> io::Result<Option<OwnedFd>> {
+pub fn install_filter(
+    program: &[libc::sock_filter],
+    listener: bool,
+) -> io::Result<Option<OwnedFd>> {
     let length =
         u16::try_from(program.len()).map_err(|_| io::Error::other("the filter is too long"))?;
     let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
     let flags = if listener { libc::SECCOMP_FILTER_FLAG_NEW_LISTENER } else { 0 };
     // SAFETY: the program outlives the call, its length is right, and the kernel only reads it.
-    let fd = check(unsafe {
+    let fd = check_errno(unsafe {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
     })?;
     // SAFETY: with NEW_LISTENER the result is a new descriptor that has no other owner.
@@ -145,7 +148,7 @@ pub fn seccomp(program: &[libc::sock_filter], listener: bool) -> io::Result<Opti
 
 /// A system call that waits for our answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Notification {
+pub struct PendingCall {
     pub id: u64,
     /// Thread id as this process sees it; zero if it cannot see the thread.
     pub thread: u32,
@@ -155,14 +158,14 @@ pub struct Notification {
 
 /// Waits for the next system call that the filter passes to us. Fails with `NotFound` if its caller
 /// has gone in the meantime.
-pub fn notification(listener: BorrowedFd<'_>) -> io::Result<Notification> {
+pub fn receive_call(listener: BorrowedFd<'_>) -> io::Result<PendingCall> {
     // SAFETY: all zeroes is a valid seccomp_notif, and the kernel requires it.
     let mut got: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: RECV fills the struct it is given.
-    check(libc::c_long::from(unsafe {
+    check_errno(libc::c_long::from(unsafe {
         libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut got)
     }))?;
-    Ok(Notification {
+    Ok(PendingCall {
         id: got.id,
         thread: got.pid,
         call: i64::from(got.data.nr),
@@ -173,7 +176,7 @@ pub fn notification(listener: BorrowedFd<'_>) -> io::Result<Notification> {
 /// Available since Linux 6.6: wakes the supervisor on the CPU that made the call, and the caller on
 /// the CPU that answers. The two never run at the same time, so looking for an idle CPU would waste
 /// time.
-pub fn wake_where_called(listener: BorrowedFd<'_>) {
+pub fn enable_sync_wakeup(listener: BorrowedFd<'_>) {
     const SYNC_WAKE_UP: libc::c_ulong = 1;
     // SAFETY: SET_FLAGS takes a number. An older kernel rejects it and wakes threads as usual.
     let _ = unsafe {
@@ -183,7 +186,7 @@ pub fn wake_where_called(listener: BorrowedFd<'_>) {
 
 /// Returns whether the caller still waits. Memory read from the caller earlier is valid only if it
 /// does; otherwise the thread id may have been reused in the meantime.
-pub fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
+pub fn is_still_pending(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: ID_VALID reads one number.
     unsafe {
         libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0
@@ -191,17 +194,18 @@ pub fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
 }
 
 /// Returns the parent of a user namespace.
-pub fn parent_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub fn parent_user_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const NS_GET_PARENT: libc::Ioctl = 0xb702;
     // SAFETY: the request takes no argument and returns a new descriptor that has no other owner.
     unsafe {
-        let parent = check(libc::c_long::from(libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT)))?;
+        let parent =
+            check_errno(libc::c_long::from(libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT)))?;
         Ok(OwnedFd::from_raw_fd(i32::try_from(parent).map_err(io::Error::other)?))
     }
 }
 
 /// Answers a call with a result or an error number. Returns false if the caller no longer waits.
-pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> bool {
+pub fn answer_call(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> bool {
     let response = libc::seccomp_notif_resp {
         id,
         val: result.unwrap_or(0),
@@ -215,11 +219,11 @@ pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> bo
 }
 
 /// Connects a socket to an address given as the bytes of any `sockaddr`.
-pub fn connect(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
+pub fn connect_socket(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
     let length = libc::socklen_t::try_from(address.len())
         .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     // SAFETY: the kernel copies `length` bytes from the slice and accepts any content.
-    check(libc::c_long::from(unsafe {
+    check_errno(libc::c_long::from(unsafe {
         libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), length)
     }))?;
     Ok(())
@@ -227,7 +231,7 @@ pub fn connect(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
 
 /// Closes every descriptor except those in `keep`, so that a long-lived process holds none open for
 /// others.
-pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub fn close_all_except(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut numbers: Vec<u32> =
         keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
     numbers.sort_unstable();
@@ -237,7 +241,7 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
         if let Some(end) = end.filter(|end| first <= *end) {
             // SAFETY: the caller uses no other descriptor afterwards; that is the purpose of this
             // function.
-            check(unsafe { libc::syscall(libc::SYS_close_range, first, end, 0) })?;
+            check_errno(unsafe { libc::syscall(libc::SYS_close_range, first, end, 0) })?;
         }
         first = last.map_or(u32::MAX, |last| last + 1);
     }
@@ -246,14 +250,14 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
 
 /// Switches to another user permanently. Only for a process with a single thread that executes a
 /// program next.
-pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
+pub fn switch_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     // SAFETY: setgroups reads as many numbers as the given length.
-    check(libc::c_long::from(unsafe { libc::setgroups(groups.len(), groups.as_ptr()) }))?;
+    check_errno(libc::c_long::from(unsafe { libc::setgroups(groups.len(), groups.as_ptr()) }))?;
     // SAFETY: neither takes pointers. Groups go first: afterwards the process may no longer change
     // them.
-    check(libc::c_long::from(unsafe { libc::setresgid(gid, gid, gid) }))?;
+    check_errno(libc::c_long::from(unsafe { libc::setresgid(gid, gid, gid) }))?;
     // SAFETY: as above.
-    check(libc::c_long::from(unsafe { libc::setresuid(uid, uid, uid) })).map(drop)
+    check_errno(libc::c_long::from(unsafe { libc::setresuid(uid, uid, uid) })).map(drop)
 }
 
 /// Executes the program in an open file. Returns only on failure.

@@ -17,21 +17,21 @@ use rustix::process::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{Fault, InLayer, Layer};
-use crate::limits::Places;
+use crate::error::{Layer, LayerContext, SandboxError};
+use crate::limits::CgroupLocations;
 use crate::mounts;
 use crate::namespaces::{self, Tier};
-use crate::packet::Channel;
+use crate::packet::PacketChannel;
 use crate::rights::Rights;
 use crate::supervisor;
-use crate::sys::{self, Fork};
+use crate::sys::{self, ForkResult};
 
 /// First argument that makes our binary run as a zygote.
 pub const ARGUMENT: &str = "__zygote";
 
 /// First request from the server: sets up the session root, which all runs of the session share.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Ground {
+pub struct SessionSetup {
     pub rights: Rights,
     pub tier: Tier,
 }
@@ -40,7 +40,7 @@ pub struct Ground {
 /// control socket, or for a socket in one of the session's networks, sent back through that
 /// descriptor.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct ZygoteRequest {
     /// Key of the session's network that the run joins. Runs with different network rights have
     /// different networks, so that none can use another's proxy. `None` is the host's network.
     pub network: Option<u32>,
@@ -53,129 +53,137 @@ pub struct Order {
 }
 
 /// The parts of a session that a supervisor uses.
-pub struct Session<'a> {
+pub struct SessionResources<'a> {
     pub network: Option<&'a OwnedFd>,
-    pub places: &'a Places,
+    pub cgroup_locations: &'a CgroupLocations,
 }
 
 /// Answer to a [`Ground`].
-pub type Laid = Result<(), Fault>;
+pub type SetupResult = Result<(), SandboxError>;
 
 /// Runs as a zygote until the server is gone.
 pub fn run() -> ExitCode {
-    crate::close_on_exec();
-    let Ok(channel) = take_channel() else { return ExitCode::FAILURE };
-    serve(channel)
+    crate::mark_close_on_exec();
+    let Ok(channel) = take_server_channel() else { return ExitCode::FAILURE };
+    serve_session(channel)
 }
 
 /// Forks a zygote off this process, which must have one thread, and returns the channel to it. For
 /// a command that runs once and has nothing to hide from its zygote.
-pub fn fork_off() -> std::io::Result<Channel> {
-    let (ours, theirs) = Channel::pair()?;
+pub fn fork_zygote() -> std::io::Result<PacketChannel> {
+    let (ours, theirs) = PacketChannel::pair()?;
     match sys::fork(0)? {
-        Fork::Parent(_) => Ok(ours),
-        Fork::Child => {
+        ForkResult::Parent(_) => Ok(ours),
+        ForkResult::Child => {
             drop(ours);
             // Held open here, the parent's pipes and sockets would never close at their other ends.
             let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-            if sys::close_all_but(&[stdin.as_fd(), stdout.as_fd(), stderr.as_fd(), theirs.as_fd()])
-                .is_err()
+            if sys::close_all_except(&[
+                stdin.as_fd(),
+                stdout.as_fd(),
+                stderr.as_fd(),
+                theirs.as_fd(),
+            ])
+            .is_err()
             {
-                sys::leave(1);
+                sys::exit_now(1);
             }
             // Exit without running what the parent registered for its own exit.
-            let code = serve(theirs);
-            sys::leave(i32::from(code != ExitCode::SUCCESS))
+            let code = serve_session(theirs);
+            sys::exit_now(i32::from(code != ExitCode::SUCCESS))
         }
     }
 }
 
 /// Sets up the session that the first message asks for, then serves requests until the server is
 /// gone.
-fn serve(channel: Channel) -> ExitCode {
-    let ground = match channel.receive_long::<Ground>() {
+fn serve_session(channel: PacketChannel) -> ExitCode {
+    let ground = match channel.receive_long::<SessionSetup>() {
         Ok(Some((ground, _))) => ground,
         _ => return ExitCode::FAILURE,
     };
-    match lay(&ground) {
+    match set_up_session(&ground) {
         Ok(mut held) => {
-            if channel.send(&Laid::Ok(()), &[]).is_err() {
+            if channel.send(&SetupResult::Ok(()), &[]).is_err() {
                 return ExitCode::FAILURE;
             }
-            held.serve(channel)
+            held.serve_requests(channel)
         }
         Err(fault) => {
-            let _ = channel.send(&Laid::Err(fault), &[]);
+            let _ = channel.send(&SetupResult::Err(fault), &[]);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Moves the channel off standard input, to a descriptor that no child inherits.
-fn take_channel() -> std::io::Result<Channel> {
+fn take_server_channel() -> std::io::Result<PacketChannel> {
     let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     // When bubblewrap has started us, standard output is the descriptor of our own binary.
     rustix::stdio::dup2_stdout(&null)?;
-    Ok(Channel::from(channel))
+    Ok(PacketChannel::from(channel))
 }
 
 /// State of a zygote whose session is set up.
-struct Held {
+struct ZygoteState {
     networks: HashMap<u32, OwnedFd>,
-    places: Places,
+    cgroup_locations: CgroupLocations,
     /// Pidfds of children that have not been reaped.
     children: Vec<OwnedFd>,
 }
 
 /// Sets up the session's namespaces and its session root.
-fn lay(ground: &Ground) -> Result<Held, Fault> {
+fn set_up_session(ground: &SessionSetup) -> Result<ZygoteState, SandboxError> {
     // Detach from the server's terminal and process group first, so that no run has them.
     let _ = rustix::process::setsid();
     // Control groups are opened while the host's file system is still visible.
-    let places = Places::hold();
-    namespaces::enter(ground.tier)?;
-    mounts::build_ground(&ground.rights)?;
+    let places = CgroupLocations::open_current();
+    namespaces::enter_session_namespaces(ground.tier)?;
+    mounts::build_session_root(&ground.rights)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .in_layer(Layer::Namespaces, "become non-dumpable")?;
-    Ok(Held { networks: HashMap::new(), places, children: Vec::new() })
+    Ok(ZygoteState { networks: HashMap::new(), cgroup_locations: places, children: Vec::new() })
 }
 
-impl Held {
-    fn serve(&mut self, channel: Channel) -> ExitCode {
-        while let Ok(Some((order, mut fds))) = self.next(&channel) {
+impl ZygoteState {
+    fn serve_requests(&mut self, channel: PacketChannel) -> ExitCode {
+        while let Ok(Some((order, mut fds))) = self.next_request(&channel) {
             let Some(control) = fds.pop().map(UnixStream::from) else { continue };
             if order.last {
                 drop(channel);
-                return self.supervise_last(control, order.network);
+                return self.supervise_last_run(control, order.network);
             }
-            let network = self.network(order.network);
+            let network = self.ensure_network(order.network);
             if let Some(family) = order.socket {
                 // On failure nothing is sent, which the server takes as a failure.
                 if network.is_ok() {
-                    self.hand_out_socket(control, order.network, family == 6);
+                    self.send_network_socket(control, order.network, family == 6);
                 }
                 continue;
             }
             match network.and_then(|()| sys::fork(0).in_layer(Layer::Namespaces, "fork")) {
-                Ok(Fork::Child) => {
+                Ok(ForkResult::Child) => {
                     drop(channel);
-                    return self.supervise(control, order.network);
+                    return self.supervise_run(control, order.network);
                 }
-                Ok(Fork::Parent(child)) => self.watch(child),
-                Err(fault) => supervisor::refuse(control, fault),
+                Ok(ForkResult::Parent(child)) => self.watch_child(child),
+                Err(fault) => supervisor::report_failure(control, fault),
             }
         }
         // The server is gone. Every supervisor has seen that too and ends its run; wait for all of
         // them.
-        reap(WaitOptions::empty());
+        reap_children(WaitOptions::empty());
         ExitCode::SUCCESS
     }
 
     /// Waits for the next request. Reaps children that end meanwhile, since a session may be idle
     /// for a long time.
-    fn next(&mut self, channel: &Channel) -> std::io::Result<Option<(Order, Vec<OwnedFd>)>> {
+    fn next_request(
+        &mut self,
+        channel: &PacketChannel,
+    ) -> std::io::Result<Option<(ZygoteRequest, Vec<OwnedFd>)>> {
         loop {
             let mut watched = vec![PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
             watched.extend(
@@ -191,7 +199,7 @@ impl Held {
                 watched.iter().skip(1).map(|child| !child.revents().is_empty()).collect();
             let is_called = !watched[0].revents().is_empty();
             if ended.contains(&true) {
-                reap(WaitOptions::NOHANG);
+                reap_children(WaitOptions::NOHANG);
                 let mut ended = ended.into_iter();
                 self.children.retain(|_| !ended.next().unwrap_or_default());
             }
@@ -201,32 +209,35 @@ impl Held {
         }
     }
 
-    fn watch(&mut self, child: Pid) {
+    fn watch_child(&mut self, child: Pid) {
         // A child without a pidfd is reaped with the next child that has one.
         self.children.extend(pidfd_open(child, PidfdFlags::empty()));
     }
 
     /// Creates the network with this key, unless it exists.
-    fn network(&mut self, key: Option<u32>) -> Result<(), Fault> {
+    fn ensure_network(&mut self, key: Option<u32>) -> Result<(), SandboxError> {
         if let Some(key) = key
             && !self.networks.contains_key(&key)
         {
-            self.networks.insert(key, namespaces::make_network()?);
+            self.networks.insert(key, namespaces::create_network()?);
         }
         Ok(())
     }
 
     /// Sends a socket of the network. A child does this, because a process that has joined a
     /// network without privileges cannot come back.
-    fn hand_out_socket(&mut self, to: UnixStream, network: Option<u32>, ipv6: bool) {
+    fn send_network_socket(&mut self, to: UnixStream, network: Option<u32>, ipv6: bool) {
         let Some(network) = network.and_then(|key| self.networks.get(&key)) else { return };
         match sys::fork(0) {
-            Ok(Fork::Child) => {
-                let handed =
-                    namespaces::hand_out_socket(network, ipv6, &Channel::from(OwnedFd::from(to)));
-                sys::leave(i32::from(handed.is_err()));
+            Ok(ForkResult::Child) => {
+                let handed = namespaces::send_network_socket(
+                    network,
+                    ipv6,
+                    &PacketChannel::from(OwnedFd::from(to)),
+                );
+                sys::exit_now(i32::from(handed.is_err()));
             }
-            Ok(Fork::Parent(child)) => self.watch(child),
+            Ok(ForkResult::Parent(child)) => self.watch_child(child),
             // On failure nothing is sent, which the server takes as a failure.
             Err(_) => {}
         }
@@ -234,29 +245,35 @@ impl Held {
 
     /// Becomes the supervisor of the session's last run. No other process will need the network, so
     /// it is created right here and nothing is forked.
-    fn supervise_last(&mut self, control: UnixStream, key: Option<u32>) -> ExitCode {
+    fn supervise_last_run(&mut self, control: UnixStream, key: Option<u32>) -> ExitCode {
         if let Some(key) = key {
-            match namespaces::become_network() {
+            match namespaces::enter_new_network() {
                 Ok(network) => drop(self.networks.insert(key, network)),
                 Err(fault) => {
-                    supervisor::refuse(control, fault);
+                    supervisor::report_failure(control, fault);
                     return ExitCode::FAILURE;
                 }
             }
         }
         let network = key.and_then(|key| self.networks.get(&key));
-        supervisor::supervise(control, Some(Session { network, places: &self.places }))
+        supervisor::supervise_run(
+            control,
+            Some(SessionResources { network, cgroup_locations: &self.cgroup_locations }),
+        )
     }
 
-    fn supervise(&self, control: UnixStream, network: Option<u32>) -> ExitCode {
+    fn supervise_run(&self, control: UnixStream, network: Option<u32>) -> ExitCode {
         if rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
             return ExitCode::FAILURE;
         }
         let network = network.and_then(|key| self.networks.get(&key));
-        supervisor::supervise(control, Some(Session { network, places: &self.places }))
+        supervisor::supervise_run(
+            control,
+            Some(SessionResources { network, cgroup_locations: &self.cgroup_locations }),
+        )
     }
 }
 
-fn reap(how: WaitOptions) {
+fn reap_children(how: WaitOptions) {
     while let Ok(Some(_)) | Err(rustix::io::Errno::INTR) = wait(how) {}
 }

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use jail::limits::{Cage, Limits, Means};
+use jail::limits::{LimitMechanism, ResourceLimits, RunLimits};
 use rustix::process::{Pid, Signal, getuid, kill_process, test_kill_process};
 
 const MB: u64 = 1 << 20;
@@ -30,14 +30,21 @@ fn example() -> PathBuf {
 
 /// Whether the kernel holds the totals here; a test that needs it says so by name.
 fn is_enforced(test: &str) -> bool {
-    let means = Cage::new(
+    let means = RunLimits::new(
         "probe",
-        &Limits { memory_bytes: Some(64 * MB), processes: Some(20), ..Limits::default() },
+        &ResourceLimits {
+            memory_bytes: Some(64 * MB),
+            processes: Some(20),
+            ..ResourceLimits::default()
+        },
     );
-    if means.means().is_advisory() {
-        eprintln!("SKIPPED {test}: no control group here: {}", means.why().unwrap_or_default());
+    if means.mechanism().is_advisory() {
+        eprintln!(
+            "SKIPPED {test}: no control group here: {}",
+            means.downgrade_reason().unwrap_or_default()
+        );
     }
-    !means.means().is_advisory()
+    !means.mechanism().is_advisory()
 }
 
 /// A process that waits for a word before it does anything.
@@ -70,9 +77,9 @@ impl Waiting {
     }
 
     /// Born in a thread that has entered by the door, as a child does between fork and exec.
-    fn bash_through_door(cage: &Cage, script: &'static str) -> Waiting {
-        let door = cage.door().unwrap();
-        let entered = thread::spawn(move || door.enter().map(|()| Waiting::bash(script)));
+    fn bash_through_door(cage: &RunLimits, script: &'static str) -> Waiting {
+        let door = cage.open_joiner().unwrap();
+        let entered = thread::spawn(move || door.join().map(|()| Waiting::bash(script)));
         entered.join().unwrap().unwrap()
     }
 
@@ -139,9 +146,12 @@ fn a_hog_is_killed_at_its_memory_limit() {
     if !is_enforced("a_hog_is_killed_at_its_memory_limit") {
         return;
     }
-    let cage = Cage::new("hog", &Limits { memory_bytes: Some(64 * MB), ..Limits::default() });
+    let cage = RunLimits::new(
+        "hog",
+        &ResourceLimits { memory_bytes: Some(64 * MB), ..ResourceLimits::default() },
+    );
     let mut hog = Waiting::bash("exec tail /dev/zero");
-    cage.add(hog.pid()).unwrap();
+    cage.add_process(hog.pid()).unwrap();
     assert!(!cage.was_out_of_memory());
     hog.go();
     // The limit beside it is no signal but an error of tail's own.
@@ -159,13 +169,16 @@ fn the_memory_of_many_small_processes_counts_together() {
     if !is_enforced("the_memory_of_many_small_processes_counts_together") {
         return;
     }
-    let cage = Cage::new("herd", &Limits { memory_bytes: Some(64 * MB), ..Limits::default() });
+    let cage = RunLimits::new(
+        "herd",
+        &ResourceLimits { memory_bytes: Some(64 * MB), ..ResourceLimits::default() },
+    );
     // Eight times 16 MB, none of which is too much alone.
     let mut herd = Waiting::python(
         "import os, time\nfor i in range(8):\n  if not os.fork():\n    x = bytearray(os.urandom(1 << 20)) * 16\n    time.sleep(9)\n    os._exit(0)\n\
          dead = os.wait()[1]\nprint(dead, flush=True)\ntime.sleep(9)",
     );
-    cage.add(herd.pid()).unwrap();
+    cage.add_process(herd.pid()).unwrap();
     herd.go();
     assert_eq!(herd.line(), "9");
     assert!(cage.was_out_of_memory());
@@ -176,9 +189,12 @@ fn forks_stop_at_the_process_limit() {
     if !is_enforced("forks_stop_at_the_process_limit") {
         return;
     }
-    let cage = Cage::new("forks", &Limits { processes: Some(20), ..Limits::default() });
+    let cage = RunLimits::new(
+        "forks",
+        &ResourceLimits { processes: Some(20), ..ResourceLimits::default() },
+    );
     let mut forks = Waiting::python(COUNT_FORKS);
-    cage.add(forks.pid()).unwrap();
+    cage.add_process(forks.pid()).unwrap();
     assert!(!cage.hit_process_limit());
     forks.go();
     // It counts itself.
@@ -196,23 +212,23 @@ const DAEMONS: &str = "import os, signal, time\nsignal.signal(signal.SIGTERM, si
      for i in range(100):\n  if not os.fork():\n    os.setsid()\n    if os.fork(): os._exit(0)\n    os.write(w, b\"x\")\n    time.sleep(30)\n    os._exit(0)\n\
      for i in range(100): os.wait()\nn = 0\nwhile n < 100: n += len(os.read(r, 100))\nprint(\"up\", flush=True)\ntime.sleep(30)";
 
-fn kill_ends_a_hundred(run: &str, means: Means) {
-    let cage = Cage::at_most(run, &Limits::default(), means);
+fn kill_ends_a_hundred(run: &str, means: LimitMechanism) {
+    let cage = RunLimits::new_at_most(run, &ResourceLimits::default(), means);
     if cage.is_empty().is_none() {
         return eprintln!("SKIPPED {run}: no control group here");
     }
     let mut daemons = Waiting::python(DAEMONS);
-    cage.add(daemons.pid()).unwrap();
+    cage.add_process(daemons.pid()).unwrap();
     assert_eq!(cage.is_empty(), Some(false));
     daemons.go();
     assert_eq!(daemons.line(), "up");
     let asked = Instant::now();
-    assert!(cage.kill());
+    assert!(cage.kill_all());
     let told = asked.elapsed();
     assert!(becomes(|| cage.is_empty() == Some(true)), "something lives on");
     eprintln!(
         "{run} ({}): 100 processes told in {told:?}, gone in {:?}",
-        cage.means(),
+        cage.mechanism(),
         asked.elapsed()
     );
     assert_eq!(daemons.wait().signal(), Some(9));
@@ -222,9 +238,9 @@ fn kill_ends_a_hundred(run: &str, means: Means) {
 
 #[test]
 fn kill_ends_a_hundred_processes() {
-    kill_ends_a_hundred("daemons-best", Means::CgroupV2);
-    kill_ends_a_hundred("daemons-v1", Means::CgroupV1);
-    kill_ends_a_hundred("daemons-bare", Means::Rlimits);
+    kill_ends_a_hundred("daemons-best", LimitMechanism::CgroupV2);
+    kill_ends_a_hundred("daemons-v1", LimitMechanism::CgroupV1);
+    kill_ends_a_hundred("daemons-bare", LimitMechanism::Rlimits);
 }
 
 /// Each generation lives for a moment and leaves group and session; after ten seconds the line ends by itself.
@@ -233,18 +249,24 @@ const NEVER_STILL: &str = "import os, time\nend = time.time() + 10\nprint(\"up\"
 
 #[test]
 fn kill_ends_what_never_stands_still() {
-    for (run, means) in [("restless-v1", Means::CgroupV1), ("restless-bare", Means::Rlimits)] {
-        let cage = Cage::at_most(run, &Limits { processes: Some(50), ..Limits::default() }, means);
+    for (run, means) in
+        [("restless-v1", LimitMechanism::CgroupV1), ("restless-bare", LimitMechanism::Rlimits)]
+    {
+        let cage = RunLimits::new_at_most(
+            run,
+            &ResourceLimits { processes: Some(50), ..ResourceLimits::default() },
+            means,
+        );
         if cage.is_empty().is_none() {
             eprintln!("SKIPPED kill_ends_what_never_stands_still ({run}): no control group here");
             continue;
         }
         let mut restless = Waiting::python(NEVER_STILL);
-        cage.add(restless.pid()).unwrap();
+        cage.add_process(restless.pid()).unwrap();
         restless.go();
         assert_eq!(restless.line(), "up");
         let asked = Instant::now();
-        assert!(cage.kill());
+        assert!(cage.kill_all());
         assert!(becomes(|| cage.is_empty() == Some(true)), "something lives on");
         assert!(asked.elapsed() < Duration::from_secs(5), "it ended by itself");
     }
@@ -252,9 +274,13 @@ fn kill_ends_what_never_stands_still() {
 
 #[test]
 fn the_end_of_a_cage_is_the_end_of_everything_in_it() {
-    let cage = Cage::new(
+    let cage = RunLimits::new(
         "end",
-        &Limits { memory_bytes: Some(256 * MB), processes: Some(300), ..Limits::default() },
+        &ResourceLimits {
+            memory_bytes: Some(256 * MB),
+            processes: Some(300),
+            ..ResourceLimits::default()
+        },
     );
     if cage.is_empty().is_none() {
         return eprintln!(
@@ -262,7 +288,7 @@ fn the_end_of_a_cage_is_the_end_of_everything_in_it() {
         );
     }
     let mut daemons = Waiting::python(DAEMONS);
-    cage.add(daemons.pid()).unwrap();
+    cage.add_process(daemons.pid()).unwrap();
     daemons.go();
     assert_eq!(daemons.line(), "up");
     assert!(!directories("end").is_empty());
@@ -276,11 +302,15 @@ fn a_child_that_enters_by_the_door_is_held() {
     if !is_enforced("a_child_that_enters_by_the_door_is_held") {
         return;
     }
-    let cage = Cage::new(
+    let cage = RunLimits::new(
         "door",
-        &Limits { memory_bytes: Some(64 * MB), processes: Some(20), ..Limits::default() },
+        &ResourceLimits {
+            memory_bytes: Some(64 * MB),
+            processes: Some(20),
+            ..ResourceLimits::default()
+        },
     );
-    if cage.means() == Means::CgroupV2 {
+    if cage.mechanism() == LimitMechanism::CgroupV2 {
         return eprintln!(
             "SKIPPED a_child_that_enters_by_the_door_is_held: in version 2 the door takes this process in"
         );
@@ -301,7 +331,7 @@ fn encage(run: &str) -> (Waiting, Pid) {
 
 #[test]
 fn the_cage_of_a_dead_owner_is_swept_and_that_of_a_living_one_is_not() {
-    if Cage::new("probe", &Limits::default()).is_empty().is_none() {
+    if RunLimits::new("probe", &ResourceLimits::default()).is_empty().is_none() {
         return eprintln!(
             "SKIPPED the_cage_of_a_dead_owner_is_swept_and_that_of_a_living_one_is_not: no control group"
         );
@@ -312,7 +342,7 @@ fn the_cage_of_a_dead_owner_is_swept_and_that_of_a_living_one_is_not() {
     dead.wait();
     assert!(!is_gone(orphan), "it dies by itself, so the test shows nothing");
     assert!(becomes(|| {
-        drop(Cage::new("sweeper", &Limits::default()));
+        drop(RunLimits::new("sweeper", &ResourceLimits::default()));
         directories("dead-owner").is_empty()
     }));
     assert!(is_gone(orphan));
@@ -322,14 +352,14 @@ fn the_cage_of_a_dead_owner_is_swept_and_that_of_a_living_one_is_not() {
 
 #[test]
 fn the_watch_ends_a_run_that_uses_too_much_together() {
-    let limits = Limits { memory_bytes: Some(64 * MB), ..Limits::default() };
-    let mut cage = Cage::at_most("watched", &limits, Means::Rlimits);
-    assert!(cage.why().unwrap().contains("advisory"));
+    let limits = ResourceLimits { memory_bytes: Some(64 * MB), ..ResourceLimits::default() };
+    let mut cage = RunLimits::new_at_most("watched", &limits, LimitMechanism::Rlimits);
+    assert!(cage.downgrade_reason().unwrap().contains("advisory"));
     let mut hog = Waiting::python(
         "import time\nx = bytearray(b\"x\" * (96 << 20))\nprint(1, flush=True)\ntime.sleep(20)",
     );
     let pid = hog.pid();
-    cage.watch(move || vec![pid], move || kill_process(pid, Signal::KILL).unwrap()).unwrap();
+    cage.watch_usage(move || vec![pid], move || kill_process(pid, Signal::KILL).unwrap()).unwrap();
     hog.go();
     assert_eq!(hog.wait().signal(), Some(9));
     assert!(cage.was_out_of_memory() && !cage.hit_process_limit());
@@ -337,8 +367,8 @@ fn the_watch_ends_a_run_that_uses_too_much_together() {
 
 #[test]
 fn pages_that_a_fork_shares_count_once() {
-    let limits = Limits { memory_bytes: Some(100 * MB), ..Limits::default() };
-    let mut cage = Cage::at_most("shared", &limits, Means::Rlimits);
+    let limits = ResourceLimits { memory_bytes: Some(100 * MB), ..ResourceLimits::default() };
+    let mut cage = RunLimits::new_at_most("shared", &limits, LimitMechanism::Rlimits);
     // Five processes with 60 MB, which are the same 60 MB.
     let mut family = Waiting::python(
         "import os, time\nx = bytearray(b\"x\" * (60 << 20))\npids = [os.getpid()]\nfor i in range(4):\n  p = os.fork()\n  if not p:\n    time.sleep(9)\n    os._exit(0)\n  pids.append(p)\n\
@@ -349,7 +379,7 @@ fn pages_that_a_fork_shares_count_once() {
         family.line().split(' ').map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect();
     let (looked, looks) = mpsc::channel();
     let list = pids.clone();
-    cage.watch(move || looked.send(()).map(|()| list.clone()).unwrap(), || panic!("ended"))
+    cage.watch_usage(move || looked.send(()).map(|()| list.clone()).unwrap(), || panic!("ended"))
         .unwrap();
     // The third look begins when the second has been judged.
     (0..3).for_each(|_| looks.recv_timeout(LONG).unwrap());
@@ -360,11 +390,11 @@ fn pages_that_a_fork_shares_count_once() {
 
 #[test]
 fn the_watch_ends_a_run_with_too_many_processes() {
-    let limits = Limits { processes: Some(1), ..Limits::default() };
-    let mut cage = Cage::at_most("many", &limits, Means::Rlimits);
+    let limits = ResourceLimits { processes: Some(1), ..ResourceLimits::default() };
+    let mut cage = RunLimits::new_at_most("many", &limits, LimitMechanism::Rlimits);
     let (one, two) = (Waiting::bash(""), Waiting::bash(""));
     let (pids, (ended, end)) = (vec![one.pid(), two.pid()], mpsc::channel());
-    cage.watch(move || pids.clone(), move || ended.send(()).unwrap()).unwrap();
+    cage.watch_usage(move || pids.clone(), move || ended.send(()).unwrap()).unwrap();
     end.recv_timeout(LONG).unwrap();
     assert!(cage.hit_process_limit() && !cage.was_out_of_memory());
 }

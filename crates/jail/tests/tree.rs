@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use jail::supervisor::{Exit, Fds, Order, Report, Spec, encode, send_spec};
+use jail::supervisor::{
+    RunExit, RunFds, RunSpec, SupervisorCommand, SupervisorReport, encode_line, send_spec,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -67,7 +69,7 @@ impl Run {
         let (stdout, writer) = std::io::pipe().unwrap();
         let null = File::options().read(true).write(true).open("/dev/null").unwrap();
         let cwd = File::open(cwd).unwrap();
-        let spec = Spec {
+        let spec = RunSpec {
             program: program.to_owned(),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             argv0: None,
@@ -77,41 +79,41 @@ impl Run {
                 .collect(),
             cwd: PathBuf::from("/"),
             grace_ms,
-            fence: jail::Fence::None,
+            fence: jail::SandboxProfile::None,
             rights: jail::rights::Rights::default(),
-            limits: jail::limits::Limits::default(),
+            limits: jail::limits::ResourceLimits::default(),
             proxy_env: Vec::new(),
             shut_ports: Vec::new(),
             exec: None,
             user: None,
         };
-        let fds = Fds {
+        let fds = RunFds {
             stdin: null.as_fd(),
             stdout: writer.as_fd(),
             stderr: null.as_fd(),
             cwd: cwd.as_fd(),
-            handout: None,
-            notices: None,
-            log: None,
-            program: None,
-            line: None,
+            proxy_channel: None,
+            exec_channel: None,
+            exec_log: None,
+            program_file: None,
+            driver_socket: None,
         };
         let rest = send_spec(ours.as_fd(), &spec, &fds).unwrap();
         (&ours).write_all(&rest).unwrap();
         Run { supervisor, control: Some(BufReader::new(ours)), stdout: BufReader::new(stdout) }
     }
 
-    fn report(&mut self) -> Option<Report> {
+    fn report(&mut self) -> Option<SupervisorReport> {
         let mut line = String::new();
         self.control.as_mut().unwrap().read_line(&mut line).unwrap();
         (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
     }
 
-    fn exit(&mut self) -> Exit {
+    fn exit(&mut self) -> RunExit {
         let started = self.report();
-        assert!(matches!(started, Some(Report::Started(_))), "{started:?}");
+        assert!(matches!(started, Some(SupervisorReport::Started(_))), "{started:?}");
         match self.report() {
-            Some(Report::Exited(exit) | Report::Over(exit)) => exit,
+            Some(SupervisorReport::Exited(exit) | SupervisorReport::Over(exit)) => exit,
             other => panic!("not an exit: {other:?}"),
         }
     }
@@ -121,7 +123,7 @@ impl Run {
             .as_mut()
             .unwrap()
             .get_mut()
-            .write_all(&encode(&Order::End(15)).unwrap())
+            .write_all(&encode_line(&SupervisorCommand::End(15)).unwrap())
             .unwrap();
     }
 
@@ -176,7 +178,9 @@ fn an_exit_code_and_a_signal_are_told() {
 fn a_program_that_cannot_be_started_is_told_with_its_errno() {
     let mut run = Run::start("/no/such/program", &[]);
     match run.report() {
-        Some(Report::Failed(failure)) => assert_eq!(failure.errno, Some(2), "{failure:?}"),
+        Some(SupervisorReport::Failed(failure)) => {
+            assert_eq!(failure.errno, Some(2), "{failure:?}")
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(run.report(), None);

@@ -9,14 +9,14 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Serialize, Serializer};
 
-use crate::rule::{Decision, PrefixRule, Table};
+use crate::rule::{Decision, PrefixRule, RuleTable};
 
 /// Result of a check. As JSON it equals the output of Codex.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
+pub struct CheckResult {
     /// Every matching rule, in the order in which the rules were read.
     #[serde(rename = "matchedRules")]
-    pub matches: Vec<Match>,
+    pub matches: Vec<RuleMatch>,
     /// The strictest decision among them; absent if nothing matched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<Decision>,
@@ -24,19 +24,19 @@ pub struct Check {
 
 /// A single matching rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Match {
+pub struct RuleMatch {
     /// Index of the rule in [`Table::prefixes`].
-    pub rule: usize,
+    pub rule_index: usize,
     /// The words of the command that matched; the first may have been reduced to its last
     /// component.
-    pub prefix: Vec<String>,
+    pub matched_prefix: Vec<String>,
     pub decision: Decision,
     /// The path that was matched by its last component.
     pub resolved_program: Option<String>,
     pub justification: Option<String>,
 }
 
-impl Serialize for Match {
+impl Serialize for RuleMatch {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -49,7 +49,7 @@ impl Serialize for Match {
             justification: Option<&'a str>,
         }
         let inner = Inner {
-            matched_prefix: &self.prefix,
+            matched_prefix: &self.matched_prefix,
             decision: self.decision,
             resolved_program: self.resolved_program.as_deref(),
             justification: self.justification.as_deref(),
@@ -61,34 +61,43 @@ impl Serialize for Match {
 
 impl PrefixRule {
     /// Returns whether a command of `program` and `rest` begins with this rule's words.
-    pub fn begins(&self, program: &str, rest: &[String]) -> bool {
+    pub fn matches_command(&self, program: &str, rest: &[String]) -> bool {
         self.program == program
             && rest.len() >= self.rest.len()
             && self.rest.iter().zip(rest).all(|(token, word)| token.0.contains(word))
     }
 }
 
-impl Table {
+impl RuleTable {
     /// Checks a command as text. With `resolve_host_executables`, a path that no rule names is
     /// looked up by its last component, unless `host_executable` rules that out.
-    pub fn check(&self, command: &[String], resolve_host_executables: bool) -> Check {
+    pub fn check_command(&self, command: &[String], resolve_host_executables: bool) -> CheckResult {
         let mut matches = Vec::new();
         if let Some((program, rest)) = command.split_first() {
-            matches = self.matches(program, rest, None);
+            matches = self.match_program(program, rest, None);
             if matches.is_empty() && resolve_host_executables {
-                matches = self.matches_by_name(program, rest);
+                matches = self.match_by_base_name(program, rest);
             }
         }
         let decision = matches.iter().map(|found| found.decision).max();
-        Check { matches, decision }
+        CheckResult { matches, decision }
     }
 
-    fn matches(&self, program: &str, rest: &[String], resolved: Option<&str>) -> Vec<Match> {
-        let rules = self.prefixes.iter().enumerate().filter(|(_, rule)| rule.begins(program, rest));
+    fn match_program(
+        &self,
+        program: &str,
+        rest: &[String],
+        resolved: Option<&str>,
+    ) -> Vec<RuleMatch> {
+        let rules = self
+            .prefixes
+            .iter()
+            .enumerate()
+            .filter(|(_, rule)| rule.matches_command(program, rest));
         rules
-            .map(|(at, rule)| Match {
-                rule: at,
-                prefix: std::iter::once(program.to_owned())
+            .map(|(at, rule)| RuleMatch {
+                rule_index: at,
+                matched_prefix: std::iter::once(program.to_owned())
                     .chain(rest[..rule.rest.len()].iter().cloned())
                     .collect(),
                 decision: rule.decision,
@@ -98,8 +107,8 @@ impl Table {
             .collect()
     }
 
-    fn matches_by_name(&self, program: &str, rest: &[String]) -> Vec<Match> {
-        let Some(path) = absolute(program) else { return Vec::new() };
+    fn match_by_base_name(&self, program: &str, rest: &[String]) -> Vec<RuleMatch> {
+        let Some(path) = make_absolute(program) else { return Vec::new() };
         let (Some(name), Some(shown)) =
             (path.file_name().and_then(|name| name.to_str()), path.to_str())
         else {
@@ -107,15 +116,15 @@ impl Table {
         };
         let listed = self.host_executables.get(name);
         if listed.is_some_and(|paths| {
-            !paths.iter().any(|other| Table::normal_path(Path::new(other)) == path)
+            !paths.iter().any(|other| RuleTable::normalize_path(Path::new(other)) == path)
         }) {
             return Vec::new();
         }
-        self.matches(name, rest, Some(shown))
+        self.match_program(name, rest, Some(shown))
     }
 
     /// Removes `.` and `..` from the text alone; links are not resolved.
-    pub fn normal_path(path: &Path) -> PathBuf {
+    pub fn normalize_path(path: &Path) -> PathBuf {
         let mut normal = PathBuf::new();
         for component in path.components() {
             match component {
@@ -134,7 +143,7 @@ impl Table {
 
 /// Makes a path absolute as Codex does: `~` is the home directory, and relative paths start at the
 /// current directory.
-fn absolute(word: &str) -> Option<PathBuf> {
+fn make_absolute(word: &str) -> Option<PathBuf> {
     let home = || std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
     let path = match word.strip_prefix('~').map(|rest| (rest, rest.strip_prefix('/'))) {
         Some(("", _)) => home().unwrap_or_else(|| word.into()),
@@ -144,28 +153,29 @@ fn absolute(word: &str) -> Option<PathBuf> {
         _ => PathBuf::from(word),
     };
     let path = if path.is_absolute() { path } else { std::env::current_dir().ok()?.join(path) };
-    Some(Table::normal_path(&path))
+    Some(RuleTable::normalize_path(&path))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::{Origin, Token};
+    use crate::rule::{PatternToken, RuleOrigin};
 
     fn rule(words: &[&[&str]], decision: Decision) -> PrefixRule {
-        let token = |words: &[&str]| Token(words.iter().map(|word| (*word).to_owned()).collect());
+        let token =
+            |words: &[&str]| PatternToken(words.iter().map(|word| (*word).to_owned()).collect());
         PrefixRule {
             program: words[0][0].to_owned(),
             rest: words[1..].iter().map(|words| token(words)).collect(),
             decision,
             justification: None,
-            origin: Origin { file: "a.rules".into(), line: 1 },
+            origin: RuleOrigin { file: "a.rules".into(), line: 1 },
             project: false,
         }
     }
 
-    fn table(prefixes: Vec<PrefixRule>) -> Table {
-        Table { prefixes, ..Table::default() }
+    fn table(prefixes: Vec<PrefixRule>) -> RuleTable {
+        RuleTable { prefixes, ..RuleTable::default() }
     }
 
     fn words(command: &str) -> Vec<String> {
@@ -183,9 +193,9 @@ mod tests {
             ("git -C x push", None),
             ("Git push", None),
         ] {
-            assert_eq!(table.check(&words(command), false).decision, found, "{command}");
+            assert_eq!(table.check_command(&words(command), false).decision, found, "{command}");
         }
-        assert_eq!(table.check(&[], true).decision, None);
+        assert_eq!(table.check_command(&[], true).decision, None);
     }
 
     #[test]
@@ -195,9 +205,12 @@ mod tests {
             rule(&[&["git"], &["push"]], Decision::Forbidden),
             rule(&[&["git"], &["push"]], Decision::Prompt),
         ]);
-        let check = table.check(&words("git push"), false);
+        let check = table.check_command(&words("git push"), false);
         assert_eq!(check.decision, Some(Decision::Forbidden));
-        assert_eq!(check.matches.iter().map(|found| found.rule).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(
+            check.matches.iter().map(|found| found.rule_index).collect::<Vec<_>>(),
+            [0, 1, 2]
+        );
     }
 
     #[test]
@@ -207,28 +220,28 @@ mod tests {
             rule(&[&["/usr/bin/git"], &["status"]], Decision::Allow),
         ]);
         assert_eq!(
-            table.check(&words("/usr/bin/git status"), true).decision,
+            table.check_command(&words("/usr/bin/git status"), true).decision,
             Some(Decision::Allow)
         );
         assert_eq!(
-            table.check(&words("/opt/git status"), true).decision,
+            table.check_command(&words("/opt/git status"), true).decision,
             Some(Decision::Forbidden)
         );
-        assert_eq!(table.check(&words("/opt/git status"), false).decision, None);
+        assert_eq!(table.check_command(&words("/opt/git status"), false).decision, None);
     }
 
     #[test]
     fn only_listed_paths_go_by_a_name_that_has_a_list() {
         let mut table = table(vec![rule(&[&["git"]], Decision::Allow)]);
         table.host_executables.insert("git".into(), vec!["/usr/bin/git".into()]);
-        let check = table.check(&words("/usr/./lib/../bin//git x"), true);
+        let check = table.check_command(&words("/usr/./lib/../bin//git x"), true);
         assert_eq!(check.matches[0].resolved_program.as_deref(), Some("/usr/bin/git"));
-        assert_eq!(check.matches[0].prefix, ["git"]);
-        assert_eq!(table.check(&words("/opt/git x"), true).decision, None);
+        assert_eq!(check.matches[0].matched_prefix, ["git"]);
+        assert_eq!(table.check_command(&words("/opt/git x"), true).decision, None);
         table.host_executables.insert("git".into(), vec![]);
-        assert_eq!(table.check(&words("/usr/bin/git x"), true).decision, None);
+        assert_eq!(table.check_command(&words("/usr/bin/git x"), true).decision, None);
         assert_eq!(
-            table.check(&words("git x"), true).decision,
+            table.check_command(&words("git x"), true).decision,
             Some(Decision::Allow),
             "by its name as written"
         );
@@ -238,11 +251,14 @@ mod tests {
     fn a_relative_path_starts_from_here_and_a_tilde_from_home() {
         let table = table(vec![rule(&[&["git"]], Decision::Allow)]);
         let resolved = |word: &str| {
-            table.check(&words(word), true).matches[0].resolved_program.clone().map(PathBuf::from)
+            table.check_command(&words(word), true).matches[0]
+                .resolved_program
+                .clone()
+                .map(PathBuf::from)
         };
         assert_eq!(resolved("./x/../git"), Some(std::env::current_dir().unwrap().join("git")));
         assert_eq!(resolved("~//git"), std::env::home_dir().map(|home| home.join("git")));
-        assert!(table.check(&words("~x"), true).matches.is_empty());
+        assert!(table.check_command(&words("~x"), true).matches.is_empty());
         assert_eq!(resolved("/../../git"), Some("/git".into()));
     }
 }

@@ -9,6 +9,9 @@ mod check;
 mod judge;
 mod rule;
 
-pub use check::{Check, Match};
-pub use judge::{HEURISTICS, Judge, Seen, Verdict, View};
-pub use rule::{Decision, File, NetworkRule, Origin, PrefixRule, Program, Protocol, Table, Token};
+pub use check::{CheckResult, RuleMatch};
+pub use judge::{ExecCandidate, ExecJudge, ExecVerdict, HEURISTICS_ORIGIN, MatchBasis};
+pub use rule::{
+    Decision, HostFile, HostProgram, NetworkProtocol, NetworkRule, PatternToken, PrefixRule,
+    RuleOrigin, RuleTable,
+};

@@ -18,7 +18,7 @@ pub enum Decision {
 
 /// Location of a rule in its source file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Origin {
+pub struct RuleOrigin {
     pub file: String,
     /// Starts at one.
     pub line: u32,
@@ -27,7 +27,7 @@ pub struct Origin {
 /// One position of a pattern: matches any of these words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Token(pub Vec<String>);
+pub struct PatternToken(pub Vec<String>);
 
 /// A rule for commands that begin with certain words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,11 +35,11 @@ pub struct PrefixRule {
     /// The first word: a name or an absolute path.
     pub program: String,
     /// The words after it.
-    pub rest: Vec<Token>,
+    pub rest: Vec<PatternToken>,
     pub decision: Decision,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub justification: Option<String>,
-    pub origin: Origin,
+    pub origin: RuleOrigin,
     /// The rule comes from the project and not from the operator: it can restrict commands, but
     /// never lets one run outside the sandbox.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -49,7 +49,7 @@ pub struct PrefixRule {
 /// Protocol of a network rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Protocol {
+pub enum NetworkProtocol {
     Http,
     Https,
     Socks5Tcp,
@@ -61,16 +61,16 @@ pub enum Protocol {
 pub struct NetworkRule {
     /// A host name or IP address in lower case, without a port.
     pub host: String,
-    pub protocol: Protocol,
+    pub protocol: NetworkProtocol,
     pub decision: Decision,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub justification: Option<String>,
-    pub origin: Origin,
+    pub origin: RuleOrigin,
 }
 
 /// A file on the host, as found when the rules were loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct File {
+pub struct HostFile {
     /// The real path, without symbolic links.
     pub path: String,
     pub device: u64,
@@ -80,29 +80,29 @@ pub struct File {
 
 /// Files on this host that the first word of a rule refers to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Program {
+pub struct HostProgram {
     /// The files it refers to: found through the operator's search path, or listed by
     /// `host_executable`.
-    pub files: Vec<File>,
+    pub files: Vec<HostFile>,
     /// Other files of the same name, further down the search path. Rules that restrict apply to
     /// these as well.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<File>,
+    pub also: Vec<HostFile>,
     /// Every path on the host that leads to one of these files. A program called by any other path
     /// is a copy or a planted link.
     pub paths: Vec<String>,
 }
 
-impl Program {
+impl HostProgram {
     /// Returns every file with this name.
-    pub fn all(&self) -> impl Iterator<Item = &File> {
+    pub fn all_files(&self) -> impl Iterator<Item = &HostFile> {
         self.files.iter().chain(&self.also)
     }
 }
 
 /// All rules from all files, in the order in which they were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Table {
+pub struct RuleTable {
     /// Rules for commands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefixes: Vec<PrefixRule>,
@@ -115,5 +115,5 @@ pub struct Table {
     /// Files on this host, by the first word of the rules. Filled in by the server; without it, no
     /// program may run outside the sandbox.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub programs: BTreeMap<String, Program>,
+    pub programs: BTreeMap<String, HostProgram>,
 }

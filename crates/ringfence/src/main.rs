@@ -6,14 +6,16 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    jail::limits::raise_files();
+    jail::limits::raise_file_limit();
     match std::env::args_os().nth(1) {
         Some(word) if word == jail::supervisor::ARGUMENT => return jail::supervisor::run(),
         Some(word) if word == jail::zygote::ARGUMENT => return jail::zygote::run(),
-        Some(word) if word == rules::evaluate::ARGUMENT => return rules::evaluate::child(),
+        Some(word) if word == rules::evaluate::CHILD_ARGUMENT => {
+            return rules::evaluate::run_child();
+        }
         _ => {}
     }
     // Inherited descriptors must not leak into the processes we start.
-    jail::close_on_exec();
+    jail::mark_close_on_exec();
     ringfence::cli::run()
 }

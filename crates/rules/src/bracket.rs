@@ -3,7 +3,7 @@
 
 /// Returns the innermost bracket still open before this line (counted from zero): line, column and
 /// character.
-pub fn open_before(text: &str, end: usize) -> Option<(usize, usize, char)> {
+pub fn find_open_bracket(text: &str, end: usize) -> Option<(usize, usize, char)> {
     let mut open = Vec::new();
     let mut quote: Option<(char, bool)> = None;
     for (at, line) in text.lines().take(end).enumerate() {
@@ -42,10 +42,10 @@ mod tests {
 
     #[test]
     fn the_innermost_open_bracket_is_found() {
-        assert_eq!(open_before("f(\n  [1,\n", 9), Some((1, 2, '[')));
-        assert_eq!(open_before("f(\n  [1],\n", 9), Some((0, 1, '(')));
-        assert_eq!(open_before("f(\n  [1,\n", 1), Some((0, 1, '(')));
-        assert_eq!(open_before("f()\n", 9), None);
+        assert_eq!(find_open_bracket("f(\n  [1,\n", 9), Some((1, 2, '[')));
+        assert_eq!(find_open_bracket("f(\n  [1],\n", 9), Some((0, 1, '(')));
+        assert_eq!(find_open_bracket("f(\n  [1,\n", 1), Some((0, 1, '(')));
+        assert_eq!(find_open_bracket("f()\n", 9), None);
     }
 
     #[test]
@@ -60,8 +60,8 @@ mod tests {
             "'(\n",
             ")",
         ] {
-            assert_eq!(open_before(text, 9), None, "{text}");
+            assert_eq!(find_open_bracket(text, 9), None, "{text}");
         }
-        assert_eq!(open_before("'''x''' + [\n", 9), Some((0, 10, '[')));
+        assert_eq!(find_open_bracket("'''x''' + [\n", 9), Some((0, 10, '[')));
     }
 }

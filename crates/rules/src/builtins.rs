@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 
-use policy::{Decision, NetworkRule, Origin, PrefixRule, Table, Token};
+use policy::{Decision, NetworkRule, PatternToken, PrefixRule, RuleOrigin, RuleTable};
 use starlark::codemap::FileSpan;
 use starlark::environment::GlobalsBuilder;
 use starlark::eval::Evaluator;
@@ -15,9 +15,9 @@ use starlark::values::Value;
 use starlark::values::list::{ListRef, UnpackList};
 use starlark::values::none::NoneType;
 
-use crate::example::{self, Examples};
-use crate::fault::Place;
-use crate::host;
+use crate::error::TextSpan;
+use crate::example::{self, RuleExamples};
+use crate::validate;
 
 /// More than anyone writes by hand; every rule adds cost to every exec.
 const MAX_RULES: usize = 20_000;
@@ -26,90 +26,90 @@ const MAX_FAULTS: usize = 50;
 
 /// Rules, examples and errors of a file so far.
 #[derive(Default)]
-pub struct Notes {
+pub struct EvaluationNotes {
     file: String,
-    pub table: Table,
-    pub examples: Vec<Examples>,
-    pub faults: Vec<(Place, String)>,
+    pub table: RuleTable,
+    pub examples: Vec<RuleExamples>,
+    pub faults: Vec<(TextSpan, String)>,
 }
 
 // The interpreter can pass a custom value to its functions, but only if the type implements an
 // unsafe trait. It runs a file on a single thread from start to end, so a thread-local works as
 // well.
 thread_local! {
-    static NOTES: RefCell<Notes> = RefCell::default();
+    static NOTES: RefCell<EvaluationNotes> = RefCell::default();
 }
 
 /// Starts collecting for a file.
-pub fn begin(file: &str) {
-    NOTES.set(Notes { file: file.to_owned(), ..Notes::default() });
+pub fn start_notes(file: &str) {
+    NOTES.set(EvaluationNotes { file: file.to_owned(), ..EvaluationNotes::default() });
 }
 
 /// Returns what was collected.
-pub fn end() -> Notes {
+pub fn take_notes() -> EvaluationNotes {
     NOTES.take()
 }
 
 /// Returns where a span begins, and how much of its first line it covers.
-pub fn place(span: &FileSpan) -> Place {
+pub fn text_span(span: &FileSpan) -> TextSpan {
     let resolved = span.resolve_span();
     let (begin, end) = (resolved.begin, resolved.end);
     // Marking all lines of a long statement says no more than marking the first.
     let width =
         if end.line == begin.line { end.column.saturating_sub(begin.column) } else { usize::MAX };
-    Place { line: begin.line, column: begin.column, width: width.max(1) }
+    TextSpan { line: begin.line, column: begin.column, width: width.max(1) }
 }
 
 /// Location of a call, and the line of the top-level statement that led to it, possibly through
 /// functions.
-struct Site {
-    place: Place,
-    line: u32,
+struct CallSite {
+    span: TextSpan,
+    statement_line: u32,
 }
 
-impl Site {
+impl CallSite {
     /// Adds the line of the statement, if that is not the line of the call.
-    fn add_to(&self, message: String) -> String {
-        match usize::try_from(self.line) {
-            Ok(line) if line == self.place.line + 1 => message,
-            _ => format!("{message}; called from line {}", self.line),
+    fn mention_caller(&self, message: String) -> String {
+        match usize::try_from(self.statement_line) {
+            Ok(line) if line == self.span.line + 1 => message,
+            _ => format!("{message}; called from line {}", self.statement_line),
         }
     }
 }
 
-fn site(eval: &Evaluator<'_, '_, '_>) -> Site {
-    let place_of = |depth: usize| eval.call_stack_nth_location(depth).map(|span| place(&span));
-    let inner = place_of(0).unwrap_or(Place { line: 0, column: 0, width: 1 });
+fn locate_call(eval: &Evaluator<'_, '_, '_>) -> CallSite {
+    let place_of = |depth: usize| eval.call_stack_nth_location(depth).map(|span| text_span(&span));
+    let inner = place_of(0).unwrap_or(TextSpan { line: 0, column: 0, width: 1 });
     // The outermost frame may be the file itself, which has no caller.
     let outer = (0..eval.call_stack_count()).rev().find_map(place_of).unwrap_or(inner);
-    Site { place: inner, line: u32::try_from(outer.line + 1).unwrap_or(u32::MAX) }
+    CallSite { span: inner, statement_line: u32::try_from(outer.line + 1).unwrap_or(u32::MAX) }
 }
 
 /// Evaluates a call and records its error, if any.
-fn note(
+fn record_call(
     eval: &Evaluator<'_, '_, '_>,
-    say: impl FnOnce(&mut Notes, &Site, Origin) -> Result<(), String>,
+    say: impl FnOnce(&mut EvaluationNotes, &CallSite, RuleOrigin) -> Result<(), String>,
 ) -> starlark::Result<NoneType> {
-    let site = site(eval);
+    let site = locate_call(eval);
     NOTES.with_borrow_mut(|notes| {
-        let origin = Origin { file: notes.file.clone(), line: site.line };
+        let origin = RuleOrigin { file: notes.file.clone(), line: site.statement_line };
         if let Err(message) = say(notes, &site, origin) {
             if notes.faults.len() + 1 >= MAX_FAULTS {
-                return Err(refuse(format!("{message}; the rest of this file was skipped")));
+                return Err(abort_error(format!("{message}; the rest of this file was skipped")));
             }
-            notes.faults.push((site.place, site.add_to(message)));
+            notes.faults.push((site.span, site.mention_caller(message)));
         }
         let table = &notes.table;
         match table.prefixes.len() + table.networks.len() + table.host_executables.len() > MAX_RULES
         {
-            true => Err(refuse(format!("a file may contain at most {MAX_RULES} rules"))),
+            true => Err(abort_error(format!("a file may contain at most {MAX_RULES} rules"))),
             false => Ok(NoneType),
         }
     })
 }
 
 /// Creates an interpreter error, which ends the reading.
-fn refuse(message: String) -> starlark::Error {
+fn abort_error(message: String) -> starlark::Error {
     starlark::Error::new_other(std::io::Error::other(message))
 }
 
@@ -123,17 +123,21 @@ pub fn builtins(builder: &mut GlobalsBuilder) {
         justification: Option<&'v str>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> starlark::Result<NoneType> {
-        note(eval, |notes, site, origin| {
+        record_call(eval, |notes, site, origin| {
             let decision = decision.map_or(Ok(Decision::Allow), parse_decision)?;
             let justification = parse_justification(justification)?;
-            let tokens: Vec<Token> =
+            let tokens: Vec<PatternToken> =
                 pattern.items.into_iter().map(parse_token).collect::<Result<_, _>>()?;
             let Some((first, rest)) = tokens.split_first() else {
                 return Err("pattern must not be empty".to_owned());
             };
             let examples =
                 |given: Option<UnpackList<Value<'v>>>| -> Result<Vec<Vec<String>>, String> {
-                    given.into_iter().flat_map(|list| list.items).map(example::parse).collect()
+                    given
+                        .into_iter()
+                        .flat_map(|list| list.items)
+                        .map(example::parse_command)
+                        .collect()
                 };
             let (matching, other) = (examples(r#match)?, examples(not_match)?);
             let rule = |program: &String| PrefixRule {
@@ -147,7 +151,12 @@ pub fn builtins(builder: &mut GlobalsBuilder) {
             let rules: Vec<PrefixRule> = first.0.iter().map(rule).collect();
             notes.table.prefixes.extend(rules.iter().cloned());
             if !(matching.is_empty() && other.is_empty()) {
-                notes.examples.push(Examples { rules, matching, other, place: site.place });
+                notes.examples.push(RuleExamples {
+                    rules,
+                    matching,
+                    not_matching: other,
+                    span: site.span,
+                });
             }
             Ok(())
         })
@@ -160,13 +169,13 @@ pub fn builtins(builder: &mut GlobalsBuilder) {
         justification: Option<&'v str>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> starlark::Result<NoneType> {
-        note(eval, |notes, _, origin| {
-            let protocol = host::protocol(protocol)?;
+        record_call(eval, |notes, _, origin| {
+            let protocol = validate::parse_protocol(protocol)?;
             // Only this function accepts a second word for it.
             let decision =
                 if decision == "deny" { Decision::Forbidden } else { parse_decision(decision)? };
             let justification = parse_justification(justification)?;
-            let host = host::network(host)?;
+            let host = validate::parse_host(host)?;
             notes.table.networks.push(NetworkRule {
                 host,
                 protocol,
@@ -183,11 +192,12 @@ pub fn builtins(builder: &mut GlobalsBuilder) {
         paths: UnpackList<Value<'v>>,
         eval: &mut Evaluator<'v, '_, '_>,
     ) -> starlark::Result<NoneType> {
-        note(eval, |notes, _, _| {
-            host::executable(name)?;
+        record_call(eval, |notes, _, _| {
+            validate::check_program_name(name)?;
             let mut known: Vec<String> = Vec::new();
             for value in paths.items {
-                let path = host::executable_path(name, &example::string(value, "paths")?)?;
+                let path =
+                    validate::parse_program_path(name, &example::expect_string(value, "paths")?)?;
                 if !known.contains(&path) {
                     known.push(path);
                 }
@@ -222,9 +232,9 @@ fn parse_justification(given: Option<&str>) -> Result<Option<String>, String> {
 }
 
 /// Parses one position of a pattern: a word, or a list of alternative words.
-fn parse_token(value: Value<'_>) -> Result<Token, String> {
+fn parse_token(value: Value<'_>) -> Result<PatternToken, String> {
     if let Some(word) = value.unpack_str() {
-        return Ok(Token(vec![word.to_owned()]));
+        return Ok(PatternToken(vec![word.to_owned()]));
     }
     let Some(list) = ListRef::from_value(value) else {
         return Err(format!(
@@ -232,12 +242,14 @@ fn parse_token(value: Value<'_>) -> Result<Token, String> {
             value.get_type()
         ));
     };
-    let words =
-        list.content().iter().map(|word| example::string(*word, "alternatives in a pattern"));
+    let words = list
+        .content()
+        .iter()
+        .map(|word| example::expect_string(*word, "alternatives in a pattern"));
     let words: Vec<String> = words.collect::<Result<_, _>>()?;
     if words.is_empty() {
         Err("a list of alternatives in a pattern must not be empty".to_owned())
     } else {
-        Ok(Token(words))
+        Ok(PatternToken(words))
     }
 }

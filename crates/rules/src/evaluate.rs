@@ -10,38 +10,40 @@ use std::process::ExitCode;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
-use crate::{HostExecutables, Source, read};
+use crate::{HostExecutables, RulesSource, read_rules};
 
 /// First argument that makes our binary run as this child.
-pub const ARGUMENT: &str = "__rules";
+pub const CHILD_ARGUMENT: &str = "__rules";
 
 const CPU_SECONDS: u64 = 5;
-const MEMORY: u64 = 1 << 30;
+const MEMORY_BYTES: u64 = 1 << 30;
 /// Standard input, output and error, and what the system's name lookups open.
-const FILES: u64 = 16;
+const OPEN_FILES: u64 = 16;
 
 /// Request to the child, as one line of JSON. It answers with one line per source: the rules and
 /// errors of that file as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Request {
-    pub sources: Vec<Source>,
+pub struct EvaluateRequest {
+    pub sources: Vec<RulesSource>,
     /// The `host_executable` entries of the files before these.
     pub known: HostExecutables,
 }
 
 /// Runs as the child, when the first argument of our binary is [`ARGUMENT`].
-pub fn child() -> ExitCode {
-    match limit().and_then(|()| answer(&mut io::stdin().lock(), &mut io::stdout().lock())) {
+pub fn run_child() -> ExitCode {
+    match limit_resources()
+        .and_then(|()| answer_request(&mut io::stdin().lock(), &mut io::stdout().lock()))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn limit() -> io::Result<()> {
+fn limit_resources() -> io::Result<()> {
     let limits = [
         (Resource::Cpu, CPU_SECONDS),
-        (Resource::As, MEMORY),
-        (Resource::Nofile, FILES),
+        (Resource::As, MEMORY_BYTES),
+        (Resource::Nofile, OPEN_FILES),
         (Resource::Core, 0),
         (Resource::Fsize, 0),
     ];
@@ -51,12 +53,12 @@ fn limit() -> io::Result<()> {
     Ok(())
 }
 
-fn answer(input: &mut impl BufRead, output: &mut impl Write) -> io::Result<()> {
+fn answer_request(input: &mut impl BufRead, output: &mut impl Write) -> io::Result<()> {
     let mut line = String::new();
     input.read_line(&mut line)?;
-    let Request { sources, mut known } = serde_json::from_str(&line)?;
+    let EvaluateRequest { sources, mut known } = serde_json::from_str(&line)?;
     for source in &sources {
-        let reading = read(source, &known);
+        let reading = read_rules(source, &known);
         known.extend(reading.table.host_executables.clone());
         serde_json::to_writer(&mut *output, &reading)?;
         output.write_all(b"\n")?;

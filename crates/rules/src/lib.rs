@@ -7,44 +7,44 @@
 
 mod bracket;
 mod builtins;
+mod error;
 pub mod evaluate;
 mod example;
-mod fault;
-mod host;
 mod read;
+mod validate;
 
 use std::collections::BTreeMap;
 
-use policy::Table;
+use policy::RuleTable;
 use serde::{Deserialize, Serialize};
 
-pub use fault::Fault;
-pub use read::{Reading, read};
+pub use error::RulesError;
+pub use read::{ParsedRules, read_rules};
 
 /// The files that may be used under a program name, as listed by `host_executable`.
 pub type HostExecutables = BTreeMap<String, Vec<String>>;
 
 /// The text of one file and the name under which it is reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub struct RulesSource {
     pub name: String,
     pub text: String,
 }
 
 /// Returns the rules of all files, or all errors in them.
-pub fn parse(sources: &[Source]) -> Result<Table, Vec<Fault>> {
-    let mut table = Table::default();
+pub fn parse_sources(sources: &[RulesSource]) -> Result<RuleTable, Vec<RulesError>> {
+    let mut table = RuleTable::default();
     let mut faults = Vec::new();
     for source in sources {
-        let reading = read(source, &table.host_executables);
-        add(&mut table, reading.table);
+        let reading = read_rules(source, &table.host_executables);
+        merge_tables(&mut table, reading.table);
         faults.extend(reading.faults);
     }
     if faults.is_empty() { Ok(table) } else { Err(faults) }
 }
 
 /// Adds the rules of another file. The last `host_executable` for a name takes precedence.
-pub fn add(table: &mut Table, more: Table) {
+pub fn merge_tables(table: &mut RuleTable, more: RuleTable) {
     table.prefixes.extend(more.prefixes);
     table.networks.extend(more.networks);
     table.host_executables.extend(more.host_executables);

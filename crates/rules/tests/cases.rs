@@ -5,28 +5,31 @@
 
 use std::path::{Path, PathBuf};
 
-use policy::{Decision, Table};
-use rules::{Source, parse, read};
+use policy::{Decision, RuleTable};
+use rules::{RulesSource, parse_sources, read_rules};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases")
 }
 
-fn source(name: &str) -> Source {
-    Source { name: name.to_owned(), text: std::fs::read_to_string(folder().join(name)).unwrap() }
+fn source(name: &str) -> RulesSource {
+    RulesSource {
+        name: name.to_owned(),
+        text: std::fs::read_to_string(folder().join(name)).unwrap(),
+    }
 }
 
-fn inline(text: &str) -> Source {
-    Source { name: "inline.rules".to_owned(), text: text.to_owned() }
+fn inline(text: &str) -> RulesSource {
+    RulesSource { name: "inline.rules".to_owned(), text: text.to_owned() }
 }
 
-fn table(name: &str) -> Table {
-    parse(&[source(name)]).unwrap_or_else(|faults| panic!("{faults:#?}"))
+fn table(name: &str) -> RuleTable {
+    parse_sources(&[source(name)]).unwrap_or_else(|faults| panic!("{faults:#?}"))
 }
 
-fn says(table: &Table, command: &str) -> Option<Decision> {
+fn says(table: &RuleTable, command: &str) -> Option<Decision> {
     let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
-    table.check(&words, true).decision
+    table.check_command(&words, true).decision
 }
 
 #[test]
@@ -39,7 +42,7 @@ fn every_case_gives_its_faults_and_no_others() {
         }
         let name = path.file_name().unwrap().to_str().unwrap();
         let expected = std::fs::read_to_string(path.with_extension("faults")).unwrap_or_default();
-        let found: Vec<String> = parse(&[source(name)])
+        let found: Vec<String> = parse_sources(&[source(name)])
             .err()
             .unwrap_or_default()
             .iter()
@@ -76,7 +79,7 @@ fn a_rule_knows_the_statement_that_made_it() {
 
 #[test]
 fn alternatives_of_the_first_word_are_rules_of_their_own() {
-    let table = parse(&[inline(r#"prefix_rule([["a", "b"], ["x", "y"]])"#)]).unwrap();
+    let table = parse_sources(&[inline(r#"prefix_rule([["a", "b"], ["x", "y"]])"#)]).unwrap();
     let programs: Vec<&str> = table.prefixes.iter().map(|rule| rule.program.as_str()).collect();
     assert_eq!(programs, ["a", "b"]);
     assert_eq!(table.prefixes[0].rest[0].0, ["x", "y"]);
@@ -87,17 +90,21 @@ fn examples_count_what_files_before_said_about_programs() {
     let first = inline(r#"host_executable(name = "git", paths = ["/usr/bin/git"])"#);
     let rule = |examples: &str| inline(&format!(r#"prefix_rule(["git"], {examples})"#));
     assert!(
-        parse(&[first.clone(), rule(r#"match = ["/usr/bin/git x"], not_match = ["/opt/git x"]"#)])
-            .is_ok()
+        parse_sources(&[
+            first.clone(),
+            rule(r#"match = ["/usr/bin/git x"], not_match = ["/opt/git x"]"#)
+        ])
+        .is_ok()
     );
-    assert!(parse(&[first, rule(r#"match = ["/opt/git x"]"#)]).is_err());
-    assert!(parse(&[rule(r#"match = ["/opt/git x"]"#)]).is_ok());
+    assert!(parse_sources(&[first, rule(r#"match = ["/opt/git x"]"#)]).is_err());
+    assert!(parse_sources(&[rule(r#"match = ["/opt/git x"]"#)]).is_ok());
 }
 
 #[test]
 fn a_broken_file_does_not_hide_the_faults_of_another() {
     let faults =
-        parse(&[inline("x ="), source("program.rules"), inline("prefix_rule([])")]).unwrap_err();
+        parse_sources(&[inline("x ="), source("program.rules"), inline("prefix_rule([])")])
+            .unwrap_err();
     let messages: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
     assert_eq!(messages.len(), 2, "{messages:?}");
     assert_eq!(messages[1], "pattern must not be empty");
@@ -116,7 +123,7 @@ prefix_rule(["ssh"], "prompt")
 fail("here")
 prefix_rule(["never"], "forbidden")
 "#;
-    let reading = read(&inline(text), &Default::default());
+    let reading = read_rules(&inline(text), &Default::default());
     assert_eq!(reading.faults.len(), 2, "{:?}", reading.faults);
     let programs: Vec<&str> =
         reading.table.prefixes.iter().map(|rule| rule.program.as_str()).collect();
@@ -131,7 +138,7 @@ fn the_last_word_on_a_program_counts() {
 host_executable("git", ["/a/git"])
 host_executable("git", ["/b/git", "/b/./git"])
 "#;
-    assert_eq!(parse(&[inline(text)]).unwrap().host_executables["git"], ["/b/git"]);
+    assert_eq!(parse_sources(&[inline(text)]).unwrap().host_executables["git"], ["/b/git"]);
 }
 
 #[test]
@@ -142,7 +149,7 @@ fn work_without_end_is_ended() {
         "x = [prefix_rule([]) for _ in range(1000000)]",
         "def f():\n    f()\nf()",
     ] {
-        let reading = read(&inline(text), &Default::default());
+        let reading = read_rules(&inline(text), &Default::default());
         assert!(
             !reading.faults.is_empty() && reading.faults.len() <= 50,
             "{text}: {}",
@@ -158,8 +165,8 @@ fn faults_and_rules_survive_the_wire() {
         "prefix_rule([])",
         "prefix_rule([\"a\", [\"b\", \"c\"]], \"prompt\", justification = \"j\")\nnetwork_rule(\"h\", \"socks5_udp\", \"deny\")",
     ] {
-        let reading = read(&inline(text), &Default::default());
+        let reading = read_rules(&inline(text), &Default::default());
         let line = serde_json::to_string(&reading).unwrap();
-        assert_eq!(serde_json::from_str::<rules::Reading>(&line).unwrap(), reading);
+        assert_eq!(serde_json::from_str::<rules::ParsedRules>(&line).unwrap(), reading);
     }
 }

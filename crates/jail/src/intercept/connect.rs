@@ -20,26 +20,26 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-use super::{Denials, diag};
-use crate::metadata::is_metadata;
-use crate::sys::{self, Notification};
+use super::{DenialLog, unix_diag};
+use crate::metadata::is_metadata_address;
+use crate::sys::{self, PendingCall};
 
 /// Size of the largest possible address, `sockaddr_storage`.
-const ADDRESS: usize = 128;
+const MAX_ADDRESS_BYTES: usize = 128;
 /// Offset of the path in a unix address.
-const PATH_AT: usize = 2;
+const UNIX_PATH_OFFSET: usize = 2;
 
 /// Port numbers for netlink sockets that cannot have their process's number start here and count
 /// down.
-const NETLINK_NAMELESS: u32 = u32::MAX - 4096;
+const NETLINK_FREE_PORTS: u32 = u32::MAX - 4096;
 /// How many of these numbers are tried.
-const NETLINK_NAMES: u32 = 256;
+const NETLINK_PORT_TRIES: u32 = 256;
 
 /// Function that lists the processes of a run.
-pub type Processes = Box<dyn Fn() -> Vec<Pid> + Send + Sync>;
+pub type ProcessLister = Box<dyn Fn() -> Vec<Pid> + Send + Sync>;
 
 /// Restrictions on what a run's connections may reach, and the namespaces to connect from.
-pub struct Reach {
+pub struct ConnectPolicy {
     /// The run's mounts, through which paths are looked up.
     pub mounts: Option<OwnedFd>,
     /// The run's network, if it is not the host's.
@@ -48,61 +48,61 @@ pub struct Reach {
     /// only the session uses, or one of the run's processes must listen on it.
     pub private_devices: Vec<u64>,
     /// Lists the run's processes.
-    pub processes: Option<Processes>,
+    pub processes: Option<ProcessLister>,
     /// Ports of this host that stay closed, whatever else the run may reach: the server's own.
-    pub shut_ports: Vec<u16>,
+    pub closed_ports: Vec<u16>,
     /// The run is a sandbox itself and creates namespaces for that.
     pub nested: bool,
 }
 
 /// The run as seen by a supervisor thread that has entered its namespaces.
-pub struct Place {
+pub struct EnteredRun {
     /// The host's /proc, since the run's own shows other pids.
     pub(super) proc: OwnedFd,
     /// The run is a sandbox itself.
     pub(super) nested: bool,
-    own_network: bool,
+    has_own_network: bool,
     private_devices: Vec<u64>,
-    processes: Option<Processes>,
-    shut_ports: Vec<u16>,
+    processes: Option<ProcessLister>,
+    closed_ports: Vec<u16>,
 }
 
 /// Reason for not making a connection. `denied` is set when we are the ones who refuse.
-pub struct Refusal {
+pub struct ConnectRefusal {
     pub errno: i32,
-    pub denied: Option<(&'static str, String)>,
+    pub denial: Option<(&'static str, String)>,
 }
 
-impl Refusal {
+impl ConnectRefusal {
     /// Records the denial, if it is one. Returns the error number for the caller.
-    pub fn note(self, denials: &Denials) -> i32 {
-        if let Some((kind, name)) = self.denied {
+    pub fn record_denial(self, denials: &DenialLog) -> i32 {
+        if let Some((kind, name)) = self.denial {
             denials.add(kind, &name);
         }
         self.errno
     }
 }
 
-impl From<io::Error> for Refusal {
-    fn from(error: io::Error) -> Refusal {
-        Refusal { errno: error.raw_os_error().unwrap_or(libc::EACCES), denied: None }
+impl From<io::Error> for ConnectRefusal {
+    fn from(error: io::Error) -> ConnectRefusal {
+        ConnectRefusal { errno: error.raw_os_error().unwrap_or(libc::EACCES), denial: None }
     }
 }
 
-impl From<Errno> for Refusal {
-    fn from(errno: Errno) -> Refusal {
-        Refusal { errno: errno.raw_os_error(), denied: None }
+impl From<Errno> for ConnectRefusal {
+    fn from(errno: Errno) -> ConnectRefusal {
+        ConnectRefusal { errno: errno.raw_os_error(), denial: None }
     }
 }
 
-fn denied(kind: &'static str, name: impl Into<String>) -> Refusal {
-    Refusal { errno: libc::EPERM, denied: Some((kind, name.into())) }
+fn deny_connect(kind: &'static str, name: impl Into<String>) -> ConnectRefusal {
+    ConnectRefusal { errno: libc::EPERM, denial: Some((kind, name.into())) }
 }
 
-impl Reach {
+impl ConnectPolicy {
     /// Moves this thread into the run's namespaces. Other threads of the supervisor stay where they
     /// are.
-    pub(super) fn enter(self) -> io::Result<Place> {
+    pub(super) fn enter_run(self) -> io::Result<EnteredRun> {
         let proc = openat(
             rustix::fs::CWD,
             "/proc",
@@ -125,36 +125,36 @@ impl Reach {
             Mode::empty(),
         )?;
         rustix::process::fchdir(own)?;
-        Ok(Place {
+        Ok(EnteredRun {
             proc,
             nested: self.nested,
-            own_network: self.network.is_some(),
+            has_own_network: self.network.is_some(),
             private_devices: self.private_devices,
             processes: self.processes,
-            shut_ports: self.shut_ports,
+            closed_ports: self.closed_ports,
         })
     }
 }
 
 /// A socket and an address that were checked together.
-pub struct Ready {
+pub struct PreparedConnect {
     socket: OwnedFd,
     address: Vec<u8>,
     /// The object that the address names by its descriptor number, which must stay open.
-    _held: Option<OwnedFd>,
+    _socket_file: Option<OwnedFd>,
     /// The destination, in a network that has no way out.
-    wanted: Option<SocketAddr>,
+    destination: Option<SocketAddr>,
 }
 
 /// Directories at which a caller's paths start.
-struct Base {
+struct PathBase {
     directory: OwnedFd,
     /// The caller's own root, if it is not the run's.
     root: Option<OwnedFd>,
 }
 
-impl Base {
-    fn open(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+impl PathBase {
+    fn open_path(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         match &self.root {
             Some(root) if path.is_absolute() => {
@@ -165,100 +165,109 @@ impl Base {
     }
 }
 
-impl Ready {
+impl PreparedConnect {
     /// Returns a number that identifies the socket while it is open.
-    pub fn number(&self) -> u64 {
+    pub fn socket_inode(&self) -> u64 {
         fstat(&self.socket).map_or(0, |found| found.st_ino)
     }
 
     /// Connects. A destination that the run's own network cannot reach is a denial.
-    pub fn connect(&self) -> Result<(), Refusal> {
-        sys::connect(self.socket.as_fd(), &self.address).map_err(|error| {
+    pub fn connect(&self) -> Result<(), ConnectRefusal> {
+        sys::connect_socket(self.socket.as_fd(), &self.address).map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(libc::EACCES);
             let is_outside = matches!(errno, libc::ENETUNREACH | libc::EHOSTUNREACH);
-            let wanted = self.wanted.filter(|_| is_outside);
-            Refusal { errno, denied: wanted.map(|address| ("network", address.to_string())) }
+            let wanted = self.destination.filter(|_| is_outside);
+            ConnectRefusal { errno, denial: wanted.map(|address| ("network", address.to_string())) }
         })
     }
 }
 
-impl Place {
+impl EnteredRun {
     /// Copies the caller's address and socket, and checks both.
-    pub fn prepare(&self, listener: &OwnedFd, call: &Notification) -> Result<Ready, Refusal> {
+    pub fn prepare_connect(
+        &self,
+        listener: &OwnedFd,
+        call: &PendingCall,
+    ) -> Result<PreparedConnect, ConnectRefusal> {
         let [fd, pointer, length, ..] = call.args;
         let length = usize::try_from(length as u32).unwrap_or(usize::MAX);
-        if !(2..=ADDRESS).contains(&length) {
-            return Err(Refusal { errno: libc::EINVAL, denied: None });
+        if !(2..=MAX_ADDRESS_BYTES).contains(&length) {
+            return Err(ConnectRefusal { errno: libc::EINVAL, denial: None });
         }
         let thread = i32::try_from(call.thread)
             .ok()
             .and_then(Pid::from_raw)
-            .ok_or(Refusal { errno: libc::ESRCH, denied: None })?;
+            .ok_or(ConnectRefusal { errno: libc::ESRCH, denial: None })?;
         let mut address = vec![0; length];
-        let memory = self.open(&format!("{}/mem", thread.as_raw_nonzero()), OFlags::RDONLY)?;
+        let memory =
+            self.open_in_proc(&format!("{}/mem", thread.as_raw_nonzero()), OFlags::RDONLY)?;
         File::from(memory)
             .read_exact_at(&mut address, pointer)
-            .map_err(|_| Refusal { errno: libc::EFAULT, denied: None })?;
-        let socket = pidfd_getfd(self.process_of(thread)?, fd as i32, PidfdGetfdFlags::empty())?;
-        let base = Base {
-            directory: self.open(&format!("{}/cwd", thread.as_raw_nonzero()), OFlags::PATH)?,
+            .map_err(|_| ConnectRefusal { errno: libc::EFAULT, denial: None })?;
+        let socket = pidfd_getfd(self.open_process(thread)?, fd as i32, PidfdGetfdFlags::empty())?;
+        let base = PathBase {
+            directory: self
+                .open_in_proc(&format!("{}/cwd", thread.as_raw_nonzero()), OFlags::PATH)?,
             // A nested sandbox has a tree of mounts of its own.
             root: match self.nested {
-                true => {
-                    Some(self.open(&format!("{}/root", thread.as_raw_nonzero()), OFlags::PATH)?)
-                }
+                true => Some(
+                    self.open_in_proc(&format!("{}/root", thread.as_raw_nonzero()), OFlags::PATH)?,
+                ),
                 false => None,
             },
         };
         // All of this belongs to the caller only if it still waits; otherwise its pid may be
         // another's by now.
-        if !sys::still_waits(listener.as_fd(), call.id) {
-            return Err(Refusal { errno: libc::ESRCH, denied: None });
+        if !sys::is_still_pending(listener.as_fd(), call.id) {
+            return Err(ConnectRefusal { errno: libc::ESRCH, denial: None });
         }
-        let ready = Ready { socket, address, _held: None, wanted: None };
+        let ready = PreparedConnect { socket, address, _socket_file: None, destination: None };
         match rustix::net::sockopt::socket_domain(&ready.socket)? {
-            AddressFamily::UNIX => self.unix(ready, &base),
-            AddressFamily::INET | AddressFamily::INET6 => self.inet(ready),
-            AddressFamily::NETLINK => self.netlink(ready, thread),
+            AddressFamily::UNIX => self.check_unix(ready, &base),
+            AddressFamily::INET | AddressFamily::INET6 => self.check_inet(ready),
+            AddressFamily::NETLINK => self.check_netlink(ready, thread),
             // The filter allows no other family. A run that has obtained such a socket anyway must
             // not use it with our rights.
-            other => Err(denied("connect", format!("a socket of family {}", other.as_raw()))),
+            other => Err(deny_connect("connect", format!("a socket of family {}", other.as_raw()))),
         }
     }
 
-    fn open(&self, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    fn open_in_proc(&self, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         openat(&self.proc, name, flags | OFlags::CLOEXEC, Mode::empty())
     }
 
     /// Opens the process of a thread. A thread may have its own descriptor table; then the main
     /// thread's socket is connected, which is the run's just as much.
-    fn process_of(&self, thread: Pid) -> Result<OwnedFd, Refusal> {
-        let process = self.status_of(thread, "Tgid:")?.parse().ok();
-        let process =
-            process.and_then(Pid::from_raw).ok_or(Refusal { errno: libc::ESRCH, denied: None })?;
+    fn open_process(&self, thread: Pid) -> Result<OwnedFd, ConnectRefusal> {
+        let process = self.read_status_field(thread, "Tgid:")?.parse().ok();
+        let process = process
+            .and_then(Pid::from_raw)
+            .ok_or(ConnectRefusal { errno: libc::ESRCH, denial: None })?;
         Ok(pidfd_open(process, PidfdFlags::empty())?)
     }
 
     /// Returns the value that the kernel reports for a thread under this label.
-    fn status_of(&self, thread: Pid, word: &str) -> Result<String, Refusal> {
-        let status = self.open(&format!("{}/status", thread.as_raw_nonzero()), OFlags::RDONLY)?;
+    fn read_status_field(&self, thread: Pid, word: &str) -> Result<String, ConnectRefusal> {
+        let status =
+            self.open_in_proc(&format!("{}/status", thread.as_raw_nonzero()), OFlags::RDONLY)?;
         let status = io::read_to_string(File::from(status))?;
         let found = status
             .lines()
             .find_map(|line| line.strip_prefix(word))
             .map(|rest| rest.trim().to_owned());
-        found.ok_or(Refusal { errno: libc::ESRCH, denied: None })
+        found.ok_or(ConnectRefusal { errno: libc::ESRCH, denial: None })
     }
 
     /// Checks an internet connection.
-    fn inet(&self, ready: Ready) -> Result<Ready, Refusal> {
-        match target(&ready.address) {
+    fn check_inet(&self, ready: PreparedConnect) -> Result<PreparedConnect, ConnectRefusal> {
+        match parse_socket_addr(&ready.address) {
             // Port 0 only asks for the route: resolvers sort addresses by it.
-            Some(address) if self.own_network => {
-                Ok(Ready { wanted: Some(address).filter(|address| address.port() != 0), ..ready })
-            }
-            Some(address) if self.is_shut(address.ip(), address.port()) => {
-                Err(denied("network", address.to_string()))
+            Some(address) if self.has_own_network => Ok(PreparedConnect {
+                destination: Some(address).filter(|address| address.port() != 0),
+                ..ready
+            }),
+            Some(address) if self.is_closed(address.ip(), address.port()) => {
+                Err(deny_connect("network", address.to_string()))
             }
             _ => Ok(ready),
         }
@@ -266,28 +275,32 @@ impl Place {
 
     /// Returns whether a destination stays closed to a run with the host's network: where clouds
     /// hand out credentials, and our own server.
-    fn is_shut(&self, ip: IpAddr, port: u16) -> bool {
-        is_metadata(ip) || self.shut_ports.contains(&port) && is_local(ip.to_canonical())
+    fn is_closed(&self, ip: IpAddr, port: u16) -> bool {
+        is_metadata_address(ip) || self.closed_ports.contains(&port) && is_local(ip.to_canonical())
     }
 
     /// Checks a netlink connection. The kernel checks whether the process that connects may address
     /// other processes and groups. Here that is the supervisor, which may do more than the run, so
     /// the kernel itself is the only peer allowed.
-    fn netlink(&self, ready: Ready, thread: Pid) -> Result<Ready, Refusal> {
-        match NetlinkPeer::read(&ready.address) {
+    fn check_netlink(
+        &self,
+        ready: PreparedConnect,
+        thread: Pid,
+    ) -> Result<PreparedConnect, ConnectRefusal> {
+        match NetlinkPeer::parse(&ready.address) {
             // The kernel handles such an address in its own way, and does not connect.
             None => Ok(ready),
             Some(NetlinkPeer { port: 0, groups: 0 }) => {
-                self.name_netlink(&ready.socket, thread)?;
+                self.bind_netlink_port(&ready.socket, thread)?;
                 Ok(ready)
             }
-            Some(_) => Err(denied("connect", "netlink")),
+            Some(_) => Err(deny_connect("connect", "netlink")),
         }
     }
 
     /// Gives a netlink socket its port number. Otherwise the connection would do so, and use the
     /// supervisor's.
-    fn name_netlink(&self, socket: &OwnedFd, thread: Pid) -> Result<(), Refusal> {
+    fn bind_netlink_port(&self, socket: &OwnedFd, thread: Pid) -> Result<(), ConnectRefusal> {
         let address = SocketAddrNetlink::try_from(rustix::net::getsockname(socket)?)?;
         if address.pid() != 0 {
             return Ok(());
@@ -295,11 +308,11 @@ impl Place {
         // The same choice as the kernel's: the number of the process or, if another socket has
         // that, one that no process has.
         let own = self
-            .status_of(thread, "NStgid:")?
+            .read_status_field(thread, "NStgid:")?
             .split_whitespace()
             .last()
             .and_then(|number| number.parse().ok());
-        let others = (0..NETLINK_NAMES).map(|step| NETLINK_NAMELESS - step);
+        let others = (0..NETLINK_PORT_TRIES).map(|step| NETLINK_FREE_PORTS - step);
         for number in own.into_iter().chain(others) {
             match rustix::net::bind(socket, &SocketAddrNetlink::new(number, 0)) {
                 Err(Errno::ADDRINUSE) => {}
@@ -311,30 +324,34 @@ impl Place {
 
     /// Checks a unix connection, and replaces the path in its address with the socket that was
     /// found there.
-    fn unix(&self, mut ready: Ready, base: &Base) -> Result<Ready, Refusal> {
+    fn check_unix(
+        &self,
+        mut ready: PreparedConnect,
+        base: &PathBase,
+    ) -> Result<PreparedConnect, ConnectRefusal> {
         let family = u16::from_ne_bytes([ready.address[0], ready.address[1]]);
         if i32::from(family) != libc::AF_UNIX {
             // The kernel handles such an address in its own way, and does not connect.
             return Ok(ready);
         }
-        let path = &ready.address[PATH_AT..];
+        let path = &ready.address[UNIX_PATH_OFFSET..];
         match path.first() {
             None => return Ok(ready),
             // Abstract names belong to a network namespace.
-            Some(0) if self.own_network => return Ok(ready),
-            Some(0) => return Err(denied("connect", String::from_utf8_lossy(&path[1..]))),
+            Some(0) if self.has_own_network => return Ok(ready),
+            Some(0) => return Err(deny_connect("connect", String::from_utf8_lossy(&path[1..]))),
             Some(_) => {}
         }
         let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
         let shown = String::from_utf8_lossy(path).into_owned();
         let path = Path::new(OsStr::from_bytes(path));
-        let object = base.open(path)?;
+        let object = base.open_path(path)?;
         let stat = fstat(&object)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
-            return Err(Refusal { errno: libc::ECONNREFUSED, denied: None });
+            return Err(ConnectRefusal { errno: libc::ECONNREFUSED, denial: None });
         }
-        if !self.is_own(&stat)? {
-            return Err(denied("connect", shown));
+        if !self.is_session_socket(&stat)? {
+            return Err(deny_connect("connect", shown));
         }
         let name = object.as_raw_fd().to_string();
         ready.address = (libc::AF_UNIX as u16)
@@ -343,21 +360,23 @@ impl Place {
             .chain(name.bytes())
             .chain([0])
             .collect();
-        ready._held = Some(object);
+        ready._socket_file = Some(object);
         Ok(ready)
     }
 
     /// Returns whether the session itself listens on the socket. Other sockets may exist in the
     /// workspace, and anyone may listen on those.
-    fn is_own(&self, stat: &Stat) -> io::Result<bool> {
-        if self.own_network {
-            return Ok(diag::listener(stat.st_dev, stat.st_ino)?.is_some());
+    fn is_session_socket(&self, stat: &Stat) -> io::Result<bool> {
+        if self.has_own_network {
+            return Ok(unix_diag::find_listener(stat.st_dev, stat.st_ino)?.is_some());
         }
         if self.private_devices.contains(&stat.st_dev) {
             return Ok(true);
         }
         let Some(processes) = &self.processes else { return Ok(false) };
-        let Some(socket) = diag::listener(stat.st_dev, stat.st_ino)? else { return Ok(false) };
+        let Some(socket) = unix_diag::find_listener(stat.st_dev, stat.st_ino)? else {
+            return Ok(false);
+        };
         Ok(processes().into_iter().any(|process| self.has_open(process, socket)))
     }
 
@@ -380,7 +399,7 @@ struct NetlinkPeer {
 
 impl NetlinkPeer {
     /// Parses an address; `None` if the kernel will not accept it.
-    fn read(address: &[u8]) -> Option<NetlinkPeer> {
+    fn parse(address: &[u8]) -> Option<NetlinkPeer> {
         let word = |at: usize| Some(u32::from_ne_bytes(address.get(at..at + 4)?.try_into().ok()?));
         let family = i32::from(u16::from_ne_bytes([*address.first()?, *address.get(1)?]));
         (family == libc::AF_NETLINK).then_some(NetlinkPeer { port: word(4)?, groups: word(8)? })
@@ -393,7 +412,7 @@ fn is_local(ip: IpAddr) -> bool {
 }
 
 /// Parses an internet address; `None` if the kernel will not accept it.
-fn target(address: &[u8]) -> Option<SocketAddr> {
+fn parse_socket_addr(address: &[u8]) -> Option<SocketAddr> {
     let family = i32::from(u16::from_ne_bytes([*address.first()?, *address.get(1)?]));
     let port = u16::from_be_bytes([*address.get(2)?, *address.get(3)?]);
     match family {

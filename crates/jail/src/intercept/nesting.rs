@@ -9,34 +9,34 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, fstat, openat};
 
-use crate::sys::{self, Notification};
+use crate::sys::{self, PendingCall};
 
 /// Levels that bubblewrap needs: one namespace to mount in, and one inside it to be an ordinary
 /// user again.
-const DEEPEST: usize = 2;
+const MAX_DEPTH: usize = 2;
 /// More steps than there can be levels: the kernel allows 32.
-const STEPS: usize = 64;
+const MAX_STEPS: usize = 64;
 
 /// Returns whether the caller of `unshare` or `clone` may create a user namespace. The caller waits
 /// for the answer, and only a thread itself can change the namespace it is in, so the result is
 /// still true when the caller continues. Its flags are in registers.
-pub fn may_make_users(proc: &OwnedFd, call: &Notification) -> bool {
+pub fn may_create_user_namespace(proc: &OwnedFd, call: &PendingCall) -> bool {
     // In between is the namespace in which root is an ordinary user.
     let base = usize::from(rustix::process::geteuid().is_root());
-    depth(proc, call.thread).is_ok_and(|depth| depth < base + DEEPEST)
+    count_levels(proc, call.thread).is_ok_and(|depth| depth < base + MAX_DEPTH)
 }
 
 /// Counts the user namespaces between the thread and us.
-fn depth(proc: &OwnedFd, thread: u32) -> io::Result<usize> {
+fn count_levels(proc: &OwnedFd, thread: u32) -> io::Result<usize> {
     let open = |path: String| openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let id = |namespace: &OwnedFd| fstat(namespace).map(|found| (found.st_dev, found.st_ino));
     let own = id(&open("thread-self/ns/user".to_owned())?)?;
     let mut at = open(format!("{thread}/ns/user"))?;
-    for depth in 0..STEPS {
+    for depth in 0..MAX_STEPS {
         if id(&at)? == own {
             return Ok(depth);
         }
-        at = sys::parent_namespace(at.as_fd())?;
+        at = sys::parent_user_namespace(at.as_fd())?;
     }
     Err(io::Error::other("too many levels of namespaces"))
 }

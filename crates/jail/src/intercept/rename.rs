@@ -17,25 +17,25 @@ use std::path::{Path, PathBuf};
 use libc::c_long;
 use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, fstatvfs, openat, unlinkat};
 
-use super::connect::Place;
-use crate::mounts::is_same;
-use crate::sys::{self, Notification};
+use super::connect::EnteredRun;
+use crate::mounts::is_same_object;
+use crate::sys::{self, PendingCall};
 
-const SETTINGS: &str = "config";
-const LOCK: &str = "config.lock";
+const CONFIG_FILE: &str = "config";
+const LOCK_FILE: &str = "config.lock";
 /// Directory of git that holds the repositories of submodules.
 const SUBMODULES: &str = "modules";
 /// Larger than any real settings file.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
 const PATH_MAX: usize = 4096;
 const PAGE: u64 = 4096;
 
 /// Returns whether renames have to be intercepted: only where the settings of a submodule are
 /// covered.
-pub fn is_needed(covers: &[PathBuf]) -> bool {
+pub fn needs_interception(covers: &[PathBuf]) -> bool {
     let is_in_submodule =
         |path: &Path| path.parent().is_some_and(|git| git.iter().any(|name| name == SUBMODULES));
-    covers.iter().any(|cover| cover.ends_with(SETTINGS) && is_in_submodule(cover))
+    covers.iter().any(|cover| cover.ends_with(CONFIG_FILE) && is_in_submodule(cover))
 }
 
 /// Returns whether a system call renames a file.
@@ -49,11 +49,11 @@ pub fn is_rename(call: c_long) -> bool {
 
 /// Completes a rename that would change nothing, and returns whether it was one. This thread must
 /// be in the run's mounts, so that what they close to the run is closed here too.
-pub fn settle(place: &Place, listener: &OwnedFd, call: &Notification) -> bool {
-    attempt(place, listener, call).unwrap_or(false)
+pub fn complete_noop_rename(place: &EnteredRun, listener: &OwnedFd, call: &PendingCall) -> bool {
+    try_noop_rename(place, listener, call).unwrap_or(false)
 }
 
-fn attempt(place: &Place, listener: &OwnedFd, call: &Notification) -> io::Result<bool> {
+fn try_noop_rename(place: &EnteredRun, listener: &OwnedFd, call: &PendingCall) -> io::Result<bool> {
     let (old, new) = match call.call {
         libc::SYS_renameat => {
             ((Some(call.args[0]), call.args[1]), (Some(call.args[2]), call.args[3]))
@@ -66,13 +66,13 @@ fn attempt(place: &Place, listener: &OwnedFd, call: &Notification) -> io::Result
         _ => ((None, call.args[0]), (None, call.args[1])),
     };
     let memory =
-        File::from(openat(&place.proc, format!("{}/mem", call.thread), READ, Mode::empty())?);
-    let (new_directory, new_path) = (new.0, path(&memory, new.1)?);
-    if !new_path.ends_with(SETTINGS) {
+        File::from(openat(&place.proc, format!("{}/mem", call.thread), READ_FLAGS, Mode::empty())?);
+    let (new_directory, new_path) = (new.0, read_path(&memory, new.1)?);
+    if !new_path.ends_with(CONFIG_FILE) {
         return Ok(false);
     }
-    let (old_directory, old_path) = (old.0, path(&memory, old.1)?);
-    if !old_path.ends_with(LOCK) {
+    let (old_directory, old_path) = (old.0, read_path(&memory, old.1)?);
+    if !old_path.ends_with(LOCK_FILE) {
         return Ok(false);
     }
     let parents =
@@ -90,41 +90,41 @@ fn attempt(place: &Place, listener: &OwnedFd, call: &Notification) -> io::Result
         });
     let [from, to] = parents;
     let (from, to) = (from?, to?);
-    let (lock, settings) = (open(&from, LOCK)?, open(&to, SETTINGS)?);
+    let (lock, settings) = (open_file(&from, LOCK_FILE)?, open_file(&to, CONFIG_FILE)?);
     let is_covered = fstatvfs(&settings)?.f_flag.contains(StatVfsMountFlags::RDONLY);
     // All of this belongs to the caller only if it still waits.
-    if !is_same(from.as_fd(), to.as_fd())?
+    if !is_same_object(from.as_fd(), to.as_fd())?
         || !is_covered
-        || !sys::still_waits(listener.as_fd(), call.id)
+        || !sys::is_still_pending(listener.as_fd(), call.id)
     {
         return Ok(false);
     }
-    let is_unchanged = read(lock)? == read(settings)?;
+    let is_unchanged = read_config(lock)? == read_config(settings)?;
     if is_unchanged {
-        unlinkat(&from, LOCK, AtFlags::empty())?;
+        unlinkat(&from, LOCK_FILE, AtFlags::empty())?;
     }
     Ok(is_unchanged)
 }
 
-const READ: OFlags =
+const READ_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
-fn open(directory: &OwnedFd, name: &str) -> rustix::io::Result<File> {
-    openat(directory, name, READ, Mode::empty()).map(File::from)
+fn open_file(directory: &OwnedFd, name: &str) -> rustix::io::Result<File> {
+    openat(directory, name, READ_FLAGS, Mode::empty()).map(File::from)
 }
 
-fn read(file: File) -> io::Result<Vec<u8>> {
+fn read_config(file: File) -> io::Result<Vec<u8>> {
     let found = file.metadata()?;
-    if !found.is_file() || found.len() > MAX_BYTES {
+    if !found.is_file() || found.len() > MAX_CONFIG_BYTES {
         return Err(io::Error::other("not a settings file"));
     }
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    file.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Reads a path from the caller's memory. The path may end right before an unmapped page.
-fn path(memory: &File, at: u64) -> io::Result<PathBuf> {
+fn read_path(memory: &File, at: u64) -> io::Result<PathBuf> {
     let mut bytes = Vec::new();
     while bytes.len() < PATH_MAX {
         let here = at.wrapping_add(bytes.len() as u64);
@@ -147,8 +147,9 @@ mod tests {
 
     #[test]
     fn renames_are_looked_at_only_where_a_submodules_settings_are_covered() {
-        let needed =
-            |paths: &[&str]| is_needed(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
+        let needed = |paths: &[&str]| {
+            needs_interception(&paths.iter().map(PathBuf::from).collect::<Vec<_>>())
+        };
         assert!(needed(&["/w/.claude", "/w/.git/modules/libs/part/config"]));
         assert!(!needed(&[
             "/w/.git/config",

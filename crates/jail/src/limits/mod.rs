@@ -4,24 +4,24 @@
 //! per-process rlimits and a thread that polls the totals take its place. These are advisory: a run
 //! can exceed them briefly, and the result says so.
 
-mod cage;
 mod cgroup;
-mod poll;
 mod rlimits;
+mod run_limits;
 mod session;
+mod usage_watch;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use cage::Cage;
-pub use cgroup::{Door, Places};
-pub use rlimits::{raise_files, set_file_limit, set_rlimits, usual_files};
+pub use cgroup::{CgroupJoiner, CgroupLocations};
+pub use rlimits::{initial_file_limit, raise_file_limit, set_file_limit, set_rlimits};
+pub use run_limits::RunLimits;
 pub(crate) use session::limit_session;
 
 /// Maximum resources of one run; `None` leaves the host's limit in place.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct ResourceLimits {
     /// For all processes of the run together, including swap.
     pub memory_bytes: Option<u64>,
     /// Threads count as well, as they do in the kernel.
@@ -41,7 +41,7 @@ pub struct Limits {
 /// Mechanism that enforces the totals, as reported in the result. Ordered from strongest to
 /// weakest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Means {
+pub enum LimitMechanism {
     #[serde(rename = "cgroup2")]
     CgroupV2,
     #[serde(rename = "cgroup1")]
@@ -50,23 +50,23 @@ pub enum Means {
     Rlimits,
 }
 
-impl Means {
+impl LimitMechanism {
     /// Returns the name used in results.
     pub fn name(self) -> &'static str {
         match self {
-            Means::CgroupV2 => "cgroup2",
-            Means::CgroupV1 => "cgroup1",
-            Means::Rlimits => "rlimits",
+            LimitMechanism::CgroupV2 => "cgroup2",
+            LimitMechanism::CgroupV1 => "cgroup1",
+            LimitMechanism::Rlimits => "rlimits",
         }
     }
 
     /// Returns whether the totals are only polled instead of enforced by the kernel.
     pub fn is_advisory(self) -> bool {
-        self == Means::Rlimits
+        self == LimitMechanism::Rlimits
     }
 }
 
-impl fmt::Display for Means {
+impl fmt::Display for LimitMechanism {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.name())
     }

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{Limits, Means};
+use super::{LimitMechanism, ResourceLimits};
 
 /// Descriptors that we can still pass when a run has used up its own share. One message carries up
 /// to 253, and the kernel allows the last message to exceed the limit.
@@ -17,23 +17,23 @@ const RESERVED_FILES: u64 = 512;
 /// The kernel counts processes per user and user namespace, so call this after the run has entered
 /// its own user namespace. Without one, everything that the user runs counts, and root is not
 /// limited at all. It allocates nothing, so it can be called between fork and exec.
-pub fn set_rlimits(limits: &Limits, means: Means) -> io::Result<()> {
+pub fn set_rlimits(limits: &ResourceLimits, means: LimitMechanism) -> io::Result<()> {
     // A core file is a copy of memory, including secrets, up to the size of the memory limit. If
     // cores are piped to a program instead of written to a file, the kernel ignores every value of
     // this limit except 1, which disables the dump.
-    lower(Resource::Core, Some(1), 0)?;
-    lower(Resource::Fsize, limits.file_bytes, 0)?;
+    lower_limit(Resource::Core, Some(1), 0)?;
+    lower_limit(Resource::Fsize, limits.file_bytes, 0)?;
     // At the limit the process gets a signal that it can handle; one second later it is killed.
-    lower(Resource::Cpu, limits.cpu_seconds, 1)?;
+    lower_limit(Resource::Cpu, limits.cpu_seconds, 1)?;
     // The kernel counts these queues for the whole user across all namespaces. Leave half to the
     // host.
     for shared in [Resource::Msgqueue, Resource::Sigpending] {
-        lower(shared, getrlimit(shared).current.map(|most| most / 2), 0)?;
+        lower_limit(shared, getrlimit(shared).current.map(|most| most / 2), 0)?;
     }
     if means.is_advisory() {
         // Memory is left to the polling thread: the kernel's per-process limits count reserved
         // address space, and runtimes and sanitizers reserve far more than any machine has.
-        lower(Resource::Nproc, limits.processes, 0)?;
+        lower_limit(Resource::Nproc, limits.processes, 0)?;
     }
     Ok(())
 }
@@ -44,9 +44,9 @@ pub fn set_rlimits(limits: &Limits, means: Means) -> io::Result<()> {
 /// processes of a user together. A run that has sent as many as it may must leave room for the
 /// descriptors that start the next run. So a run gets fewer than we have, and the process that
 /// becomes the program keeps our limit until then.
-pub fn set_file_limit(limits: &Limits) -> io::Result<()> {
+pub fn set_file_limit(limits: &ResourceLimits) -> io::Result<()> {
     let ours = getrlimit(Resource::Nofile).maximum;
-    lower(Resource::Nofile, limits.open_files.map(|wanted| wanted.min(share_of_files(ours))), 0)?;
+    lower_limit(Resource::Nofile, limits.open_files.map(|wanted| wanted.min(file_share(ours))), 0)?;
     if let (Some(soft), now) = (limits.usual_files, getrlimit(Resource::Nofile)) {
         let current = Some(soft.min(now.current.unwrap_or(soft)));
         setrlimit(Resource::Nofile, Rlimit { current, ..now })?;
@@ -56,33 +56,33 @@ pub fn set_file_limit(limits: &Limits) -> io::Result<()> {
 
 /// Returns how many of our files a run may have open: three quarters, or half on a host that gives
 /// us few.
-fn share_of_files(ours: Option<u64>) -> u64 {
+fn file_share(ours: Option<u64>) -> u64 {
     let Some(ours) = ours else { return u64::MAX };
     ours.saturating_sub(RESERVED_FILES.max(ours / 4)).max(ours / 2)
 }
 
 /// Our soft limit on open files at start-up.
-static FILES: OnceLock<Option<u64>> = OnceLock::new();
+static INITIAL_FILE_LIMIT: OnceLock<Option<u64>> = OnceLock::new();
 
 /// Raises this process's soft limit on open files to its hard limit.
 ///
 /// Descriptors in transit are counted per user, and a process whose limit is below that of a run is
 /// refused first. Runs still start with the original soft limit and may raise it, but not as far as
 /// ours.
-pub fn raise_files() {
+pub fn raise_file_limit() {
     let now = getrlimit(Resource::Nofile);
-    FILES.get_or_init(|| now.current);
+    INITIAL_FILE_LIMIT.get_or_init(|| now.current);
     // If refused, the limit stays unchanged.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, ..now });
 }
 
 /// Returns the soft limit on open files as it was before [`raise_files`].
-pub fn usual_files() -> Option<u64> {
-    FILES.get().copied().flatten()
+pub fn initial_file_limit() -> Option<u64> {
+    INITIAL_FILE_LIMIT.get().copied().flatten()
 }
 
 /// Lowers a limit, never raises it: the server's own limit is the most that it can pass on.
-fn lower(resource: Resource, value: Option<u64>, grace: u64) -> io::Result<()> {
+fn lower_limit(resource: Resource, value: Option<u64>, grace: u64) -> io::Result<()> {
     let Some(value) = value else { return Ok(()) };
     let ceiling = getrlimit(resource).maximum.unwrap_or(u64::MAX);
     let maximum = value.saturating_add(grace).min(ceiling);
@@ -96,8 +96,8 @@ mod tests {
 
     #[test]
     fn a_run_has_fewer_files_than_we_have() {
-        let shares = [64, 1024, 4096, 20_000, 524_288].map(|ours| share_of_files(Some(ours)));
+        let shares = [64, 1024, 4096, 20_000, 524_288].map(|ours| file_share(Some(ours)));
         assert_eq!(shares, [32, 512, 3072, 15_000, 393_216]);
-        assert_eq!(share_of_files(None), u64::MAX);
+        assert_eq!(file_share(None), u64::MAX);
     }
 }

@@ -9,9 +9,9 @@ use std::fs;
 /// Bytes of SysV shared memory, both per segment and in total.
 const SHARED_BYTES: u64 = 1 << 30;
 /// Number of shared memory segments. Even an empty segment uses a few KiB of kernel memory.
-const SEGMENTS: u64 = 1024;
+const MAX_SEGMENTS: u64 = 1024;
 /// Number of message queues, 16 KiB each.
-const QUEUES: u64 = 256;
+const MAX_QUEUES: u64 = 256;
 /// Values of `kernel.sem`: semaphores per set, semaphores in total, operations per call, number of
 /// sets.
 const SEMAPHORES: &str = "1000 32000 500 1024";
@@ -26,20 +26,20 @@ const SHARED_WITH_USER: &[(&str, &str)] = &[
 /// Limits SysV objects in this process's IPC namespace, and inotify in its user namespace if that
 /// is the session's own.
 pub(crate) fn limit_session(owns_users: bool) {
-    set("kernel/shmmax", &SHARED_BYTES.to_string());
+    write_setting("kernel/shmmax", &SHARED_BYTES.to_string());
     // `shmall` is counted in pages, and the block size of /proc is one page.
     if let Ok(proc) = rustix::fs::statvfs("/proc") {
-        set("kernel/shmall", &(SHARED_BYTES / proc.f_bsize.max(1)).to_string());
+        write_setting("kernel/shmall", &(SHARED_BYTES / proc.f_bsize.max(1)).to_string());
     }
-    set("kernel/shmmni", &SEGMENTS.to_string());
-    set("kernel/msgmni", &QUEUES.to_string());
-    set("kernel/sem", SEMAPHORES);
+    write_setting("kernel/shmmni", &MAX_SEGMENTS.to_string());
+    write_setting("kernel/msgmni", &MAX_QUEUES.to_string());
+    write_setting("kernel/sem", SEMAPHORES);
     if owns_users {
         for (of_host, own) in SHARED_WITH_USER {
             let most = fs::read_to_string(format!("/proc/sys/{of_host}")).ok();
             if let Some(most) = most.and_then(|text| text.trim().parse::<u64>().ok()) {
                 // Leave the other half to what the user runs outside the sandbox.
-                set(own, &(most / 2).to_string());
+                write_setting(own, &(most / 2).to_string());
             }
         }
     }
@@ -48,6 +48,6 @@ pub(crate) fn limit_session(owns_users: bool) {
 /// Writes a setting if the host permits. Kernels before 6.7 let only the host's root change
 /// namespace settings, and some containers make all settings read-only; a session there has the
 /// same limits as any other program.
-fn set(name: &str, value: &str) {
+fn write_setting(name: &str, value: &str) {
     let _ = fs::write(format!("/proc/sys/{name}"), value);
 }

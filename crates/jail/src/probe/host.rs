@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Settings of the host that affect the sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Host {
+pub struct HostSettings {
     /// Kernel release, as `uname -r` prints it.
     pub kernel: String,
     /// This process runs as root.
@@ -33,38 +33,40 @@ pub struct Host {
     pub filtered: bool,
 }
 
-impl Host {
+impl HostSettings {
     /// Reads the settings of this host.
-    pub fn look() -> Host {
-        Host {
-            kernel: text("/proc/sys/kernel/osrelease").unwrap_or_default(),
+    pub fn read() -> HostSettings {
+        HostSettings {
+            kernel: read_text("/proc/sys/kernel/osrelease").unwrap_or_default(),
             root: rustix::process::geteuid().is_root(),
-            container: container(),
-            security_modules: text("/sys/kernel/security/lsm"),
-            apparmor_restricts: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
-                == Some(1),
-            clone_switched_off: number("/proc/sys/kernel/unprivileged_userns_clone") == Some(0),
-            max_user_namespaces: number("/proc/sys/user/max_user_namespaces"),
-            ptrace_scope: number("/proc/sys/kernel/yama/ptrace_scope"),
-            filtered: is_filtered(),
+            container: detect_container(),
+            security_modules: read_text("/sys/kernel/security/lsm"),
+            apparmor_restricts: read_number(
+                "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+            ) == Some(1),
+            clone_switched_off: read_number("/proc/sys/kernel/unprivileged_userns_clone")
+                == Some(0),
+            max_user_namespaces: read_number("/proc/sys/user/max_user_namespaces"),
+            ptrace_scope: read_number("/proc/sys/kernel/yama/ptrace_scope"),
+            filtered: has_seccomp_filter(),
         }
     }
 }
 
-fn text(path: &str) -> Option<String> {
+fn read_text(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-fn number(path: &str) -> Option<u64> {
-    text(path)?.parse().ok()
+fn read_number(path: &str) -> Option<u64> {
+    read_text(path)?.parse().ok()
 }
 
-fn is_filtered() -> bool {
-    let status = text("/proc/self/status").unwrap_or_default();
+fn has_seccomp_filter() -> bool {
+    let status = read_text("/proc/self/status").unwrap_or_default();
     status.lines().filter_map(|line| line.strip_prefix("Seccomp:")).any(|mode| mode.trim() != "0")
 }
 
-fn container() -> Option<String> {
+fn detect_container() -> Option<String> {
     let marks = [
         ("/.dockerenv", "docker"),
         ("/run/.containerenv", "podman"),

@@ -13,22 +13,22 @@ use rustix::mount::{
 };
 use rustix::thread::UnshareFlags;
 
-use super::{Seen, in_child, not_refused};
-use crate::fault::{Fault, InLayer, Layer};
+use super::{AttemptResult, attempt_in_child, not_refused_error};
+use crate::error::{Layer, LayerContext, SandboxError};
 use crate::sys::{self, NOSUID, RDONLY};
 
 /// Basis on which the other namespaces are created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ground {
-    User,
+pub enum NamespaceBase {
+    UserNamespace,
     /// Without user namespaces; only root can do this.
     Root,
 }
 
-impl Ground {
-    fn enter(self) -> Result<(), Fault> {
-        if self == Ground::User {
-            become_user()?;
+impl NamespaceBase {
+    fn enter(self) -> Result<(), SandboxError> {
+        if self == NamespaceBase::UserNamespace {
+            enter_user_namespace()?;
         }
         Ok(())
     }
@@ -36,7 +36,7 @@ impl Ground {
 
 /// Creates a user namespace and then maps the ids, because some hosts allow the first step and
 /// refuse the second.
-pub fn become_user() -> Seen {
+pub fn enter_user_namespace() -> AttemptResult {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     sys::unshare(UnshareFlags::NEWUSER).in_layer(Layer::UserNamespace, "make a user namespace")?;
     let write = |file: &str, text: String| {
@@ -50,13 +50,13 @@ pub fn become_user() -> Seen {
 }
 
 /// Creates a mount namespace without a user namespace.
-pub fn do_without_user() -> Seen {
+pub fn unshare_mounts_as_root() -> AttemptResult {
     sys::unshare(UnshareFlags::NEWNS).in_layer(Layer::Mounts, "make a mount namespace")?;
     Ok(String::new())
 }
 
 /// Makes a read-only copy of all mounts, which must refuse a write that would otherwise be allowed.
-pub fn copy_mounts(ground: Ground, scratch: &Path) -> Seen {
+pub fn copy_mounts_read_only(ground: NamespaceBase, scratch: &Path) -> AttemptResult {
     let layer = Layer::Mounts;
     ground.enter()?;
     sys::unshare(UnshareFlags::NEWNS).in_layer(layer, "make a mount namespace")?;
@@ -71,20 +71,20 @@ pub fn copy_mounts(ground: Ground, scratch: &Path) -> Seen {
     match openat(&tree, &inside, flags, Mode::from_raw_mode(0o600)) {
         Err(Errno::ROFS) => Ok(String::new()),
         Err(errno) => Err(errno).in_layer(layer, "write to the copy"),
-        Ok(_) => Err(not_refused(layer, "write to the copy")),
+        Ok(_) => Err(not_refused_error(layer, "write to the copy")),
     }
 }
 
 /// Creates a pid namespace, in which the first process must have pid 1.
-pub fn count_from_one(ground: Ground) -> Seen {
+pub fn enter_pid_namespace(ground: NamespaceBase) -> AttemptResult {
     ground.enter()?;
-    in_child(libc::CLONE_NEWPID, is_first)
+    attempt_in_child(libc::CLONE_NEWPID, expect_pid_one)
 }
 
-fn is_first() -> Seen {
+fn expect_pid_one() -> AttemptResult {
     match rustix::process::getpid().is_init() {
         true => Ok(String::new()),
-        false => Err(Fault::other(
+        false => Err(SandboxError::from_message(
             Layer::Namespaces,
             "be process 1 of the namespace",
             "the process has another pid",
@@ -93,9 +93,9 @@ fn is_first() -> Seen {
 }
 
 /// Mounts a fresh /proc, which must show the new pid namespace, with this process as the first.
-pub fn mount_proc(ground: Ground) -> Seen {
+pub fn mount_proc(ground: NamespaceBase) -> AttemptResult {
     ground.enter()?;
-    in_child(libc::CLONE_NEWPID | libc::CLONE_NEWNS, || {
+    attempt_in_child(libc::CLONE_NEWPID | libc::CLONE_NEWNS, || {
         let layer = Layer::Proc;
         let fs = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).in_layer(layer, "open a new /proc")?;
         fsconfig_create(fs.as_fd()).in_layer(layer, "make a new /proc")?;
@@ -108,16 +108,20 @@ pub fn mount_proc(ground: Ground) -> Seen {
             .in_layer(layer, "read the new /proc")?;
         match own.as_bytes() {
             b"1" => Ok(String::new()),
-            _ => Err(Fault::other(layer, "read the new /proc", "it shows other processes")),
+            _ => Err(SandboxError::from_message(
+                layer,
+                "read the new /proc",
+                "it shows other processes",
+            )),
         }
     })
 }
 
 /// Creates a network namespace that has a loopback interface and no route out.
-pub fn make_network(ground: Ground) -> Seen {
+pub fn make_isolated_network(ground: NamespaceBase) -> AttemptResult {
     let layer = Layer::Network;
     ground.enter()?;
-    let network = crate::namespaces::make_network()?;
+    let network = crate::namespaces::create_network()?;
     crate::namespaces::join_network(&network)?;
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).in_layer(layer, "listen on the loopback")?;
@@ -129,6 +133,6 @@ pub fn make_network(ground: Ground) -> Seen {
         .and_then(|socket| socket.connect(("192.0.2.1", 9)));
     match outside {
         Err(_) => Ok(String::new()),
-        Ok(()) => Err(not_refused(layer, "find a route out")),
+        Ok(()) => Err(not_refused_error(layer, "find a route out")),
     }
 }

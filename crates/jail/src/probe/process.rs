@@ -14,28 +14,28 @@ use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::UnshareFlags;
 
-use super::{Seen, end, in_child, not_refused};
-use crate::fault::{Fault, InLayer, Layer};
-use crate::limits::{Cage, Limits};
-use crate::packet::Channel;
-use crate::sys::{self, Fork, trace};
+use super::{AttemptResult, attempt_in_child, kill_and_reap, not_refused_error};
+use crate::error::{Layer, LayerContext, SandboxError};
+use crate::limits::{ResourceLimits, RunLimits};
+use crate::packet::PacketChannel;
+use crate::sys::{self, ForkResult, trace};
 use crate::{landlock as fence, launch, mounts, seccomp};
 
 /// Absolute paths only: a `bwrap` found in a workspace or through PATH could be any program.
-const BWRAP: &[&str] = &["/usr/bin/bwrap", "/usr/local/bin/bwrap"];
+const BWRAP_PATHS: &[&str] = &["/usr/bin/bwrap", "/usr/local/bin/bwrap"];
 
 /// Returns the path of the installed bubblewrap.
-pub fn bwrap() -> Option<&'static Path> {
-    BWRAP.iter().map(Path::new).find(|path| path.is_file())
+pub fn find_bwrap() -> Option<&'static Path> {
+    BWRAP_PATHS.iter().map(Path::new).find(|path| path.is_file())
 }
 
 /// Sets the no-new-privileges flag, which must then be reported as set.
-pub fn refuse_privileges() -> Seen {
+pub fn set_no_new_privileges() -> AttemptResult {
     rustix::thread::set_no_new_privs(true)
         .in_layer(Layer::Capabilities, "refuse new privileges")?;
     match rustix::thread::no_new_privs() {
         Ok(true) => Ok(String::new()),
-        _ => Err(Fault::other(
+        _ => Err(SandboxError::from_message(
             Layer::Capabilities,
             "refuse new privileges",
             "the kernel did not set the flag",
@@ -44,65 +44,67 @@ pub fn refuse_privileges() -> Seen {
 }
 
 /// Drops all capabilities as a run does; an operation that needs one must then fail.
-pub fn drop_capabilities() -> Seen {
+pub fn drop_capabilities() -> AttemptResult {
     let layer = Layer::Capabilities;
     launch::drop_capabilities().in_layer(layer, "give up every capability")?;
     let left = rustix::thread::capabilities(None).in_layer(layer, "read the capabilities")?;
     if !left.effective.is_empty() || !left.permitted.is_empty() {
-        return Err(not_refused(layer, "keep a capability"));
+        return Err(not_refused_error(layer, "keep a capability"));
     }
     match sys::unshare(UnshareFlags::NEWNS) {
         Err(_) => Ok(String::new()),
-        Ok(()) => Err(not_refused(layer, "use a capability")),
+        Ok(()) => Err(not_refused_error(layer, "use a capability")),
     }
 }
 
 /// Applies Landlock as a run does, with one writable directory: a write inside must succeed, and a
 /// write next to it must not.
-pub fn restrict(scratch: &Path) -> Seen {
+pub fn apply_landlock(scratch: &Path) -> AttemptResult {
     let layer = Layer::Landlock;
     let (inside, outside) = (scratch.join("inside"), scratch.join("outside"));
     for place in [&inside, &outside] {
         fs::create_dir_all(place).in_layer(layer, "prepare")?;
     }
-    let abi = newest();
+    let abi = newest_landlock_abi();
     rustix::thread::set_no_new_privs(true).in_layer(layer, "refuse new privileges")?;
-    fence::restrict(&fence::Rules {
+    fence::restrict_thread(&fence::LandlockRules {
         writable: std::slice::from_ref(&inside),
         files: &[],
         scoped: true,
     })
     // The library lists every missing right; the version that the kernel supports is more useful.
     .map_err(|fault| match abi {
-        0 => Fault {
+        0 => SandboxError {
             text: "the kernel does not support it, or a filter blocks it".to_owned(),
             ..fault
         },
-        1 | 2 => Fault { text: format!("the kernel has ABI {abi}; ABI 3 is required"), ..fault },
+        1 | 2 => {
+            SandboxError { text: format!("the kernel has ABI {abi}; ABI 3 is required"), ..fault }
+        }
         _ => fault,
     })?;
     File::create(inside.join("file")).in_layer(layer, "write in a permitted directory")?;
     if File::create(outside.join("file")).is_ok() {
-        return Err(not_refused(layer, "write outside"));
+        return Err(not_refused_error(layer, "write outside"));
     }
     let parent = rustix::process::getppid();
     let signalled = parent.is_some_and(|parent| rustix::process::test_kill_process(parent).is_ok());
     match (abi, signalled) {
-        (6.., true) => Err(not_refused(layer, "signal a process outside")),
+        (6.., true) => Err(not_refused_error(layer, "signal a process outside")),
         (6.., false) => Ok(format!("ABI {abi} or newer")),
         _ => Ok(format!("ABI {abi}: signals and abstract sockets are left to the other layers")),
     }
 }
 
 /// Returns the newest Landlock version that this kernel supports, among those we know.
-fn newest() -> i32 {
+fn newest_landlock_abi() -> i32 {
     let known =
         [(1, ABI::V1), (2, ABI::V2), (3, ABI::V3), (4, ABI::V4), (5, ABI::V5), (6, ABI::V6)];
-    known.into_iter().rev().find(|(_, abi)| takes(*abi)).map_or(0, |(number, _)| number)
+    known.into_iter().rev().find(|(_, abi)| supports_abi(*abi)).map_or(0, |(number, _)| number)
 }
 
 /// Returns whether the kernel supports everything in this Landlock version.
-fn takes(abi: ABI) -> bool {
+fn supports_abi(abi: ABI) -> bool {
     let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     let asked = strict.handle_access(AccessFs::from_all(abi)).and_then(|rules| {
         match AccessNet::from_all(abi) {
@@ -118,76 +120,78 @@ fn takes(abi: ABI) -> bool {
 }
 
 /// An error that the kernel never returns for this call, so that it can only come from us.
-const ANSWER: i32 = libc::EDOTDOT;
+const ANSWER_ERRNO: i32 = libc::EDOTDOT;
 
 /// Starts a child with a run's filter, which makes a call that the filter passes to the supervisor;
 /// the child must get our answer.
-pub fn answer_a_call() -> Seen {
+pub fn intercept_a_call() -> AttemptResult {
     let layer = Layer::Seccomp;
-    let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
+    let (ours, theirs) = PacketChannel::pair().in_layer(layer, "open a channel")?;
     match sys::fork(0).in_layer(layer, "fork")? {
-        Fork::Child => {
+        ForkResult::Child => {
             drop(ours);
-            let seen = ask(&theirs);
+            let seen = make_filtered_call(&theirs);
             let _ = theirs.send(&seen, &[]);
-            sys::leave(0)
+            sys::exit_now(0)
         }
-        Fork::Parent(child) => {
+        ForkResult::Parent(child) => {
             drop(theirs);
-            let seen = answer(&ours);
-            end(child);
+            let seen = answer_filtered_call(&ours);
+            kill_and_reap(child);
             seen
         }
     }
 }
 
 /// In the child: installs the filter and makes a call that is passed to the listener.
-fn ask(talk: &Channel) -> Seen {
+fn make_filtered_call(talk: &PacketChannel) -> AttemptResult {
     let layer = Layer::Seccomp;
     rustix::thread::set_no_new_privs(true).in_layer(layer, "refuse new privileges")?;
-    let program = seccomp::program(seccomp::rules(seccomp::Case {
-        namespaces: true,
-        ..seccomp::Case::default()
+    let program = seccomp::compile_filter(seccomp::select_rules(seccomp::FilterOptions {
+        own_namespaces: true,
+        ..seccomp::FilterOptions::default()
     }));
-    let listener = sys::seccomp(&program, true).in_layer(layer, "install the filter")?;
+    let listener = sys::install_filter(&program, true).in_layer(layer, "install the filter")?;
     let Some(listener) = listener else {
-        return Err(Fault::other(layer, "install the filter", "no listener"));
+        return Err(SandboxError::from_message(layer, "install the filter", "no listener"));
     };
-    talk.send(&Seen::Ok(String::new()), &[listener.as_fd()])
+    talk.send(&AttemptResult::Ok(String::new()), &[listener.as_fd()])
         .in_layer(layer, "pass the listener")?;
     drop(listener);
     match rustix::net::socket(AddressFamily::VSOCK, SocketType::STREAM, None) {
-        Err(errno) if errno == Errno::from_raw_os_error(ANSWER) => Ok(String::new()),
+        Err(errno) if errno == Errno::from_raw_os_error(ANSWER_ERRNO) => Ok(String::new()),
         Err(errno) => Err(errno).in_layer(layer, "receive the answer"),
-        Ok(_) => Err(not_refused(layer, "make a forbidden call")),
+        Ok(_) => Err(not_refused_error(layer, "make a forbidden call")),
     }
 }
 
 /// In the parent: receives the listener and answers the child's call.
-fn answer(talk: &Channel) -> Seen {
+fn answer_filtered_call(talk: &PacketChannel) -> AttemptResult {
     let layer = Layer::Seccomp;
-    let lost = || Fault::other(layer, "install the filter", "the test process was killed");
-    let hear = || talk.receive::<Seen>().in_layer(layer, "receive the result")?.ok_or_else(lost);
+    let lost =
+        || SandboxError::from_message(layer, "install the filter", "the test process was killed");
+    let hear =
+        || talk.receive::<AttemptResult>().in_layer(layer, "receive the result")?.ok_or_else(lost);
     let (said, mut fds) = hear()?;
     said?;
     let listener = fds.pop().ok_or_else(lost)?;
-    let call = sys::notification(listener.as_fd()).in_layer(layer, "receive a system call")?;
-    sys::answer(listener.as_fd(), call.id, Err(ANSWER));
+    let call = sys::receive_call(listener.as_fd()).in_layer(layer, "receive a system call")?;
+    sys::answer_call(listener.as_fd(), call.id, Err(ANSWER_ERRNO));
     hear()?.0
 }
 
 /// Copies a descriptor from a child, as the interception of `connect` does.
-pub fn take_a_descriptor() -> Seen {
+pub fn copy_child_descriptor() -> AttemptResult {
     let layer = Layer::Seccomp;
-    let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
+    let (ours, theirs) = PacketChannel::pair().in_layer(layer, "open a channel")?;
     let child = match sys::fork(0).in_layer(layer, "fork")? {
-        Fork::Child => {
+        ForkResult::Child => {
             drop(ours);
             // Until the other end is closed.
             let _ = theirs.receive::<()>();
-            sys::leave(0)
+            sys::exit_now(0)
         }
-        Fork::Parent(child) => child,
+        ForkResult::Parent(child) => child,
     };
     let taken = pidfd_open(child, PidfdFlags::empty()).in_layer(layer, "open a pidfd").and_then(
         |process| {
@@ -196,63 +200,75 @@ pub fn take_a_descriptor() -> Seen {
                 .in_layer(layer, "copy a descriptor from a child")
         },
     );
-    end(child);
-    match mounts::is_same(taken?.as_fd(), theirs.as_fd()) {
+    kill_and_reap(child);
+    match mounts::is_same_object(taken?.as_fd(), theirs.as_fd()) {
         Ok(true) => Ok(String::new()),
-        _ => Err(Fault::other(layer, "copy a descriptor from a child", "it is a different one")),
+        _ => Err(SandboxError::from_message(
+            layer,
+            "copy a descriptor from a child",
+            "it is a different one",
+        )),
     }
 }
 
 /// Traces a child, as the supervisor does with a thread that is about to execute another program.
-pub fn trace_a_child() -> Seen {
+pub fn trace_a_child() -> AttemptResult {
     let layer = Layer::Exec;
     if !crate::intercept::exec::SUPPORTED {
-        return Err(Fault::other(layer, "intercept an exec", "not supported on this architecture"));
+        return Err(SandboxError::from_message(
+            layer,
+            "intercept an exec",
+            "not supported on this architecture",
+        ));
     }
-    let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
+    let (ours, theirs) = PacketChannel::pair().in_layer(layer, "open a channel")?;
     let child = match sys::fork(0).in_layer(layer, "fork")? {
-        Fork::Child => {
+        ForkResult::Child => {
             drop(ours);
             let _ = theirs.receive::<()>();
-            sys::leave(0)
+            sys::exit_now(0)
         }
-        Fork::Parent(child) => child,
+        ForkResult::Parent(child) => child,
     };
     let number = child.as_raw_nonzero().get();
-    let traced = trace::seize(number)
-        .and_then(|()| trace::interrupt(number))
-        .and_then(|()| trace::wait())
-        .and_then(|_| trace::registers(number))
-        .and_then(|_| trace::detach(number, 0))
+    let traced = trace::seize_thread(number)
+        .and_then(|()| trace::interrupt_thread(number))
+        .and_then(|()| trace::wait_for_event())
+        .and_then(|_| trace::read_registers(number))
+        .and_then(|_| trace::detach_thread(number, 0))
         .in_layer(layer, "trace a child");
     drop(ours);
-    end(child);
+    kill_and_reap(child);
     traced.map(|()| String::new())
 }
 
 /// Creates a group limited to a single process, which must refuse a second one.
-pub fn limit() -> Seen {
+pub fn enforce_process_limit() -> AttemptResult {
     let layer = Layer::Limits;
-    let limits = Limits { processes: Some(1), memory_bytes: Some(64 << 20), ..Limits::default() };
-    let cage = Cage::new("doctor", &limits);
-    let means = cage.means();
+    let limits = ResourceLimits {
+        processes: Some(1),
+        memory_bytes: Some(64 << 20),
+        ..ResourceLimits::default()
+    };
+    let cage = RunLimits::new("doctor", &limits);
+    let means = cage.mechanism();
     if means.is_advisory() {
         // Keep the reason and drop the advice that follows it.
-        let why = cage.why().and_then(|why| why.split("; limits are").next());
-        return Err(Fault::other(
+        let why = cage.downgrade_reason().and_then(|why| why.split("; limits are").next());
+        return Err(SandboxError::from_message(
             layer,
             "make a control group",
             why.unwrap_or("none is available"),
         ));
     }
-    let door = cage.door().in_layer(layer, "open the group")?;
-    in_child(0, || {
-        door.enter().in_layer(layer, "enter the group")?;
+    let door = cage.open_joiner().in_layer(layer, "open the group")?;
+    attempt_in_child(0, || {
+        door.join().in_layer(layer, "enter the group")?;
         match sys::fork(0) {
-            Ok(Fork::Child) => sys::leave(0),
-            Ok(Fork::Parent(child)) => {
-                end(child);
-                Err(not_refused(layer, "start one process too many"))
+            Ok(ForkResult::Child) => sys::exit_now(0),
+            Ok(ForkResult::Parent(child)) => {
+                kill_and_reap(child);
+                Err(not_refused_error(layer, "start one process too many"))
             }
             Err(_) => Ok(means.name().to_owned()),
         }
@@ -261,11 +277,11 @@ pub fn limit() -> Seen {
 
 /// Runs a program in bubblewrap, which must be trustworthy: owned by root and writable by no one
 /// else.
-pub fn run_bwrap(bwrap: &Path) -> Seen {
+pub fn run_bwrap(bwrap: &Path) -> AttemptResult {
     let layer = Layer::Program;
     let about = fs::metadata(bwrap).in_layer(layer, "read its owner and mode")?;
     if about.uid() != 0 || about.mode() & 0o022 != 0 {
-        return Err(Fault::other(
+        return Err(SandboxError::from_message(
             layer,
             "trust it",
             "it is not owned by root, or others can write to it",
@@ -290,7 +306,7 @@ pub fn run_bwrap(bwrap: &Path) -> Seen {
                 .filter(|c| !c.is_control())
                 .take(200)
                 .collect();
-            Err(Fault::other(layer, "run /bin/true in it", line))
+            Err(SandboxError::from_message(layer, "run /bin/true in it", line))
         }
     }
 }

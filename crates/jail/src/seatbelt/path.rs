@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use super::BadPath;
+use super::PolicyPathError;
 
 /// Links into `/private` on every Mac; policy rules use the real path.
-const LINKS: [&str; 3] = ["/tmp", "/var", "/etc"];
+const PRIVATE_LINKS: [&str; 3] = ["/tmp", "/var", "/etc"];
 
-pub(super) fn canonical_all(paths: &[PathBuf]) -> Result<BTreeSet<String>, BadPath> {
-    paths.iter().map(|path| canonical(path)).collect()
+pub(super) fn normalize_all(paths: &[PathBuf]) -> Result<BTreeSet<String>, PolicyPathError> {
+    paths.iter().map(|path| normalize_path(path)).collect()
 }
 
 /// Returns the normal form: absolute, without `.` and without double or trailing slashes.
-fn canonical(path: &Path) -> Result<String, BadPath> {
-    let bad = |reason| BadPath { path: path.to_owned(), reason };
+fn normalize_path(path: &Path) -> Result<String, PolicyPathError> {
+    let bad = |reason| PolicyPathError { path: path.to_owned(), reason };
     let text = path.to_str().ok_or_else(|| bad("it is not UTF-8"))?;
     if text.contains('\0') {
         return Err(bad("it contains a NUL byte"));
@@ -34,7 +34,7 @@ fn canonical(path: &Path) -> Result<String, BadPath> {
     if !path.has_root() {
         return Err(bad("it is relative: make it absolute first"));
     }
-    if LINKS.iter().any(|link| Path::new(&plain).starts_with(link)) {
+    if PRIVATE_LINKS.iter().any(|link| Path::new(&plain).starts_with(link)) {
         plain.insert_str(0, "/private");
     }
     if plain.is_empty() {
@@ -44,7 +44,7 @@ fn canonical(path: &Path) -> Result<String, BadPath> {
 }
 
 /// Returns every directory above one of the paths, and the roots themselves.
-pub(super) fn ancestors<'a>(
+pub(super) fn directories_above<'a>(
     paths: impl Iterator<Item = &'a String>,
     roots: &BTreeSet<String>,
 ) -> BTreeSet<String> {
@@ -56,7 +56,7 @@ pub(super) fn ancestors<'a>(
 /// Returns a regular expression that matches the path in every spelling that the file system may
 /// treat as the same, and rather too many than too few. It is pure ASCII, because it is unknown how
 /// these expressions handle other characters.
-pub(super) fn any_spelling(path: &str, end: &str) -> String {
+pub(super) fn spelling_regex(path: &str, end: &str) -> String {
     let mut pattern = String::from("^");
     let mut letters = path.chars().peekable();
     while let Some(letter) = letters.next() {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     fn plain(path: &str) -> Result<String, &'static str> {
-        canonical(Path::new(path)).map_err(|bad| bad.reason)
+        normalize_path(Path::new(path)).map_err(|bad| bad.reason)
     }
 
     #[test]
@@ -114,17 +114,17 @@ mod tests {
         assert!(plain("").unwrap_err().contains("relative"));
         assert!(plain("/a\0b").unwrap_err().contains("NUL"));
         let broken: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"/a\xff");
-        assert!(canonical(Path::new(broken)).unwrap_err().reason.contains("UTF-8"));
+        assert!(normalize_path(Path::new(broken)).unwrap_err().reason.contains("UTF-8"));
     }
 
     #[test]
     fn a_spelling_is_quoted_and_takes_any_case() {
-        assert_eq!(any_spelling("/a.b", "(/.*)?"), r"^/[aA]\.[bB](/.*)?$");
-        assert_eq!(any_spelling("/1-_ \"(x)*^\\[]", ""), r#"^/1-_ "\([xX]\)\*\^\\\[\]$"#);
-        assert_eq!(any_spelling("/ks", ""), "^/([kK]|[^ -~]+)([sS]|[^ -~]+)$");
-        assert_eq!(any_spelling("/caf\u{e9}/x", ""), "^/[cC][aA][^/]+/[xX]$");
-        assert_eq!(any_spelling("/cafe\u{301}/x", ""), "^/[cC][aA][fF][^/]+/[xX]$");
-        assert_eq!(any_spelling("/\u{e9}", ""), "^/[^/]+$");
+        assert_eq!(spelling_regex("/a.b", "(/.*)?"), r"^/[aA]\.[bB](/.*)?$");
+        assert_eq!(spelling_regex("/1-_ \"(x)*^\\[]", ""), r#"^/1-_ "\([xX]\)\*\^\\\[\]$"#);
+        assert_eq!(spelling_regex("/ks", ""), "^/([kK]|[^ -~]+)([sS]|[^ -~]+)$");
+        assert_eq!(spelling_regex("/caf\u{e9}/x", ""), "^/[cC][aA][^/]+/[xX]$");
+        assert_eq!(spelling_regex("/cafe\u{301}/x", ""), "^/[cC][aA][fF][^/]+/[xX]$");
+        assert_eq!(spelling_regex("/\u{e9}", ""), "^/[^/]+$");
     }
 
     /// Tests the pattern with an engine that has the same syntax.
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn every_spelling_of_a_path_is_met_and_no_other_path() {
-        let pattern = any_spelling("/Users/me/a (b)/.Risk", "(/.*)?");
+        let pattern = spelling_regex("/Users/me/a (b)/.Risk", "(/.*)?");
         for same in [
             "/Users/me/a (b)/.Risk",
             "/users/ME/A (B)/.rIsK/x/y",
@@ -156,7 +156,7 @@ mod tests {
         ] {
             assert!(!matches(&pattern, other), "{other}");
         }
-        let accented = any_spelling("/caf\u{e9}", "");
+        let accented = spelling_regex("/caf\u{e9}", "");
         assert!(
             matches(&accented, "/cafe\u{301}")
                 && matches(&accented, "/CAF\u{c9}")

@@ -22,8 +22,8 @@ fn full() -> SeatbeltRights {
 
 #[test]
 fn the_whole_of_a_policy() {
-    let (text, parameters) = policy(&full()).unwrap();
-    let added = text.strip_prefix(&part("always")).unwrap();
+    let (text, parameters) = build_policy(&full()).unwrap();
+    let added = text.strip_prefix(&policy_section("always")).unwrap();
     assert_eq!(
         added,
         r#"
@@ -133,7 +133,7 @@ fn parameters_and_policy_know_each_other_for_all_rights() {
             for hidden in paths {
                 for network in networks {
                     let (text, parameters) =
-                        policy(&rights(writable, protected, hidden, network)).unwrap();
+                        build_policy(&rights(writable, protected, hidden, network)).unwrap();
                     let names: BTreeSet<String> =
                         parameters.iter().map(|(name, _)| name.clone()).collect();
                     assert_eq!(names.len(), parameters.len(), "a name is given twice");
@@ -149,7 +149,7 @@ fn parameters_and_policy_know_each_other_for_all_rights() {
 fn the_text_does_not_depend_on_what_the_paths_are_called() {
     let hostile = [HOSTILE, "/ws/x"];
     let tame = ["/ws/0", "/ws/x"];
-    let of = |path: &[&str]| policy(&rights(path, path, path, SeatbeltNetwork::All)).unwrap();
+    let of = |path: &[&str]| build_policy(&rights(path, path, path, SeatbeltNetwork::All)).unwrap();
     let ((hostile, parameters), (tame, _)) = (of(&hostile[..1]), of(&tame[..1]));
     assert_eq!(hostile, tame);
     assert!(!hostile.contains("/ws"), "a path of the host stands in the policy");
@@ -161,7 +161,7 @@ fn the_text_does_not_depend_on_what_the_paths_are_called() {
 fn a_hostile_path_is_one_argument() {
     let hostile = rights(&[HOSTILE], &[], &[], SeatbeltNetwork::Off);
     let (program, args) =
-        command(&hostile, OsStr::new("/bin/echo"), &["-p".into(), "(allow default)".into()])
+        wrap_command(&hostile, OsStr::new("/bin/echo"), &["-p".into(), "(allow default)".into()])
             .unwrap();
     assert_eq!(program, "/usr/bin/sandbox-exec");
     assert_eq!(args[0], "-p");
@@ -173,7 +173,7 @@ fn a_hostile_path_is_one_argument() {
 
 #[test]
 fn the_network_is_what_the_rights_say() {
-    let text = |network| bare(&policy(&rights(&["/ws"], &[], &[], network)).unwrap().0);
+    let text = |network| bare(&build_policy(&rights(&["/ws"], &[], &[], network)).unwrap().0);
     assert!(
         !text(SeatbeltNetwork::Off).contains("network")
             && !text(SeatbeltNetwork::Off).contains("socket")
@@ -185,9 +185,9 @@ fn the_network_is_what_the_rights_say() {
 
 #[test]
 fn nothing_is_writable_unless_it_is_named() {
-    let (text, parameters) = policy(&SeatbeltRights::default()).unwrap();
-    assert_eq!((text, parameters), (part("always"), Vec::new()));
-    let refused = policy(&rights(&["/"], &[], &[], SeatbeltNetwork::Off)).unwrap_err();
+    let (text, parameters) = build_policy(&SeatbeltRights::default()).unwrap();
+    assert_eq!((text, parameters), (policy_section("always"), Vec::new()));
+    let refused = build_policy(&rights(&["/"], &[], &[], SeatbeltNetwork::Off)).unwrap_err();
     assert!(
         refused.to_string().contains("a sandbox cannot make the whole file system writable"),
         "{refused}"
@@ -197,7 +197,7 @@ fn nothing_is_writable_unless_it_is_named() {
 #[test]
 fn every_rule_of_the_text_has_its_reason() {
     for name in ["always", "network"] {
-        let text = part(name);
+        let text = policy_section(name);
         assert!(text.starts_with('(') || text.starts_with(';'), "the part {name} is missing");
         let mut explained = true;
         for line in text.lines() {

@@ -20,9 +20,9 @@ struct Trace {
 fn trace(program: &[sock_filter], arch: u32, call: c_long, args: [u64; 6]) -> Trace {
     let word = |offset: u32| -> u32 {
         match offset {
-            NUMBER => call as u32,
-            ARCH => arch,
-            _ => args[((offset - ARGS) / 8) as usize] as u32,
+            NUMBER_OFFSET => call as u32,
+            ARCH_OFFSET => arch,
+            _ => args[((offset - ARGS_OFFSET) / 8) as usize] as u32,
         }
     };
     let (mut at, mut value) = (0_usize, 0_u32);
@@ -36,7 +36,7 @@ fn trace(program: &[sock_filter], arch: u32, call: c_long, args: [u64; 6]) -> Tr
         match code & 7 {
             libc::BPF_LD => {
                 value = word(here.k);
-                looked |= here.k >= ARGS;
+                looked |= here.k >= ARGS_OFFSET;
             }
             libc::BPF_ALU => value &= here.k,
             libc::BPF_RET => return Trace { action: here.k, instructions, looked },
@@ -58,8 +58,16 @@ fn fails(errno: i32) -> u32 {
 
 #[test]
 fn every_rule_fits_what_it_is_about_and_nothing_else() {
-    let own = program(rules(Case { network: Network::Off, namespaces: true, ..Case::default() }));
-    let none = program(rules(Case { network: Network::Off, namespaces: false, ..Case::default() }));
+    let own = compile_filter(select_rules(FilterOptions {
+        network: NetworkAccess::Off,
+        own_namespaces: true,
+        ..FilterOptions::default()
+    }));
+    let none = compile_filter(select_rules(FilterOptions {
+        network: NetworkAccess::Off,
+        own_namespaces: false,
+        ..FilterOptions::default()
+    }));
     let socket = |program: &[sock_filter], family: i32, kind: i32, protocol: i32| {
         run(
             program,
@@ -131,7 +139,10 @@ fn every_rule_fits_what_it_is_about_and_nothing_else() {
 fn leases_and_directory_notices_are_refused_and_other_controls_are_not() {
     const F_OFD_SETLKW: libc::c_int = 38;
     const F_ADD_SEALS: libc::c_int = 1033;
-    let program = program(rules(Case { namespaces: true, ..Case::default() }));
+    let program = compile_filter(select_rules(FilterOptions {
+        own_namespaces: true,
+        ..FilterOptions::default()
+    }));
     let control =
         |command: u64| run(&program, ARCHITECTURE, libc::SYS_fcntl, [3, command, 0, 0, 0, 0]);
     for high in [0, 1_u64 << 32] {
@@ -158,25 +169,25 @@ fn leases_and_directory_notices_are_refused_and_other_controls_are_not() {
 
 /// Returns every filter that can be built.
 fn programs() -> Vec<Vec<sock_filter>> {
-    let networks = [Network::Off, Network::Proxied, Network::All];
+    let networks = [NetworkAccess::Off, NetworkAccess::Proxied, NetworkAccess::All];
     let flags = (0..16).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0, bits & 8 != 0));
     let cases = networks.into_iter().flat_map(|network| {
-        flags.clone().map(move |(namespaces, watched, nested, renames)| Case {
+        flags.clone().map(move |(namespaces, watched, nested, renames)| FilterOptions {
             network,
-            namespaces,
-            watched,
-            nested,
-            renames,
+            own_namespaces: namespaces,
+            judges_execs: watched,
+            may_nest: nested,
+            intercepts_renames: renames,
         })
     });
-    cases.map(|case| program(rules(case))).collect()
+    cases.map(|case| compile_filter(select_rules(case))).collect()
 }
 
 #[test]
 fn a_call_that_is_not_known_does_not_exist() {
     for program in programs() {
         let answer = |number: u32| run(&program, ARCHITECTURE, number.into(), [0; 6]);
-        for (number, name, reason) in known::LEFT_OUT {
+        for (number, name, reason) in known_calls::LEFT_OUT {
             assert_eq!(answer(*number), fails(libc::ENOSYS), "{name}");
             assert!(!reason.is_empty(), "{name}");
         }
@@ -187,14 +198,19 @@ fn a_call_that_is_not_known_does_not_exist() {
     // Every number is decided: none is missing between the first of the later calls and the last
     // one left out.
     for number in 424..=469 {
-        let is_left_out = known::LEFT_OUT.iter().any(|(other, ..)| *other == number);
-        assert!(known::is_known(number) != is_left_out, "{number}");
+        let is_left_out = known_calls::LEFT_OUT.iter().any(|(other, ..)| *other == number);
+        assert!(known_calls::is_known(number) != is_left_out, "{number}");
     }
     // A rule for an unknown call would make that call exist.
-    for rule in
-        RULES.iter().chain(FAMILIES).chain(OTHERS).chain(FIRST).chain(OF_THIS_MACHINE).chain(EXECS)
+    for rule in RULES
+        .iter()
+        .chain(SOCKET_FAMILIES)
+        .chain(OTHER_PROCESSES)
+        .chain(FIRST_PROCESS)
+        .chain(OF_THIS_MACHINE)
+        .chain(EXECS)
     {
-        assert!(known::is_known(rule.call as u32), "{}", rule.name);
+        assert!(known_calls::is_known(rule.call as u32), "{}", rule.name);
     }
 }
 
@@ -217,11 +233,15 @@ fn what_programs_use_is_known_and_not_refused() {
 #[test]
 fn internet_sockets_are_of_a_few_protocols() {
     for case in [
-        Case { namespaces: true, ..Case::default() },
-        Case { network: Network::All, namespaces: true, ..Case::default() },
-        Case { network: Network::All, ..Case::default() },
+        FilterOptions { own_namespaces: true, ..FilterOptions::default() },
+        FilterOptions {
+            network: NetworkAccess::All,
+            own_namespaces: true,
+            ..FilterOptions::default()
+        },
+        FilterOptions { network: NetworkAccess::All, ..FilterOptions::default() },
     ] {
-        let program = program(rules(case));
+        let program = compile_filter(select_rules(case));
         let socket = |family: i32, kind: i32, protocol: i32| {
             let args = [family as u64, kind as u64 | 7 << 32, protocol as u64, 0, 0, 0];
             run(&program, ARCHITECTURE, libc::SYS_socket, args)
@@ -303,8 +323,12 @@ fn no_call_costs_many_instructions() {
     for program in programs() {
         for number in 0..1024 {
             let took = trace(&program, ARCHITECTURE, number, [1; 6]);
-            let is_ruled =
-                RULES.iter().chain(FAMILIES).chain(OTHERS).chain(FIRST).chain(OF_THIS_MACHINE);
+            let is_ruled = RULES
+                .iter()
+                .chain(SOCKET_FAMILIES)
+                .chain(OTHER_PROCESSES)
+                .chain(FIRST_PROCESS)
+                .chain(OF_THIS_MACHINE);
             let is_ruled =
                 is_ruled.chain(EXECS).any(|rule| rule.call == number && !rule.tests.is_empty());
             assert!(
@@ -321,10 +345,11 @@ fn no_call_costs_many_instructions() {
 /// are permitted.
 #[test]
 fn the_first_process_is_refused_by_its_number() {
-    let case = Case { namespaces: true, ..Case::default() };
-    for program in
-        [program(rules(case)), program(rules(Case { nested: true, watched: true, ..case }))]
-    {
+    let case = FilterOptions { own_namespaces: true, ..FilterOptions::default() };
+    for program in [
+        compile_filter(select_rules(case)),
+        compile_filter(select_rules(FilterOptions { may_nest: true, judges_execs: true, ..case })),
+    ] {
         let call = |call, args: [u64; 2]| {
             run(&program, ARCHITECTURE, call, [args[0], args[1], 0, 0, 0, 0])
         };
@@ -359,8 +384,11 @@ fn the_first_process_is_refused_by_its_number() {
 
 #[test]
 fn another_architecture_is_killed_and_x32_does_not_exist() {
-    let program =
-        program(rules(Case { network: Network::All, namespaces: false, ..Case::default() }));
+    let program = compile_filter(select_rules(FilterOptions {
+        network: NetworkAccess::All,
+        own_namespaces: false,
+        ..FilterOptions::default()
+    }));
     assert_eq!(run(&program, 0x4000_0003, libc::SYS_read, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
     assert_eq!(
         run(&program, ARCHITECTURE, libc::SYS_read | c_long::from(X32), [0; 6]),
@@ -382,17 +410,20 @@ fn the_program_fits_the_kernel() {
             assert!(!is_jump || at + 1 + near.max(far) < program.len(), "{at}");
         }
     }
-    assert_eq!(name_of(libc::SYS_mount), Some("mount"));
-    assert_eq!(name_of(libc::SYS_read), None);
+    assert_eq!(syscall_name(libc::SYS_mount), Some("mount"));
+    assert_eq!(syscall_name(libc::SYS_read), None);
 }
 
 /// A nested sandbox needs five more calls and gets no sixth.
 #[test]
 fn a_nested_sandbox_is_let_make_namespaces_and_mounts_and_nothing_else() {
-    let case = Case { namespaces: true, ..Case::default() };
-    let (strict, nested) = (program(rules(case)), program(rules(Case { nested: true, ..case })));
+    let case = FilterOptions { own_namespaces: true, ..FilterOptions::default() };
+    let (strict, nested) = (
+        compile_filter(select_rules(case)),
+        compile_filter(select_rules(FilterOptions { may_nest: true, ..case })),
+    );
     let unshare = |bits: u64| (libc::SYS_unshare, [bits, 0, 0, 0, 0, 0]);
-    let others = u64::from(NEW_NAMESPACE & !NEW_USERS & !NEVER_NESTED);
+    let others = u64::from(NEW_NAMESPACE & !NEW_USER_NAMESPACE & !NEVER_NESTED);
     for (call, args) in [
         unshare(others),
         (libc::SYS_clone, [others, 0, 0, 0, 0, 0]),
@@ -405,33 +436,36 @@ fn a_nested_sandbox_is_let_make_namespaces_and_mounts_and_nothing_else() {
     }
     // The supervisor checks the depth.
     for (call, args) in [
-        unshare(u64::from(NEW_USERS)),
-        (libc::SYS_clone, [u64::from(NEW_USERS) | 17, 0, 0, 0, 0, 0]),
+        unshare(u64::from(NEW_USER_NAMESPACE)),
+        (libc::SYS_clone, [u64::from(NEW_USER_NAMESPACE) | 17, 0, 0, 0, 0, 0]),
     ] {
         assert_eq!(run(&nested, ARCHITECTURE, call, args), libc::SECCOMP_RET_USER_NOTIF, "{call}");
     }
     // These are refused always, alone or with others, whatever the depth.
     for bits in [0x0200_0000, 0x0400_0000] {
         for call in [libc::SYS_unshare, libc::SYS_clone] {
-            for bits in [bits, bits | u64::from(NEW_USERS)] {
+            for bits in [bits, bits | u64::from(NEW_USER_NAMESPACE)] {
                 assert_eq!(
                     run(&nested, ARCHITECTURE, call, [bits, 0, 0, 0, 0, 0]),
                     libc::SECCOMP_RET_USER_NOTIF
                 );
-                assert!(!makes_users(call, bits), "{call} {bits:x}");
+                assert!(!is_nesting_call(call, bits), "{call} {bits:x}");
             }
         }
     }
-    let (time, both) = (u64::from(NEW_TIME), u64::from(NEW_TIME | NEW_USERS));
+    let (time, both) =
+        (u64::from(NEW_TIME_NAMESPACE), u64::from(NEW_TIME_NAMESPACE | NEW_USER_NAMESPACE));
     assert_eq!(
         run(&nested, ARCHITECTURE, libc::SYS_unshare, [time, 0, 0, 0, 0, 0]),
         libc::SECCOMP_RET_USER_NOTIF
     );
     assert!(
-        !makes_users(libc::SYS_unshare, both)
-            && makes_users(libc::SYS_unshare, u64::from(NEW_USERS))
+        !is_nesting_call(libc::SYS_unshare, both)
+            && is_nesting_call(libc::SYS_unshare, u64::from(NEW_USER_NAMESPACE))
     );
-    for rule in RULES.iter().filter(|rule| rule.tests.is_empty() && !NESTING.contains(&rule.call)) {
+    for rule in
+        RULES.iter().filter(|rule| rule.tests.is_empty() && !NESTING_CALLS.contains(&rule.call))
+    {
         assert_ne!(
             run(&nested, ARCHITECTURE, rule.call, [0; 6]),
             libc::SECCOMP_RET_ALLOW,

@@ -28,34 +28,34 @@
 
 use std::time::{Duration, Instant};
 
-use super::Left;
+use super::LeftBehind;
 
 /// Time between two rounds of killing: short at first, longer while something cannot be killed.
-const ROUND: Duration = Duration::from_millis(5);
+const FIRST_ROUND: Duration = Duration::from_millis(5);
 const LONGEST_ROUND: Duration = Duration::from_millis(500);
 
 /// Event in the life of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum RunEvent {
     /// The main process has ended.
-    Ended { code: Option<i32>, signal: Option<i32>, left: Left },
+    MainEnded { code: Option<i32>, signal: Option<i32>, left: LeftBehind },
     /// No process of the run is left.
-    Empty,
+    TreeEmpty,
     /// The server asks for the end with this signal, or is gone.
     Stop(i32),
     /// The run exceeds its limits.
-    Exceeded,
+    LimitsExceeded,
     /// The server has a signal for the main process.
     Signal(i32),
     /// The time that the state waits for is over.
     Timeout,
     /// The supervisor can no longer observe the run.
-    Unheard,
+    Unobservable,
 }
 
 /// Step that the supervisor performs next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum LifecycleStep {
     /// Ask every process to end.
     Terminate(i32),
     /// Kill every process.
@@ -63,21 +63,21 @@ pub(crate) enum Step {
     /// Pass a signal on to the main process.
     Signal(i32),
     /// Report how the main process ended and what was seen so far.
-    ReportInterim(MainEnd),
+    ReportInterim(MainExit),
     /// Report for the last time.
-    ReportFinal(MainEnd),
+    ReportFinal(MainExit),
 }
 
 /// How the main process ended, and what it left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MainEnd {
+pub(crate) struct MainExit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    pub left: Left,
+    pub left: LeftBehind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum LifecycleState {
     Running,
     Ending { until: Instant },
     Killing { round: Duration },
@@ -88,100 +88,127 @@ enum State {
 /// State of one run on its way to the end.
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
-    state: State,
+    state: LifecycleState,
     grace: Duration,
     /// How the main process ended, once that is known.
-    main: Option<MainEnd>,
+    main_exit: Option<MainExit>,
 }
 
 impl Lifecycle {
     pub(crate) fn new(grace: Duration) -> Lifecycle {
-        Lifecycle { state: State::Running, grace, main: None }
+        Lifecycle { state: LifecycleState::Running, grace, main_exit: None }
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.state == State::Over
+        self.state == LifecycleState::Over
     }
 
     /// Returns how long to wait for the next event before it is [`Event::Timeout`].
-    pub(crate) fn patience(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn next_timeout(&self, now: Instant) -> Option<Duration> {
         match self.state {
-            State::Running | State::Over => None,
-            State::Ending { until } => Some(until.saturating_duration_since(now)),
-            State::Killing { round } | State::Leaving { round } => Some(round),
+            LifecycleState::Running | LifecycleState::Over => None,
+            LifecycleState::Ending { until } => Some(until.saturating_duration_since(now)),
+            LifecycleState::Killing { round } | LifecycleState::Leaving { round } => Some(round),
         }
     }
 
     /// Handles one event according to the table. Returns the steps to perform.
-    pub(crate) fn advance(&mut self, event: Event, now: Instant) -> Vec<Step> {
+    pub(crate) fn handle_event(&mut self, event: RunEvent, now: Instant) -> Vec<LifecycleStep> {
         match self.state {
-            State::Over => Vec::new(),
-            State::Leaving { round } => match event {
-                Event::Empty | Event::Unheard => self.enter(State::Over, Vec::new()),
-                Event::Timeout => {
-                    self.enter(State::Leaving { round: longer(round) }, vec![Step::Kill])
+            LifecycleState::Over => Vec::new(),
+            LifecycleState::Leaving { round } => match event {
+                RunEvent::TreeEmpty | RunEvent::Unobservable => {
+                    self.enter_state(LifecycleState::Over, Vec::new())
                 }
+                RunEvent::Timeout => self.enter_state(
+                    LifecycleState::Leaving { round: double_round(round) },
+                    vec![LifecycleStep::Kill],
+                ),
                 _ => Vec::new(),
             },
-            state => self.advance_unreported(state, event, now),
+            state => self.handle_unreported(state, event, now),
         }
     }
 
     /// Handles the rows of the table before the final report.
-    fn advance_unreported(&mut self, state: State, event: Event, now: Instant) -> Vec<Step> {
-        let is_running = state == State::Running;
-        let ending = State::Ending { until: now + self.grace };
+    fn handle_unreported(
+        &mut self,
+        state: LifecycleState,
+        event: RunEvent,
+        now: Instant,
+    ) -> Vec<LifecycleStep> {
+        let is_running = state == LifecycleState::Running;
+        let ending = LifecycleState::Ending { until: now + self.grace };
         match event {
-            Event::Ended { code, signal, left } => {
-                let is_alone = left == Left::Nothing;
-                let end = MainEnd { code, signal, left };
-                self.main = Some(end.clone());
+            RunEvent::MainEnded { code, signal, left } => {
+                let is_alone = left == LeftBehind::Nothing;
+                let end = MainExit { code, signal, left };
+                self.main_exit = Some(end.clone());
                 match (is_alone, is_running) {
-                    (true, _) => self.enter(
-                        State::Leaving { round: LONGEST_ROUND },
-                        vec![Step::ReportFinal(end)],
+                    (true, _) => self.enter_state(
+                        LifecycleState::Leaving { round: LONGEST_ROUND },
+                        vec![LifecycleStep::ReportFinal(end)],
                     ),
-                    (false, true) => self.enter(
+                    (false, true) => self.enter_state(
                         ending,
-                        vec![Step::ReportInterim(end), Step::Terminate(libc::SIGTERM)],
+                        vec![
+                            LifecycleStep::ReportInterim(end),
+                            LifecycleStep::Terminate(libc::SIGTERM),
+                        ],
                     ),
-                    (false, false) => vec![Step::ReportInterim(end)],
+                    (false, false) => vec![LifecycleStep::ReportInterim(end)],
                 }
             }
-            Event::Stop(signal) if is_running => self.enter(ending, vec![Step::Terminate(signal)]),
-            Event::Stop(_) => Vec::new(),
-            Event::Signal(signal) => vec![Step::Signal(signal)],
-            Event::Exceeded => self.enter(State::Killing { round: ROUND }, vec![Step::Kill]),
-            Event::Timeout => {
-                let round =
-                    if let State::Killing { round } = state { longer(round) } else { ROUND };
-                self.enter(State::Killing { round }, vec![Step::Kill])
+            RunEvent::Stop(signal) if is_running => {
+                self.enter_state(ending, vec![LifecycleStep::Terminate(signal)])
             }
-            Event::Empty => {
-                let end = self.known_end();
-                self.enter(State::Over, vec![Step::ReportFinal(end)])
+            RunEvent::Stop(_) => Vec::new(),
+            RunEvent::Signal(signal) => vec![LifecycleStep::Signal(signal)],
+            RunEvent::LimitsExceeded => self.enter_state(
+                LifecycleState::Killing { round: FIRST_ROUND },
+                vec![LifecycleStep::Kill],
+            ),
+            RunEvent::Timeout => {
+                let round = if let LifecycleState::Killing { round } = state {
+                    double_round(round)
+                } else {
+                    FIRST_ROUND
+                };
+                self.enter_state(LifecycleState::Killing { round }, vec![LifecycleStep::Kill])
             }
-            Event::Unheard => {
-                let end = self.known_end();
-                self.enter(State::Over, vec![Step::Kill, Step::ReportFinal(end)])
+            RunEvent::TreeEmpty => {
+                let end = self.known_exit();
+                self.enter_state(LifecycleState::Over, vec![LifecycleStep::ReportFinal(end)])
+            }
+            RunEvent::Unobservable => {
+                let end = self.known_exit();
+                self.enter_state(
+                    LifecycleState::Over,
+                    vec![LifecycleStep::Kill, LifecycleStep::ReportFinal(end)],
+                )
             }
         }
     }
 
-    fn enter(&mut self, state: State, steps: Vec<Step>) -> Vec<Step> {
+    fn enter_state(
+        &mut self,
+        state: LifecycleState,
+        steps: Vec<LifecycleStep>,
+    ) -> Vec<LifecycleStep> {
         self.state = state;
         steps
     }
 
     /// Returns how the main process ended. When the init died first, no one could report that: the
     /// kernel has killed the main process with it.
-    fn known_end(&self) -> MainEnd {
-        let killed = MainEnd { code: None, signal: Some(libc::SIGKILL), left: Left::Nothing };
-        self.main.clone().unwrap_or(killed)
+    fn known_exit(&self) -> MainExit {
+        let killed =
+            MainExit { code: None, signal: Some(libc::SIGKILL), left: LeftBehind::Nothing };
+        self.main_exit.clone().unwrap_or(killed)
     }
 }
 
-fn longer(round: Duration) -> Duration {
+fn double_round(round: Duration) -> Duration {
     (round * 2).min(LONGEST_ROUND)
 }
 
@@ -191,58 +218,86 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(2);
 
-    fn ended(left: Left) -> Event {
-        Event::Ended { code: Some(3), signal: None, left }
+    fn ended(left: LeftBehind) -> RunEvent {
+        RunEvent::MainEnded { code: Some(3), signal: None, left }
     }
 
-    fn others() -> Left {
-        Left::Processes(1, vec!["sleep".to_owned()])
+    fn others() -> LeftBehind {
+        LeftBehind::Processes(1, vec!["sleep".to_owned()])
     }
 
     /// Runs the events through a new machine. Returns the steps, and whether the run is over then.
-    fn run(events: impl IntoIterator<Item = Event>) -> (Vec<Step>, bool) {
+    fn run(events: impl IntoIterator<Item = RunEvent>) -> (Vec<LifecycleStep>, bool) {
         let (mut lifecycle, now) = (Lifecycle::new(GRACE), Instant::now());
-        let steps = events.into_iter().flat_map(|event| lifecycle.advance(event, now)).collect();
+        let steps =
+            events.into_iter().flat_map(|event| lifecycle.handle_event(event, now)).collect();
         (steps, lifecycle.is_over())
     }
 
-    fn exit(left: Left) -> MainEnd {
-        MainEnd { code: Some(3), signal: None, left }
+    fn exit(left: LeftBehind) -> MainExit {
+        MainExit { code: Some(3), signal: None, left }
     }
 
-    fn killed() -> MainEnd {
-        MainEnd { code: None, signal: Some(9), left: Left::Nothing }
+    fn killed() -> MainExit {
+        MainExit { code: None, signal: Some(9), left: LeftBehind::Nothing }
     }
 
     #[test]
     fn a_main_process_that_ends_alone_is_reported_once_and_at_once() {
-        let (steps, over) =
-            run([ended(Left::Nothing), Event::Stop(15), Event::Signal(2), Event::Exceeded]);
-        assert_eq!((steps, over), (vec![Step::ReportFinal(exit(Left::Nothing))], false));
-        let (steps, over) =
-            run([ended(Left::Nothing), Event::Stop(15), Event::Empty, Event::Empty]);
-        assert_eq!((steps, over), (vec![Step::ReportFinal(exit(Left::Nothing))], true));
-        let (steps, _) = run([ended(Left::Nothing), Event::Timeout]);
-        assert_eq!(steps, [Step::ReportFinal(exit(Left::Nothing)), Step::Kill]);
+        let (steps, over) = run([
+            ended(LeftBehind::Nothing),
+            RunEvent::Stop(15),
+            RunEvent::Signal(2),
+            RunEvent::LimitsExceeded,
+        ]);
+        assert_eq!(
+            (steps, over),
+            (vec![LifecycleStep::ReportFinal(exit(LeftBehind::Nothing))], false)
+        );
+        let (steps, over) = run([
+            ended(LeftBehind::Nothing),
+            RunEvent::Stop(15),
+            RunEvent::TreeEmpty,
+            RunEvent::TreeEmpty,
+        ]);
+        assert_eq!(
+            (steps, over),
+            (vec![LifecycleStep::ReportFinal(exit(LeftBehind::Nothing))], true)
+        );
+        let (steps, _) = run([ended(LeftBehind::Nothing), RunEvent::Timeout]);
+        assert_eq!(
+            steps,
+            [LifecycleStep::ReportFinal(exit(LeftBehind::Nothing)), LifecycleStep::Kill]
+        );
     }
 
     #[test]
     fn what_is_left_behind_is_asked_to_end_and_reported_again_at_the_end() {
-        let (steps, over) = run([ended(others()), Event::Timeout, Event::Empty]);
+        let (steps, over) = run([ended(others()), RunEvent::Timeout, RunEvent::TreeEmpty]);
         let expected = [
-            Step::ReportInterim(exit(others())),
-            Step::Terminate(15),
-            Step::Kill,
-            Step::ReportFinal(exit(others())),
+            LifecycleStep::ReportInterim(exit(others())),
+            LifecycleStep::Terminate(15),
+            LifecycleStep::Kill,
+            LifecycleStep::ReportFinal(exit(others())),
         ];
         assert_eq!((&steps[..], over), (&expected[..], true));
     }
 
     #[test]
     fn a_run_that_ignores_the_request_is_killed_and_reported() {
-        let (steps, over) =
-            run([Event::Stop(2), Event::Stop(15), Event::Timeout, Event::Timeout, Event::Empty]);
-        let expected = [Step::Terminate(2), Step::Kill, Step::Kill, Step::ReportFinal(killed())];
+        let (steps, over) = run([
+            RunEvent::Stop(2),
+            RunEvent::Stop(15),
+            RunEvent::Timeout,
+            RunEvent::Timeout,
+            RunEvent::TreeEmpty,
+        ]);
+        let expected = [
+            LifecycleStep::Terminate(2),
+            LifecycleStep::Kill,
+            LifecycleStep::Kill,
+            LifecycleStep::ReportFinal(killed()),
+        ];
         assert_eq!((&steps[..], over), (&expected[..], true));
     }
 
@@ -251,28 +306,32 @@ mod tests {
     #[test]
     fn every_way_to_the_end_has_one_final_report() {
         let events = [
-            ended(Left::Nothing),
+            ended(LeftBehind::Nothing),
             ended(others()),
-            Event::Empty,
-            Event::Stop(15),
-            Event::Exceeded,
-            Event::Signal(10),
-            Event::Timeout,
-            Event::Unheard,
+            RunEvent::TreeEmpty,
+            RunEvent::Stop(15),
+            RunEvent::LimitsExceeded,
+            RunEvent::Signal(10),
+            RunEvent::Timeout,
+            RunEvent::Unobservable,
         ];
         for code in 0..events.len().pow(5) {
             let order = (0..5).map(|at| events[code / events.len().pow(at) % events.len()].clone());
             let (mut lifecycle, now) = (Lifecycle::new(GRACE), Instant::now());
             let mut finals = 0;
             for event in order {
-                let steps = lifecycle.advance(event, now);
-                let is_report =
-                    |step: &&Step| matches!(step, Step::ReportInterim(_) | Step::ReportFinal(_));
+                let steps = lifecycle.handle_event(event, now);
+                let is_report = |step: &&LifecycleStep| {
+                    matches!(step, LifecycleStep::ReportInterim(_) | LifecycleStep::ReportFinal(_))
+                };
                 assert!(
                     finals == 0 || !steps.iter().any(|step| is_report(&step)),
                     "reported after the end: {code}"
                 );
-                finals += steps.iter().filter(|step| matches!(step, Step::ReportFinal(_))).count();
+                finals += steps
+                    .iter()
+                    .filter(|step| matches!(step, LifecycleStep::ReportFinal(_)))
+                    .count();
             }
             assert!(
                 finals <= 1 && (!lifecycle.is_over() || finals == 1),
@@ -284,12 +343,12 @@ mod tests {
     #[test]
     fn rounds_of_killing_grow_to_a_bound() {
         let (mut lifecycle, now) = (Lifecycle::new(GRACE), Instant::now());
-        assert_eq!(lifecycle.patience(now), None);
-        lifecycle.advance(Event::Stop(15), now);
-        assert_eq!(lifecycle.patience(now), Some(GRACE));
+        assert_eq!(lifecycle.next_timeout(now), None);
+        lifecycle.handle_event(RunEvent::Stop(15), now);
+        assert_eq!(lifecycle.next_timeout(now), Some(GRACE));
         for _ in 0..20 {
-            lifecycle.advance(Event::Timeout, now + GRACE);
+            lifecycle.handle_event(RunEvent::Timeout, now + GRACE);
         }
-        assert_eq!(lifecycle.patience(now), Some(LONGEST_ROUND));
+        assert_eq!(lifecycle.next_timeout(now), Some(LONGEST_ROUND));
     }
 }

@@ -26,82 +26,87 @@ use std::time::{Duration, Instant};
 use rustix::process::{self, DumpableBehavior};
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{Fault, InLayer, Layer};
-use crate::intercept::{Denials, exec};
-use crate::limits::Cage;
-use crate::protect::Guard;
-use crate::zygote::Session;
-use lifecycle::{Event, Lifecycle, MainEnd, Step};
-pub use wire::{Exit, Fds, Order, Report, Spec, User, encode, send_spec};
+use crate::error::{Layer, LayerContext, SandboxError};
+use crate::intercept::{DenialLog, exec};
+use crate::limits::RunLimits;
+use crate::protect::ProtectionGuard;
+use crate::zygote::SessionResources;
+use lifecycle::{Lifecycle, LifecycleStep, MainExit, RunEvent};
+pub use wire::{
+    RunExit, RunFds, RunSpec, RunUser, SupervisorCommand, SupervisorReport, encode_line, send_spec,
+};
 
 /// First argument that makes our binary run as a supervisor.
 pub const ARGUMENT: &str = "__supervise";
 
 /// Most names that a report gives of processes left behind.
-const NAMES: usize = 5;
+const MAX_NAMES: usize = 5;
 
 /// Supervises one run without a session, from the spec on standard input to the death of its last
 /// process.
 pub fn run() -> ExitCode {
-    crate::close_on_exec();
-    match take_control() {
-        Ok(control) => supervise(control, None),
+    crate::mark_close_on_exec();
+    match take_control_socket() {
+        Ok(control) => supervise_run(control, None),
         Err(_) => ExitCode::FAILURE,
     }
 }
 
 /// Moves the control socket off standard input, to a descriptor that no child inherits.
-fn take_control() -> io::Result<UnixStream> {
+fn take_control_socket() -> io::Result<UnixStream> {
     let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     Ok(UnixStream::from(control))
 }
 
 /// Supervises one run, from the spec on its control socket to the death of its last process.
-pub(crate) fn supervise(mut control: UnixStream, session: Option<Session<'_>>) -> ExitCode {
-    match prepare(&control, session) {
+pub(crate) fn supervise_run(
+    mut control: UnixStream,
+    session: Option<SessionResources<'_>>,
+) -> ExitCode {
+    match prepare_run(&control, session) {
         Ok(Some((run, pid))) => {
-            tell(&mut control, &Report::Started(pid));
-            run.watch(control);
+            send_report(&mut control, &SupervisorReport::Started(pid));
+            run.run_to_end(control);
             ExitCode::SUCCESS
         }
         Ok(None) => ExitCode::SUCCESS,
         Err(fault) => {
-            refuse(control, fault);
+            report_failure(control, fault);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Reports to the server that the run will not start.
-pub(crate) fn refuse(mut control: UnixStream, fault: Fault) {
-    tell(&mut control, &Report::Failed(fault));
+pub(crate) fn report_failure(mut control: UnixStream, fault: SandboxError) {
+    send_report(&mut control, &SupervisorReport::Failed(fault));
 }
 
 /// Sends a report. Ignores errors: the server may be gone, and then no one needs the report.
-fn tell(control: &mut UnixStream, report: &Report) {
-    if let Ok(line) = encode(report) {
+fn send_report(control: &mut UnixStream, report: &SupervisorReport) {
+    if let Ok(line) = encode_line(report) {
         let _ = control.write_all(&line);
     }
 }
 
 /// A run that has been started, with everything that is released when it ends.
-struct Run {
-    tree: tree::Tree,
+struct SupervisedRun {
+    tree: tree::ProcessTree,
     grace: Duration,
-    denials: Denials,
-    cage: Cage,
-    guard: Guard,
+    denials: DenialLog,
+    run_limits: RunLimits,
+    protection: ProtectionGuard,
     /// Watches the run's execs, unless it is trusted.
-    watch: Option<Arc<exec::Watch>>,
+    exec_watch: Option<Arc<exec::ExecWatch>>,
 }
 
 /// Receives the spec and starts the run. Returns the run and its first pid; `None` when the server
 /// closed the socket without sending a spec.
-fn prepare(
+fn prepare_run(
     control: &UnixStream,
-    session: Option<Session<'_>>,
-) -> Result<Option<(Run, i32)>, Fault> {
+    session: Option<SessionResources<'_>>,
+) -> Result<Option<(SupervisedRun, i32)>, SandboxError> {
     // Detach from the server's terminal and process group first, so that nothing in the tree has
     // them.
     match process::setsid() {
@@ -115,8 +120,8 @@ fn prepare(
     let received = wire::receive_spec(control).in_layer(Layer::Program, "receive the spec")?;
     let Some((spec, fds)) = received else { return Ok(None) };
     let started = match session {
-        Some(session) => start::in_namespaces(&spec, fds, &session)?,
-        None => start::on_the_host(&spec, fds)?,
+        Some(session) => start::start_in_namespaces(&spec, fds, &session)?,
+        None => start::start_on_host(&spec, fds)?,
     };
     Ok(Some(started))
 }
@@ -124,122 +129,126 @@ fn prepare(
 /// Processes that a main process left behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Left {
+pub(crate) enum LeftBehind {
     Nothing,
     /// Number of processes seen, and some of their names. The number may be zero: a process that
     /// forks and exits all the time is never seen.
     Processes(usize, Vec<String>),
 }
 
-impl Left {
-    pub(crate) fn behind(processes: Vec<tree::Process>) -> Left {
-        Left::Processes(
+impl LeftBehind {
+    pub(crate) fn from_processes(processes: Vec<tree::ProcessStat>) -> LeftBehind {
+        LeftBehind::Processes(
             processes.len(),
-            processes.into_iter().take(NAMES).map(|process| process.name).collect(),
+            processes.into_iter().take(MAX_NAMES).map(|process| process.name).collect(),
         )
     }
 }
 
-impl Run {
+impl SupervisedRun {
     /// Feeds events to the run's [`Lifecycle`] and performs the steps it returns, until the run is
     /// over.
-    fn watch(mut self, mut control: UnixStream) {
+    fn run_to_end(mut self, mut control: UnixStream) {
         let (events, inbox) = mpsc::channel();
         let exceeded = events.clone();
         // Only acts where nothing stronger enforces the totals. If it cannot be started the run
         // continues without it; the kind of limits in its report says that they are advisory.
-        let _ = self.cage.watch(self.tree.lister(), move || drop(exceeded.send(Event::Exceeded)));
-        listen(&control, events.clone());
-        if self.tree.listen(events.clone()).is_err() {
-            let _ = events.send(Event::Unheard);
+        let _ = self.run_limits.watch_usage(self.tree.process_lister(), move || {
+            drop(exceeded.send(RunEvent::LimitsExceeded))
+        });
+        spawn_command_reader(&control, events.clone());
+        if self.tree.spawn_listener(events.clone()).is_err() {
+            let _ = events.send(RunEvent::Unobservable);
         }
         // Only the listeners send from here on; when the last one ends, the channel closes.
         drop(events);
         let mut lifecycle = Lifecycle::new(self.grace);
         while !lifecycle.is_over() {
-            let event = match lifecycle.patience(Instant::now()) {
+            let event = match lifecycle.next_timeout(Instant::now()) {
                 None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(patience) => inbox.recv_timeout(patience),
             };
             let event = event.unwrap_or_else(|error| match error {
-                RecvTimeoutError::Timeout => Event::Timeout,
-                RecvTimeoutError::Disconnected => Event::Unheard,
+                RecvTimeoutError::Timeout => RunEvent::Timeout,
+                RecvTimeoutError::Disconnected => RunEvent::Unobservable,
             });
-            for step in lifecycle.advance(event, Instant::now()) {
-                self.carry_out(step, &mut control);
+            for step in lifecycle.handle_event(event, Instant::now()) {
+                self.perform_step(step, &mut control);
             }
         }
-        farewell(&control);
+        close_control(&control);
     }
 
-    fn carry_out(&mut self, step: Step, control: &mut UnixStream) {
+    fn perform_step(&mut self, step: LifecycleStep, control: &mut UnixStream) {
         match step {
-            Step::Terminate(signal) => self.tree.terminate(signal),
-            Step::Signal(signal) => self.tree.signal(signal),
-            Step::Kill => {
-                self.tree.kill();
-                self.cage.kill();
+            LifecycleStep::Terminate(signal) => self.tree.terminate_all(signal),
+            LifecycleStep::Signal(signal) => self.tree.signal_main(signal),
+            LifecycleStep::Kill => {
+                self.tree.kill_all();
+                self.run_limits.kill_all();
             }
-            Step::ReportInterim(end) => tell(control, &Report::Exited(self.exit(end))),
-            Step::ReportFinal(end) => {
+            LifecycleStep::ReportInterim(end) => {
+                send_report(control, &SupervisorReport::Exited(self.build_exit(end)))
+            }
+            LifecycleStep::ReportFinal(end) => {
                 // Remove the stand-ins for missing paths before reporting the end.
-                drop(std::mem::take(&mut self.guard));
-                tell(control, &Report::Over(self.exit(end)));
-                farewell(control);
+                drop(std::mem::take(&mut self.protection));
+                send_report(control, &SupervisorReport::Over(self.build_exit(end)));
+                close_control(control);
             }
         }
     }
 
     /// Builds the report on how the main process ended and what was seen of the run.
-    fn exit(&self, end: MainEnd) -> Exit {
-        let MainEnd { code, signal, left } = end;
+    fn build_exit(&self, end: MainExit) -> RunExit {
+        let MainExit { code, signal, left } = end;
         let (left_behind, names) = match left {
-            Left::Nothing => (0, Vec::new()),
+            LeftBehind::Nothing => (0, Vec::new()),
             // A process that was not seen still exists.
-            Left::Processes(count, names) => (count.max(1), names),
+            LeftBehind::Processes(count, names) => (count.max(1), names),
         };
-        Exit {
+        RunExit {
             code,
             signal,
             left_behind,
             names,
             denials: self.denials.list(),
-            limits: self.cage.means().name().to_owned(),
-            out_of_memory: self.cage.was_out_of_memory(),
-            execs: self.watch.as_ref().map(|watch| watch.finish()),
+            limits: self.run_limits.mechanism().name().to_owned(),
+            out_of_memory: self.run_limits.was_out_of_memory(),
+            execs: self.exec_watch.as_ref().map(|watch| watch.finish_log()),
         }
     }
 }
 
 /// Closes the stream, which tells the server that nothing of the run is left. This process exits a
 /// little later, since the run's namespaces go with it, and no one has to wait for that.
-fn farewell(control: &UnixStream) {
+fn close_control(control: &UnixStream) {
     let _ = control.shutdown(std::net::Shutdown::Both);
 }
 
 /// Starts a thread that blocks on the control socket, since neither a death nor a message may wait
 /// for the other.
-fn listen(control: &UnixStream, events: Sender<Event>) {
+fn spawn_command_reader(control: &UnixStream, events: Sender<RunEvent>) {
     match control.try_clone() {
         Ok(control) => {
-            thread::spawn(move || hear(control, &events));
+            thread::spawn(move || read_commands(control, &events));
         }
         // A supervisor that cannot hear the server must not continue.
-        Err(_) => drop(events.send(Event::Stop(libc::SIGTERM))),
+        Err(_) => drop(events.send(RunEvent::Stop(libc::SIGTERM))),
     }
 }
 
 /// Turns the server's messages into events. A message that is not understood ends the run, as the
 /// end of the stream does.
-fn hear(control: UnixStream, events: &Sender<Event>) {
+fn read_commands(control: UnixStream, events: &Sender<RunEvent>) {
     for line in BufReader::new(control).lines() {
         let event = match line.ok().and_then(|line| serde_json::from_str(&line).ok()) {
-            Some(Order::Signal(signal)) => Event::Signal(signal),
-            Some(Order::End(signal)) => Event::Stop(signal),
+            Some(SupervisorCommand::Signal(signal)) => RunEvent::Signal(signal),
+            Some(SupervisorCommand::End(signal)) => RunEvent::Stop(signal),
             None => break,
         };
         // Fails when the run is over; then the event no longer matters.
         let _ = events.send(event);
     }
-    let _ = events.send(Event::Stop(libc::SIGTERM));
+    let _ = events.send(RunEvent::Stop(libc::SIGTERM));
 }

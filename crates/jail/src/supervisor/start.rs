@@ -6,167 +6,189 @@ use std::time::Duration;
 
 use rustix::process;
 
-use super::tree::Tree;
-use super::{Fds, Run, Spec};
-use crate::fault::{Fault, InLayer, Layer};
-use crate::init::{self, Birth, News, Word};
-use crate::intercept::{self, Denials, Reach, exec};
-use crate::keep::Keeper;
-use crate::launch::{self, Fence, Said, Step};
-use crate::limits::Cage;
-use crate::packet::Channel;
-use crate::protect::Guard;
+use super::tree::ProcessTree;
+use super::{RunFds, RunSpec, SupervisedRun};
+use crate::cover_guard::CoverGuard;
+use crate::error::{Layer, LayerContext, SandboxError};
+use crate::init::{self, InitCommand, InitContext, InitReport};
+use crate::intercept::{self, ConnectPolicy, DenialLog, exec};
+use crate::launch::{self, LaunchContext, LaunchMessage, SandboxProfile};
+use crate::limits::RunLimits;
+use crate::packet::PacketChannel;
+use crate::protect::ProtectionGuard;
 use crate::resolver;
-use crate::sys::{self, Fork};
-use crate::zygote::Session;
+use crate::sys::{self, ForkResult};
+use crate::zygote::SessionResources;
 
-const NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
+const RUN_NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
 
 /// Starts a run in its own namespaces, inside the root of its session.
-pub(super) fn in_namespaces(
-    spec: &Spec,
-    mut fds: Fds<OwnedFd>,
-    session: &Session<'_>,
-) -> Result<(Run, i32), Fault> {
-    let guard = Guard::take(&spec.rights).map_err(|unprotected| {
+pub(super) fn start_in_namespaces(
+    spec: &RunSpec,
+    mut fds: RunFds<OwnedFd>,
+    session: &SessionResources<'_>,
+) -> Result<(SupervisedRun, i32), SandboxError> {
+    let guard = ProtectionGuard::acquire(&spec.rights).map_err(|unprotected| {
         let path = unprotected.path.display();
-        Fault::new(Layer::Protected, format!("protect {path}"), &unprotected.why)
+        SandboxError::from_io_error(Layer::Protected, format!("protect {path}"), &unprotected.cause)
     })?;
-    let cage = Cage::within(session.places, "run", &spec.limits);
-    let door = cage.door().in_layer(Layer::Limits, "open the run's limits")?;
-    let handout = fds.handout.take();
-    let denials = Denials::default();
-    let exec = terms(spec, &mut fds, &denials);
-    let (talk, theirs) = Channel::pair().in_layer(Layer::Namespaces, "open a channel")?;
-    let (child, childs) = Channel::pair().in_layer(Layer::Namespaces, "open a channel")?;
-    let first =
-        match sys::fork(NAMESPACES).in_layer(Layer::Namespaces, "create namespaces for the run")? {
-            Fork::Child => {
-                drop((talk, child, handout, exec));
-                // The stand-ins for missing paths belong to the supervisor; this process must not
-                // remove them.
-                let covers = guard.covers.clone();
-                std::mem::forget(guard);
-                let birth = Birth {
-                    spec,
-                    covers: &covers,
-                    network: session.network,
-                    means: cage.means(),
-                    door,
-                    talk: theirs,
-                    child: childs,
-                };
-                init::run(birth, fds)
-            }
-            Fork::Parent(first) => first,
-        };
+    let cage = RunLimits::new_in(session.cgroup_locations, "run", &spec.limits);
+    let door = cage.open_joiner().in_layer(Layer::Limits, "open the run's limits")?;
+    let handout = fds.proxy_channel.take();
+    let denials = DenialLog::default();
+    let exec = build_watch_config(spec, &mut fds, &denials);
+    let (talk, theirs) = PacketChannel::pair().in_layer(Layer::Namespaces, "open a channel")?;
+    let (child, childs) = PacketChannel::pair().in_layer(Layer::Namespaces, "open a channel")?;
+    let first = match sys::fork(RUN_NAMESPACES)
+        .in_layer(Layer::Namespaces, "create namespaces for the run")?
+    {
+        ForkResult::Child => {
+            drop((talk, child, handout, exec));
+            // The stand-ins for missing paths belong to the supervisor; this process must not
+            // remove them.
+            let covers = guard.covers.clone();
+            std::mem::forget(guard);
+            let birth = InitContext {
+                spec,
+                covers: &covers,
+                network: session.network,
+                mechanism: cage.mechanism(),
+                cgroup_joiner: door,
+                channel: theirs,
+                launch_channel: childs,
+            };
+            init::run(birth, fds)
+        }
+        ForkResult::Parent(first) => first,
+    };
     drop((fds, theirs, childs, door));
-    let tree = Tree::Namespace { first, talk };
-    let mut run = Run {
+    let tree = ProcessTree::Namespace { first, talk };
+    let mut run = SupervisedRun {
         tree,
         grace: Duration::from_millis(spec.grace_ms),
         denials,
-        cage,
-        guard,
-        watch: None,
+        run_limits: cage,
+        protection: guard,
+        exec_watch: None,
     };
-    let Tree::Namespace { talk, .. } = &run.tree else { return Err(lost()) };
-    talk.send(&Word::Go, &[]).in_layer(Layer::Namespaces, "let the run start")?;
-    let reach = hear_ready(talk, handout, spec, &run.denials)?;
-    let keeper = Keeper::new(&spec.rights, &run.guard.covers);
-    accompany(&child, Post { reach, keeper, exec }, &mut run)?;
+    let ProcessTree::Namespace { talk, .. } = &run.tree else { return Err(lost_init_error()) };
+    talk.send(&InitCommand::Go, &[]).in_layer(Layer::Namespaces, "let the run start")?;
+    let reach = wait_until_ready(talk, handout, spec, &run.denials)?;
+    let keeper = CoverGuard::new(&spec.rights, &run.protection.covers);
+    follow_launch(
+        &child,
+        CallHandlers { connect_policy: reach, cover_guard: keeper, exec_config: exec },
+        &mut run,
+    )?;
     Ok((run, first.as_raw_nonzero().get()))
 }
 
-fn lost() -> Fault {
-    Fault::other(Layer::Namespaces, "start the run", "its first process was lost")
+fn lost_init_error() -> SandboxError {
+    SandboxError::from_message(Layer::Namespaces, "start the run", "its first process was lost")
 }
 
 /// Waits until the run's init has set up what belongs to the run, and takes the descriptors it
 /// sends.
-fn hear_ready(
-    talk: &Channel,
+fn wait_until_ready(
+    talk: &PacketChannel,
     handout: Option<OwnedFd>,
-    spec: &Spec,
-    denials: &Denials,
-) -> Result<Reach, Fault> {
-    let news = talk.receive::<News>().in_layer(Layer::Namespaces, "wait for the run's init")?;
+    spec: &RunSpec,
+    denials: &DenialLog,
+) -> Result<ConnectPolicy, SandboxError> {
+    let news =
+        talk.receive::<InitReport>().in_layer(Layer::Namespaces, "wait for the run's init")?;
     let (network, listener, fds) = match news {
-        Some((News::Ready { network, listener }, fds)) => (network, listener, fds),
-        Some((News::Failed(fault), _)) => return Err(fault),
-        _ => return Err(lost()),
+        Some((InitReport::Ready { network, listener }, fds)) => (network, listener, fds),
+        Some((InitReport::Failed(fault), _)) => return Err(fault),
+        _ => return Err(lost_init_error()),
     };
     let mut fds = fds.into_iter();
     let mounts = fds.next();
     let (network, names) = if network { (fds.next(), fds.next()) } else { (None, None) };
     if let Some(socket) = names {
-        resolver::serve(socket.into(), denials.clone())
+        resolver::serve_queries(socket.into(), denials.clone())
             .in_layer(Layer::Network, "serve the resolver")?;
     }
     if let (true, Some(listener), Some(handout)) = (listener, fds.next(), handout) {
-        let handout = Channel::from(handout);
+        let handout = PacketChannel::from(handout);
         handout
             .send(&(), &[listener.as_fd()])
             .in_layer(Layer::Network, "hand out the proxy's listener")?;
     }
     let shut_ports = spec.shut_ports.clone();
     let nested = spec.rights.nested;
-    Ok(Reach {
+    Ok(ConnectPolicy {
         mounts,
         network,
-        private_devices: private_devices(),
+        private_devices: list_private_devices(),
         processes: None,
-        shut_ports,
+        closed_ports: shut_ports,
         nested,
     })
 }
 
 /// Lists the devices of the file systems that only this session has.
-fn private_devices() -> Vec<u64> {
+fn list_private_devices() -> Vec<u64> {
     let device = |path| std::fs::metadata(path).ok().map(|found| found.dev());
     ["/tmp", "/var/tmp", "/run", "/dev/shm"].into_iter().filter_map(device).collect()
 }
 
 /// Everything that answers the run's system calls, kept until the listener for them arrives.
-struct Post {
-    reach: Reach,
-    keeper: Keeper,
-    exec: Option<exec::Terms>,
+struct CallHandlers {
+    connect_policy: ConnectPolicy,
+    cover_guard: CoverGuard,
+    exec_config: Option<exec::ExecWatchConfig>,
 }
 
 /// Builds what is needed to judge execs, if they are judged.
-fn terms(spec: &Spec, fds: &mut Fds<OwnedFd>, denials: &Denials) -> Option<exec::Terms> {
-    let (notices, log) = (fds.notices.take().map(Channel::from), fds.log.take());
+fn build_watch_config(
+    spec: &RunSpec,
+    fds: &mut RunFds<OwnedFd>,
+    denials: &DenialLog,
+) -> Option<exec::ExecWatchConfig> {
+    let (notices, log) = (fds.exec_channel.take().map(PacketChannel::from), fds.exec_log.take());
     let rules = spec.exec.clone()?;
-    Some(exec::Terms { rules, notices, log, denials: denials.clone() })
+    Some(exec::ExecWatchConfig { rules, notices, log, denials: denials.clone() })
 }
 
 /// Serves the process that becomes the program until it has become the program.
-fn accompany(child: &Channel, post: Post, run: &mut Run) -> Result<(), Fault> {
+fn follow_launch(
+    child: &PacketChannel,
+    post: CallHandlers,
+    run: &mut SupervisedRun,
+) -> Result<(), SandboxError> {
     let mut post = Some(post);
     loop {
-        match child.receive::<Said>().in_layer(Layer::Program, "wait for the program")? {
+        match child.receive::<LaunchMessage>().in_layer(Layer::Program, "wait for the program")? {
             // The canary's own attempt has to arrive here; otherwise the filter is not what it
             // should be.
-            None if post.is_none() && !run.denials.forgive("syscall", launch::CANARY) => {
-                return Err(Fault::other(
+            None if post.is_none() && !run.denials.remove_one("syscall", launch::CANARY_CALL) => {
+                return Err(SandboxError::from_message(
                     Layer::Canary,
                     "receive the canary's call",
                     "the filter did not pass it to the supervisor",
                 ));
             }
             None => return Ok(()),
-            Some((Said::Failed(_), _)) if run.denials.has("exec", exec::UNWATCHABLE) => {
-                return Err(Fault::other(Layer::Exec, "watch the program", "tracing was refused"));
+            Some((LaunchMessage::Failed(_), _))
+                if run.denials.contains("exec", exec::UNWATCHABLE) =>
+            {
+                return Err(SandboxError::from_message(
+                    Layer::Exec,
+                    "watch the program",
+                    "tracing was refused",
+                ));
             }
-            Some((Said::Failed(fault), _)) => return Err(fault),
-            Some((Said::Listening, mut fds)) => {
+            Some((LaunchMessage::Failed(fault), _)) => return Err(fault),
+            Some((LaunchMessage::Listening, mut fds)) => {
                 let (Some(listener), Some(post)) = (fds.pop(), post.take()) else {
-                    return Err(lost());
+                    return Err(lost_init_error());
                 };
-                let Post { reach, keeper, exec } = post;
-                run.watch = intercept::answer(listener, reach, keeper, run.denials.clone(), exec)
-                    .in_layer(Layer::Seccomp, "serve the run's system calls")?;
+                let CallHandlers { connect_policy: reach, cover_guard: keeper, exec_config: exec } =
+                    post;
+                run.exec_watch =
+                    intercept::serve_syscalls(listener, reach, keeper, run.denials.clone(), exec)
+                        .in_layer(Layer::Seccomp, "serve the run's system calls")?;
                 child.send(&true, &[]).in_layer(Layer::Seccomp, "let the program start")?;
             }
         }
@@ -175,63 +197,89 @@ fn accompany(child: &Channel, post: Post, run: &mut Run) -> Result<(), Fault> {
 
 /// Starts a run without namespaces. With a sandbox its orphans are reparented to our child,
 /// which leaves us free to trace; without one they are reparented to us.
-pub(super) fn on_the_host(spec: &Spec, mut fds: Fds<OwnedFd>) -> Result<(Run, i32), Fault> {
+pub(super) fn start_on_host(
+    spec: &RunSpec,
+    mut fds: RunFds<OwnedFd>,
+) -> Result<(SupervisedRun, i32), SandboxError> {
     let fenced = match spec.fence {
-        Fence::Default => {
-            return Err(Fault::other(Layer::Namespaces, "start the run", "it has no session"));
+        SandboxProfile::Default => {
+            return Err(SandboxError::from_message(
+                Layer::Namespaces,
+                "start the run",
+                "it has no session",
+            ));
         }
-        Fence::Contained => true,
-        Fence::None => false,
+        SandboxProfile::Contained => true,
+        SandboxProfile::None => false,
     };
-    let cage = Cage::new("run", &spec.limits);
-    let door = cage.door().in_layer(Layer::Limits, "open the run's limits")?;
-    let denials = Denials::default();
-    let exec = terms(spec, &mut fds, &denials);
-    let (talk, theirs) = Channel::pair().in_layer(Layer::Program, "open a channel")?;
-    let (child, childs) = Channel::pair().in_layer(Layer::Program, "open a channel")?;
+    let cage = RunLimits::new("run", &spec.limits);
+    let door = cage.open_joiner().in_layer(Layer::Limits, "open the run's limits")?;
+    let denials = DenialLog::default();
+    let exec = build_watch_config(spec, &mut fds, &denials);
+    let (talk, theirs) = PacketChannel::pair().in_layer(Layer::Program, "open a channel")?;
+    let (child, childs) = PacketChannel::pair().in_layer(Layer::Program, "open a channel")?;
     if !fenced {
         process::set_child_subreaper(Some(process::getpid()))
             .in_layer(Layer::Namespaces, "become a subreaper")?;
     }
     let first = match sys::fork(0).in_layer(Layer::Program, "fork")? {
-        Fork::Child => {
+        ForkResult::Child => {
             drop((child, talk, exec));
-            let means = cage.means();
+            let means = cage.mechanism();
             if fenced {
-                init::reap_on_the_host(spec, means, door, theirs, childs, fds)
+                init::run_on_host(spec, means, door, theirs, childs, fds)
             }
-            let Ok(directory) = fds.cwd.try_clone() else { sys::leave(125) };
+            let Ok(directory) = fds.cwd.try_clone() else { sys::exit_now(125) };
             launch::become_program(
-                Step {
+                LaunchContext {
                     spec,
-                    means,
-                    door: Some(door),
-                    directory,
+                    mechanism: means,
+                    cgroup_joiner: Some(door),
+                    working_directory: directory,
                     covers: &[],
-                    port: None,
-                    talk: &childs,
+                    proxy_port: None,
+                    channel: &childs,
                 },
                 fds,
             )
         }
-        Fork::Parent(first) => first,
+        ForkResult::Parent(first) => first,
     };
     drop((fds, childs, theirs, door));
-    let tree = if fenced { Tree::Beneath { first, talk } } else { Tree::Walked { main: first } };
+    let tree = if fenced {
+        ProcessTree::BelowChild { first, talk }
+    } else {
+        ProcessTree::BelowSelf { main: first }
+    };
     let grace = Duration::from_millis(spec.grace_ms);
-    let mut run = Run { tree, grace, denials, cage, guard: Guard::default(), watch: None };
-    let reach = Reach {
+    let mut run = SupervisedRun {
+        tree,
+        grace,
+        denials,
+        run_limits: cage,
+        protection: ProtectionGuard::default(),
+        exec_watch: None,
+    };
+    let reach = ConnectPolicy {
         mounts: None,
         network: None,
         private_devices: Vec::new(),
-        processes: Some(Box::new(run.tree.lister())),
-        shut_ports: spec.shut_ports.clone(),
+        processes: Some(Box::new(run.tree.process_lister())),
+        closed_ports: spec.shut_ports.clone(),
         nested: false,
     };
-    match accompany(&child, Post { reach, keeper: Keeper::of_nothing(), exec }, &mut run) {
+    match follow_launch(
+        &child,
+        CallHandlers {
+            connect_policy: reach,
+            cover_guard: CoverGuard::without_covers(),
+            exec_config: exec,
+        },
+        &mut run,
+    ) {
         Ok(()) => Ok((run, first.as_raw_nonzero().get())),
         Err(fault) => {
-            run.tree.kill();
+            run.tree.kill_all();
             Err(fault)
         }
     }

@@ -20,10 +20,10 @@ use rustix::process::{
     kill_process_group, pidfd_open, pidfd_send_signal, wait,
 };
 
-use super::Left;
-use super::lifecycle::Event;
-use crate::init::{News, Word};
-use crate::packet::Channel;
+use super::LeftBehind;
+use super::lifecycle::RunEvent;
+use crate::init::{InitCommand, InitReport};
+use crate::packet::PacketChannel;
 use crate::sys;
 
 /// Enough passes for anything that forks while it is being frozen; the next round gets the rest.
@@ -31,73 +31,78 @@ const FREEZE_PASSES: usize = 16;
 const CHASE_PASSES: usize = 256;
 
 /// Process tree of a run, by where it is rooted.
-pub(super) enum Tree {
+pub(super) enum ProcessTree {
     /// Below this process, which is the subreaper.
-    Walked { main: Pid },
+    BelowSelf { main: Pid },
     /// Below our child, which is the subreaper. We trace the tree, and a tracer must not be a
     /// parent of its tracees: waiting for children would consume the tracer's events.
-    Beneath { first: Pid, talk: Channel },
+    BelowChild { first: Pid, talk: PacketChannel },
     /// In a pid namespace whose init is our child.
-    Namespace { first: Pid, talk: Channel },
+    Namespace { first: Pid, talk: PacketChannel },
 }
 
-impl Tree {
+impl ProcessTree {
     /// Asks every process to end, with this signal.
-    pub(super) fn terminate(&self, signal: i32) {
+    pub(super) fn terminate_all(&self, signal: i32) {
         match self {
-            Tree::Walked { .. } => terminate(getpid(), signal),
-            Tree::Beneath { first, .. } => terminate(*first, signal),
+            ProcessTree::BelowSelf { .. } => terminate_descendants(getpid(), signal),
+            ProcessTree::BelowChild { first, .. } => terminate_descendants(*first, signal),
             // If the init does not receive this it is dead, and so is everything else.
-            Tree::Namespace { talk, .. } => drop(talk.send(&Word::Terminate(signal), &[])),
+            ProcessTree::Namespace { talk, .. } => {
+                drop(talk.send(&InitCommand::Terminate(signal), &[]))
+            }
         }
     }
 
     /// Sends a signal to the main process and its group, which belongs to the run's own session.
-    pub(super) fn signal(&self, signal: i32) {
+    pub(super) fn signal_main(&self, signal: i32) {
         match self {
-            Tree::Walked { main } => drop(sys::trace::signal(-main.as_raw_nonzero().get(), signal)),
-            Tree::Beneath { talk, .. } | Tree::Namespace { talk, .. } => {
-                drop(talk.send(&Word::Signal(signal), &[]))
+            ProcessTree::BelowSelf { main } => {
+                drop(sys::trace::signal_process(-main.as_raw_nonzero().get(), signal))
+            }
+            ProcessTree::BelowChild { talk, .. } | ProcessTree::Namespace { talk, .. } => {
+                drop(talk.send(&InitCommand::Signal(signal), &[]))
             }
         }
     }
 
     /// Kills every process.
-    pub(super) fn kill(&self) {
+    pub(super) fn kill_all(&self) {
         match self {
-            Tree::Walked { .. } => kill(getpid()),
-            Tree::Beneath { first, .. } => kill(*first),
+            ProcessTree::BelowSelf { .. } => kill_descendants(getpid()),
+            ProcessTree::BelowChild { first, .. } => kill_descendants(*first),
             // The pid cannot be reused: it is our child until we reap it.
-            Tree::Namespace { first, .. } => drop(kill_process(*first, Signal::KILL)),
+            ProcessTree::Namespace { first, .. } => drop(kill_process(*first, Signal::KILL)),
         }
     }
 
     /// Returns a function that lists the tree's processes from another thread.
-    pub(super) fn lister(&self) -> impl Fn() -> Vec<Pid> + Send + Sync + 'static {
+    pub(super) fn process_lister(&self) -> impl Fn() -> Vec<Pid> + Send + Sync + 'static {
         let top = match self {
-            Tree::Walked { .. } => getpid(),
-            Tree::Beneath { first, .. } | Tree::Namespace { first, .. } => *first,
+            ProcessTree::BelowSelf { .. } => getpid(),
+            ProcessTree::BelowChild { first, .. } | ProcessTree::Namespace { first, .. } => *first,
         };
         move || {
-            below(top)
+            list_descendants(top)
                 .into_iter()
-                .filter(|process| !process.dead)
+                .filter(|process| !process.is_dead)
                 .map(|process| process.pid)
                 .collect()
         }
     }
 
     /// Starts a thread that reports the end of the main process and of the last process.
-    pub(super) fn listen(&self, events: Sender<Event>) -> io::Result<()> {
+    pub(super) fn spawn_listener(&self, events: Sender<RunEvent>) -> io::Result<()> {
         let listener = thread::Builder::new();
         match self {
-            Tree::Walked { main } => {
+            ProcessTree::BelowSelf { main } => {
                 let main = *main;
-                listener.spawn(move || reap(main, &events))?;
+                listener.spawn(move || reap_children(main, &events))?;
             }
-            Tree::Beneath { first, talk } | Tree::Namespace { first, talk } => {
-                let (first, talk) = (*first, Channel::from(talk.as_fd().try_clone_to_owned()?));
-                listener.spawn(move || hear(first, &talk, &events))?;
+            ProcessTree::BelowChild { first, talk } | ProcessTree::Namespace { first, talk } => {
+                let (first, talk) =
+                    (*first, PacketChannel::from(talk.as_fd().try_clone_to_owned()?));
+                listener.spawn(move || forward_init_reports(first, &talk, &events))?;
             }
         }
         Ok(())
@@ -105,25 +110,29 @@ impl Tree {
 }
 
 /// Receives the end of the main process from the init, then waits for the init itself.
-fn hear(first: Pid, talk: &Channel, events: &Sender<Event>) {
-    while let Ok(Some((news, _))) = talk.receive::<News>() {
-        if let News::Ended { code, signal, left } = news {
-            let _ = events.send(Event::Ended { code, signal, left });
+fn forward_init_reports(first: Pid, talk: &PacketChannel, events: &Sender<RunEvent>) {
+    while let Ok(Some((news, _))) = talk.receive::<InitReport>() {
+        if let InitReport::Ended { code, signal, left } = news {
+            let _ = events.send(RunEvent::MainEnded { code, signal, left });
         }
     }
     let _ =
         rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(first), WaitOptions::empty()));
-    let _ = events.send(Event::Empty);
+    let _ = events.send(RunEvent::TreeEmpty);
 }
 
 /// Reaps the main process and every orphan. Every descendant is our child or has a living ancestor
 /// that is, so having no child left means that the tree is gone.
-fn reap(main: Pid, events: &Sender<Event>) {
+fn reap_children(main: Pid, events: &Sender<RunEvent>) {
     let mut ended: Option<WaitStatus> = None;
     let tell = |status: WaitStatus, alone: bool| {
-        let left = if alone { Left::Nothing } else { Left::behind(living(getpid())) };
+        let left = if alone {
+            LeftBehind::Nothing
+        } else {
+            LeftBehind::from_processes(list_living_descendants(getpid()))
+        };
         let (code, signal) = (status.exit_status(), status.terminating_signal());
-        let _ = events.send(Event::Ended { code, signal, left });
+        let _ = events.send(RunEvent::MainEnded { code, signal, left });
     };
     loop {
         // Once the main process has ended, a single check that does not block decides whether
@@ -141,7 +150,7 @@ fn reap(main: Pid, events: &Sender<Event>) {
                 if let Some(status) = ended.take() {
                     tell(status, true);
                 }
-                let _ = events.send(Event::Empty);
+                let _ = events.send(RunEvent::TreeEmpty);
                 return;
             }
         }
@@ -150,29 +159,29 @@ fn reap(main: Pid, events: &Sender<Event>) {
 
 /// A process, as `/proc/PID/stat` describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Process {
+pub(crate) struct ProcessStat {
     pid: Pid,
     parent: i32,
     group: i32,
     /// Start time in clock ticks since boot: together with the pid it identifies one process
     /// permanently.
-    started: u64,
-    dead: bool,
+    start_ticks: u64,
+    is_dead: bool,
     pub(crate) name: String,
 }
 
 /// Lists every living process that can be seen, except this one.
-pub(crate) fn all_but_us() -> Vec<Process> {
+pub(crate) fn list_other_processes() -> Vec<ProcessStat> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let found = entries.filter_map(|entry| entry.file_name().to_str().and_then(read));
-    found.filter(|process| !process.dead && process.pid != getpid()).collect()
+    let found = entries.filter_map(|entry| entry.file_name().to_str().and_then(read_process));
+    found.filter(|process| !process.is_dead && process.pid != getpid()).collect()
 }
 
 /// Lists the descendants of a process, including those that have ended.
-fn below(top: Pid) -> Vec<Process> {
-    let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
+fn list_descendants(top: Pid) -> Vec<ProcessStat> {
+    let mut children: HashMap<i32, Vec<ProcessStat>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        if let Some(process) = entry.file_name().to_str().and_then(read) {
+        if let Some(process) = entry.file_name().to_str().and_then(read_process) {
             children.entry(process.parent).or_default().push(process);
         }
     }
@@ -190,56 +199,56 @@ fn below(top: Pid) -> Vec<Process> {
 }
 
 /// Lists the descendants of a process that are alive.
-pub(crate) fn living(top: Pid) -> Vec<Process> {
-    let mut all = below(top);
-    all.retain(|process| !process.dead);
+pub(crate) fn list_living_descendants(top: Pid) -> Vec<ProcessStat> {
+    let mut all = list_descendants(top);
+    all.retain(|process| !process.is_dead);
     all
 }
 
-fn read(pid: &str) -> Option<Process> {
+fn read_process(pid: &str) -> Option<ProcessStat> {
     if !pid.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// Parses `pid (name) state ppid pgrp …`. The name may contain anything, also parentheses and
 /// spaces, so the last closing parenthesis ends it.
-fn parse(stat: &[u8]) -> Option<Process> {
+fn parse_stat(stat: &[u8]) -> Option<ProcessStat> {
     let stat = String::from_utf8_lossy(stat);
     let (head, tail) = stat.rsplit_once(')')?;
     let (pid, name) = head.split_once(" (")?;
     let fields: Vec<&str> = tail.split_ascii_whitespace().collect();
-    Some(Process {
+    Some(ProcessStat {
         pid: Pid::from_raw(pid.parse().ok()?)?,
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
-        started: fields.get(19)?.parse().ok()?,
-        dead: matches!(*fields.first()?, "Z" | "X"),
+        start_ticks: fields.get(19)?.parse().ok()?,
+        is_dead: matches!(*fields.first()?, "Z" | "X"),
         name: name.to_owned(),
     })
 }
 
 /// Asks every descendant to end. SIGCONT wakes a stopped process, so that it can.
-fn terminate(top: Pid, by: i32) {
+fn terminate_descendants(top: Pid, by: i32) {
     let by = Signal::from_named_raw(by).unwrap_or(Signal::TERM);
-    for process in below(top) {
-        signal(&process, by);
-        signal(&process, Signal::CONT);
+    for process in list_descendants(top) {
+        signal_process(&process, by);
+        signal_process(&process, Signal::CONT);
     }
 }
 
 /// Kills every descendant. They are stopped first, so that none can fork away from the signal; then
 /// whole groups are killed, because the kernel signals a group in one step.
-pub(crate) fn kill(top: Pid) {
+pub(crate) fn kill_descendants(top: Pid) {
     let mut frozen = HashMap::new();
     for _ in 0..FREEZE_PASSES {
         for _ in 0..CHASE_PASSES {
-            if !freeze(children(top), &mut frozen) {
+            if !freeze_new(list_living_children(top), &mut frozen) {
                 break;
             }
         }
-        if !freeze(living(top), &mut frozen) {
+        if !freeze_new(list_living_descendants(top), &mut frozen) {
             break;
         }
     }
@@ -252,16 +261,16 @@ pub(crate) fn kill(top: Pid) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     for process in frozen.values() {
-        signal(process, Signal::KILL);
+        signal_process(process, Signal::KILL);
     }
 }
 
 /// Stops processes that were not stopped before. Returns whether there were any.
-fn freeze(found: Vec<Process>, frozen: &mut HashMap<(Pid, u64), Process>) -> bool {
+fn freeze_new(found: Vec<ProcessStat>, frozen: &mut HashMap<(Pid, u64), ProcessStat>) -> bool {
     let before = frozen.len();
     for process in found {
-        if let Entry::Vacant(place) = frozen.entry((process.pid, process.started)) {
-            signal(&process, Signal::STOP);
+        if let Entry::Vacant(place) = frozen.entry((process.pid, process.start_ticks)) {
+            signal_process(&process, Signal::STOP);
             place.insert(process);
         }
     }
@@ -271,23 +280,24 @@ fn freeze(found: Vec<Process>, frozen: &mut HashMap<(Pid, u64), Process>) -> boo
 /// Lists the living children of the process that orphans are reparented to, without walking through
 /// all of /proc. A process that forks and exits without pause is gone before a walk ends, but every
 /// one of its generations can be caught here.
-fn children(top: Pid) -> Vec<Process> {
+fn list_living_children(top: Pid) -> Vec<ProcessStat> {
     let lists = fs::read_dir(format!("/proc/{}/task", top.as_raw_nonzero()))
         .into_iter()
         .flatten()
         .flatten();
     let lists = lists.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let found =
-        lists.flat_map(|list| list.split_ascii_whitespace().filter_map(read).collect::<Vec<_>>());
-    found.filter(|process| !process.dead).collect()
+    let found = lists.flat_map(|list| {
+        list.split_ascii_whitespace().filter_map(read_process).collect::<Vec<_>>()
+    });
+    found.filter(|process| !process.is_dead).collect()
 }
 
 /// Signals the process that was seen and never one that has reused its pid: the pidfd is opened
 /// first and the pid's start time is compared afterwards, so all three are the same process.
-fn signal(process: &Process, signal: Signal) {
+fn signal_process(process: &ProcessStat, signal: Signal) {
     let Ok(handle) = pidfd_open(process.pid, PidfdFlags::empty()) else { return };
     let number = process.pid.as_raw_nonzero().to_string();
-    if read(&number).is_some_and(|now| now.started == process.started) {
+    if read_process(&number).is_some_and(|now| now.start_ticks == process.start_ticks) {
         // It may have ended meanwhile. A process of another user (setuid) is not ours to end; it is
         // waited for.
         let _ = pidfd_send_signal(&handle, signal);
@@ -302,25 +312,25 @@ mod tests {
     fn a_hostile_name_does_not_confuse_the_parser() {
         let mut line =
             b"42 (a) R 1 1 (b) S 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 123456 0 0".to_vec();
-        let process = parse(&line).unwrap();
+        let process = parse_stat(&line).unwrap();
         assert_eq!(process.name, "a) R 1 1 (b");
         assert_eq!(
-            (process.parent, process.group, process.started, process.dead),
+            (process.parent, process.group, process.start_ticks, process.is_dead),
             (7, 8, 123_456, false)
         );
         line.truncate(30);
-        assert_eq!(parse(&line), None);
+        assert_eq!(parse_stat(&line), None);
     }
 
     #[test]
     fn a_signal_is_not_sent_to_a_process_that_has_taken_over_the_number() {
         let mut child = std::process::Command::new("/bin/sleep").arg("30").spawn().unwrap();
-        let mut seen = read(&child.id().to_string()).unwrap();
-        seen.started += 1;
-        signal(&seen, Signal::KILL);
+        let mut seen = read_process(&child.id().to_string()).unwrap();
+        seen.start_ticks += 1;
+        signal_process(&seen, Signal::KILL);
         assert_eq!(child.try_wait().unwrap(), None);
-        seen.started -= 1;
-        signal(&seen, Signal::KILL);
+        seen.start_ticks -= 1;
+        signal_process(&seen, Signal::KILL);
         assert!(!child.wait().unwrap().success());
     }
 }

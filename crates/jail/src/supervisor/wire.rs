@@ -16,23 +16,23 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::fault::Fault;
+use crate::error::SandboxError;
 use crate::intercept::{Denial, exec};
-use crate::launch::Fence;
-use crate::limits::Limits;
+use crate::launch::SandboxProfile;
+use crate::limits::ResourceLimits;
 use crate::rights::Rights;
 
 /// Largest spec: far above what an exec accepts (2 MiB of arguments and environment on Linux), far
 /// below what would do harm.
-const SPEC_BYTES: usize = 16 << 20;
+const MAX_SPEC_BYTES: usize = 16 << 20;
 /// Size of the first piece, which travels with the descriptors and must fit an empty socket buffer
 /// without waiting.
-const FIRST_BYTES: usize = 16 << 10;
-const FDS: usize = 9;
+const FIRST_PIECE_BYTES: usize = 16 << 10;
+const MAX_FDS: usize = 9;
 
 /// Specification of what to run. The environment is exact: nothing is added to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Spec {
+pub struct RunSpec {
     pub program: String,
     pub args: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,11 +42,11 @@ pub struct Spec {
     pub cwd: PathBuf,
     /// Time between SIGTERM and SIGKILL.
     pub grace_ms: u64,
-    pub fence: Fence,
+    pub fence: SandboxProfile,
     #[serde(default)]
     pub rights: Rights,
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: ResourceLimits,
     /// Variables that tell programs about the proxy: [`PORT`](crate::PORT) in a value becomes its
     /// port. If not empty, a listener is opened in the run's network and handed out through the
     /// fifth descriptor.
@@ -58,15 +58,15 @@ pub struct Spec {
     /// Rules by which the run's execs are judged. Without them execs are not watched; only explicit
     /// trust justifies that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exec: Option<exec::wire::Rules>,
+    pub exec: Option<exec::wire::ExecRules>,
     /// User to switch to, for a program that runs without a sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<User>,
+    pub user: Option<RunUser>,
 }
 
 /// User of the host, with all its groups.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct User {
+pub struct RunUser {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
@@ -75,7 +75,7 @@ pub struct User {
 /// Descriptors that not every run has, in the order in which they are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Extra {
+enum OptionalFd {
     Handout,
     Notices,
     Log,
@@ -85,22 +85,22 @@ enum Extra {
 
 /// A spec, with the names of the optional descriptors that are attached to it.
 #[derive(Serialize)]
-struct Letter<'a> {
-    spec: &'a Spec,
-    with: Vec<Extra>,
+struct SpecMessage<'a> {
+    spec: &'a RunSpec,
+    with: Vec<OptionalFd>,
 }
 
 /// The same message, on the receiving side.
 #[derive(Deserialize)]
-struct Received {
-    spec: Spec,
-    with: Vec<Extra>,
+struct ReceivedSpec {
+    spec: RunSpec,
+    with: Vec<OptionalFd>,
 }
 
 /// Request from the server after the spec. Closing the socket requests the end with SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum SupervisorCommand {
     /// Send this signal to every process, and SIGKILL after the grace period.
     End(i32),
     /// Send a signal to the main process and its group.
@@ -111,19 +111,19 @@ pub enum Order {
 /// [`Report::Over`] came before it, the supervisor was lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Report {
+pub enum SupervisorReport {
     Started(i32),
-    Failed(Fault),
+    Failed(SandboxError),
     /// The main process has ended and others have not: everything known so far. The rest follows
     /// with `Over`.
-    Exited(Exit),
+    Exited(RunExit),
     /// The final report: one for each run that was started, however it ended.
-    Over(Exit),
+    Over(RunExit),
 }
 
 /// How the main process ended, what it left running, and what was seen of the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
+pub struct RunExit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -147,26 +147,26 @@ pub struct Exit {
 }
 
 /// Descriptors that accompany a spec.
-pub struct Fds<F> {
+pub struct RunFds<F> {
     pub stdin: F,
     pub stdout: F,
     pub stderr: F,
     /// An `O_PATH` descriptor is enough.
     pub cwd: F,
     /// Channel through which the proxy's listener is handed out.
-    pub handout: Option<F>,
+    pub proxy_channel: Option<F>,
     /// Channel on which execs are reported and asked about.
-    pub notices: Option<F>,
+    pub exec_channel: Option<F>,
     /// File for the execs that no rule names.
-    pub log: Option<F>,
+    pub exec_log: Option<F>,
     /// The program itself, opened, in place of a name.
-    pub program: Option<F>,
+    pub program_file: Option<F>,
     /// The program's own driver socket, in addition to its standard streams.
-    pub line: Option<F>,
+    pub driver_socket: Option<F>,
 }
 
 /// Encodes one message as a line.
-pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
+pub fn encode_line<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     Ok(line)
@@ -176,39 +176,39 @@ pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
 /// was written to yet. Returns the rest, which remains to be written.
 pub fn send_spec(
     socket: BorrowedFd<'_>,
-    spec: &Spec,
-    fds: &Fds<BorrowedFd<'_>>,
+    spec: &RunSpec,
+    fds: &RunFds<BorrowedFd<'_>>,
 ) -> io::Result<Vec<u8>> {
     let extra = [
-        (Extra::Handout, fds.handout),
-        (Extra::Notices, fds.notices),
-        (Extra::Log, fds.log),
-        (Extra::Program, fds.program),
-        (Extra::Line, fds.line),
+        (OptionalFd::Handout, fds.proxy_channel),
+        (OptionalFd::Notices, fds.exec_channel),
+        (OptionalFd::Log, fds.exec_log),
+        (OptionalFd::Program, fds.program_file),
+        (OptionalFd::Line, fds.driver_socket),
     ];
     let (with, extra): (Vec<_>, Vec<_>) =
         extra.into_iter().filter_map(|(name, fd)| fd.map(|fd| (name, fd))).unzip();
-    let mut line = encode(&Letter { spec, with })?;
-    if line.len() > SPEC_BYTES {
+    let mut line = encode_line(&SpecMessage { spec, with })?;
+    if line.len() > MAX_SPEC_BYTES {
         return Err(io::Error::from(io::ErrorKind::ArgumentListTooLong));
     }
     let fds: Vec<_> =
         [fds.stdin, fds.stdout, fds.stderr, fds.cwd].into_iter().chain(extra).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(io::Error::other("no room for the descriptors"));
     }
-    let first = &line[..line.len().min(FIRST_BYTES)];
+    let first = &line[..line.len().min(FIRST_PIECE_BYTES)];
     let sent =
         rustix::net::sendmsg(socket, &[IoSlice::new(first)], &mut control, SendFlags::NOSIGNAL)?;
     Ok(line.split_off(sent))
 }
 
 /// Receives the spec and its descriptors; `None` when the server went away without sending one.
-pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(Spec, Fds<OwnedFd>)>> {
-    let mut line = vec![0; FIRST_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(RunSpec, RunFds<OwnedFd>)>> {
+    let mut line = vec![0; FIRST_PIECE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
     let got = rustix::io::retry_on_intr(|| {
@@ -234,28 +234,28 @@ pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(Spec, Fds<
     };
     if line.last() != Some(&b'\n') {
         // Nothing follows the spec before our first report, so reading ahead loses nothing.
-        BufReader::new(socket.take((SPEC_BYTES - line.len()) as u64))
+        BufReader::new(socket.take((MAX_SPEC_BYTES - line.len()) as u64))
             .read_until(b'\n', &mut line)?;
     }
-    let Received { spec, with } = serde_json::from_slice(&line)?;
-    let mut all = Fds {
+    let ReceivedSpec { spec, with } = serde_json::from_slice(&line)?;
+    let mut all = RunFds {
         stdin,
         stdout,
         stderr,
         cwd,
-        handout: None,
-        notices: None,
-        log: None,
-        program: None,
-        line: None,
+        proxy_channel: None,
+        exec_channel: None,
+        exec_log: None,
+        program_file: None,
+        driver_socket: None,
     };
     for name in with {
         *match name {
-            Extra::Handout => &mut all.handout,
-            Extra::Notices => &mut all.notices,
-            Extra::Log => &mut all.log,
-            Extra::Program => &mut all.program,
-            Extra::Line => &mut all.line,
+            OptionalFd::Handout => &mut all.proxy_channel,
+            OptionalFd::Notices => &mut all.exec_channel,
+            OptionalFd::Log => &mut all.exec_log,
+            OptionalFd::Program => &mut all.program_file,
+            OptionalFd::Line => &mut all.driver_socket,
         } = fds.next();
     }
     Ok(Some((spec, all)))

@@ -8,11 +8,11 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use super::check;
+use super::check_errno;
 
 /// Size in bytes of the kernel's signal set, and the number of signals.
 const SET_BYTES: usize = 8;
-const SIGNALS: i32 = 64;
+const SIGNAL_COUNT: i32 = 64;
 
 /// The kernel's `struct sigaction`, all zero: the default action on every architecture we support.
 #[repr(C)]
@@ -24,13 +24,13 @@ struct DefaultAction([u64; 4]);
 /// process has a handler for it. The Rust runtime installs some (SIGSEGV and SIGBUS to detect stack
 /// overflows) and libc one of its own, and the sender controls the data that they read. SIGPIPE
 /// stays ignored: on the host this process must survive a broken pipe.
-pub fn drop_handlers() -> io::Result<()> {
+pub fn reset_handlers() -> io::Result<()> {
     let action = DefaultAction([0; 4]);
     let fixed = [libc::SIGKILL, libc::SIGSTOP, libc::SIGPIPE];
-    for signal in (1..=SIGNALS).filter(|signal| !fixed.contains(signal)) {
+    for signal in (1..=SIGNAL_COUNT).filter(|signal| !fixed.contains(signal)) {
         // SAFETY: the kernel reads one action, which lives until after the call, and writes none.
         // libc's own function would refuse the two signals that it uses itself.
-        check(unsafe {
+        check_errno(unsafe {
             libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, SET_BYTES)
         })?;
     }
@@ -39,18 +39,18 @@ pub fn drop_handlers() -> io::Result<()> {
 
 /// Opens a descriptor that becomes readable when a child ends. Blocks SIGCHLD for this thread,
 /// which is required for the signal to arrive there.
-pub fn watch_children() -> io::Result<OwnedFd> {
+pub fn open_child_signalfd() -> io::Result<OwnedFd> {
     // SAFETY: an empty set is created in place, one signal is added, and both calls only read it.
     let fd = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, libc::SIGCHLD);
-        check(libc::c_long::from(libc::sigprocmask(
+        check_errno(libc::c_long::from(libc::sigprocmask(
             libc::SIG_BLOCK,
             &raw const set,
             std::ptr::null_mut(),
         )))?;
-        check(libc::c_long::from(libc::signalfd(
+        check_errno(libc::c_long::from(libc::signalfd(
             -1,
             &raw const set,
             libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,

@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::check;
+use super::check_errno;
 
 /// Registers of a stopped thread.
 #[derive(Clone, Copy)]
@@ -16,17 +16,17 @@ pub struct Registers(libc::user_regs_struct);
 #[cfg(target_arch = "x86_64")]
 impl Registers {
     /// The address where it continues.
-    pub fn pc(&self) -> u64 {
+    pub fn program_counter(&self) -> u64 {
         self.0.rip
     }
 
     /// The stack pointer.
-    pub fn stack(&self) -> u64 {
+    pub fn stack_pointer(&self) -> u64 {
         self.0.rsp
     }
 
     /// Returns a copy that does not restart an interrupted system call.
-    pub fn settled(mut self) -> Registers {
+    pub fn without_restart(mut self) -> Registers {
         self.0.orig_rax = u64::MAX;
         self
     }
@@ -34,7 +34,7 @@ impl Registers {
 
 /// An event of a traced thread, as reported by `waitpid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum TraceEvent {
     /// It has just executed another program, none of whose instructions has run yet.
     Exec,
     /// It stopped because we interrupted it, or together with its whole thread group; then because
@@ -43,76 +43,76 @@ pub enum Change {
     /// A signal is about to be delivered.
     Signal(i32),
     /// It has ended.
-    Gone,
+    Exited,
 }
 
-fn request(request: libc::c_uint, thread: i32, data: libc::c_long) -> io::Result<()> {
+fn ptrace_request(request: libc::c_uint, thread: i32, data: libc::c_long) -> io::Result<()> {
     // SAFETY: no request made through this function reads or writes our memory: to all of them
     // `data` is a number.
-    check(unsafe { libc::ptrace(request as _, thread, 0usize, data) }).map(drop)
+    check_errno(unsafe { libc::ptrace(request as _, thread, 0usize, data) }).map(drop)
 }
 
 /// Becomes the tracer of a thread. It is killed if we exit while tracing it.
-pub fn seize(thread: i32) -> io::Result<()> {
+pub fn seize_thread(thread: i32) -> io::Result<()> {
     let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
-    request(libc::PTRACE_SEIZE, thread, libc::c_long::from(options))
+    ptrace_request(libc::PTRACE_SEIZE, thread, libc::c_long::from(options))
 }
 
 /// Stops a thread at the end of its current system call.
-pub fn interrupt(thread: i32) -> io::Result<()> {
-    request(libc::PTRACE_INTERRUPT, thread, 0)
+pub fn interrupt_thread(thread: i32) -> io::Result<()> {
+    ptrace_request(libc::PTRACE_INTERRUPT, thread, 0)
 }
 
 /// Resumes a thread, delivering a signal unless it is zero.
-pub fn resume(thread: i32, signal: i32) -> io::Result<()> {
-    request(libc::PTRACE_CONT, thread, libc::c_long::from(signal))
+pub fn resume_thread(thread: i32, signal: i32) -> io::Result<()> {
+    ptrace_request(libc::PTRACE_CONT, thread, libc::c_long::from(signal))
 }
 
 /// Leaves a thread stopped together with its group, and reports when the group continues.
-pub fn stay_stopped(thread: i32) -> io::Result<()> {
-    request(libc::PTRACE_LISTEN, thread, 0)
+pub fn listen_while_stopped(thread: i32) -> io::Result<()> {
+    ptrace_request(libc::PTRACE_LISTEN, thread, 0)
 }
 
 /// Stops tracing a thread for good, delivering a signal unless it is zero.
-pub fn detach(thread: i32, signal: i32) -> io::Result<()> {
-    request(libc::PTRACE_DETACH, thread, libc::c_long::from(signal))
+pub fn detach_thread(thread: i32, signal: i32) -> io::Result<()> {
+    ptrace_request(libc::PTRACE_DETACH, thread, libc::c_long::from(signal))
 }
 
 /// Waits for an event of any thread that the current thread traces.
-pub fn wait() -> io::Result<(i32, Change)> {
+pub fn wait_for_event() -> io::Result<(i32, TraceEvent)> {
     let mut status = 0;
     let pid = loop {
         // SAFETY: waitpid writes one number to the given address. WNOTHREAD restricts it to the
         // tracees of this thread, so that it does not consume the events of another tracer.
         let waited =
             unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
-        match check(libc::c_long::from(waited)) {
+        match check_errno(libc::c_long::from(waited)) {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             other => break other? as i32,
         }
     };
-    Ok((pid, change(status)))
+    Ok((pid, decode_status(status)))
 }
 
-fn change(status: i32) -> Change {
+fn decode_status(status: i32) -> TraceEvent {
     if !libc::WIFSTOPPED(status) {
-        return Change::Gone;
+        return TraceEvent::Exited;
     }
     match status >> 16 {
-        0 => Change::Signal(libc::WSTOPSIG(status)),
-        libc::PTRACE_EVENT_EXEC => Change::Exec,
-        _ => Change::Stop(libc::WSTOPSIG(status)),
+        0 => TraceEvent::Signal(libc::WSTOPSIG(status)),
+        libc::PTRACE_EVENT_EXEC => TraceEvent::Exec,
+        _ => TraceEvent::Stop(libc::WSTOPSIG(status)),
     }
 }
 
 /// Reads the registers of a stopped thread.
-pub fn registers(thread: i32) -> io::Result<Registers> {
+pub fn read_registers(thread: i32) -> io::Result<Registers> {
     // SAFETY: all zeroes are valid registers.
     let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
     let mut space =
         libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of_val(&registers) };
     // SAFETY: GETREGSET fills the single buffer it is given, up to its length.
-    check(unsafe {
+    check_errno(unsafe {
         libc::ptrace(
             libc::PTRACE_GETREGSET as _,
             thread,
@@ -124,11 +124,11 @@ pub fn registers(thread: i32) -> io::Result<Registers> {
 }
 
 /// Replaces the registers of a stopped thread.
-pub fn set_registers(thread: i32, registers: &Registers) -> io::Result<()> {
+pub fn write_registers(thread: i32, registers: &Registers) -> io::Result<()> {
     let mut copy = registers.0;
     let mut space = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: size_of_val(&copy) };
     // SAFETY: SETREGSET reads the single buffer it is given, up to its length.
-    check(unsafe {
+    check_errno(unsafe {
         libc::ptrace(
             libc::PTRACE_SETREGSET as _,
             thread,
@@ -140,32 +140,32 @@ pub fn set_registers(thread: i32, registers: &Registers) -> io::Result<()> {
 }
 
 /// Returns the mask of blocked signals.
-pub fn signal_mask(thread: i32) -> io::Result<u64> {
+pub fn read_signal_mask(thread: i32) -> io::Result<u64> {
     let mut mask = 0_u64;
     // SAFETY: GETSIGMASK writes as many bytes as its third argument says, which is the size of the
     // mask.
-    check(unsafe {
+    check_errno(unsafe {
         libc::ptrace(libc::PTRACE_GETSIGMASK as _, thread, size_of::<u64>(), &raw mut mask)
     })?;
     Ok(mask)
 }
 
 /// Replaces the mask of blocked signals.
-pub fn set_signal_mask(thread: i32, mask: u64) -> io::Result<()> {
+pub fn write_signal_mask(thread: i32, mask: u64) -> io::Result<()> {
     // SAFETY: SETSIGMASK reads as many bytes as its third argument says, which is the size of the
     // mask.
-    check(unsafe {
+    check_errno(unsafe {
         libc::ptrace(libc::PTRACE_SETSIGMASK as _, thread, size_of::<u64>(), &raw const mask)
     })
     .map(drop)
 }
 
-const PAGE: u64 = 4096;
+const PAGE_SIZE: u64 = 4096;
 
 /// Reads memory starting at an address. Returns less than requested where the mapping ends.
 pub fn read_memory(process: i32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     // The kernel accepts this many pages per call.
-    const PIECE: usize = (libc::UIO_MAXIOV as usize - 1) * PAGE as usize;
+    const PIECE: usize = (libc::UIO_MAXIOV as usize - 1) * PAGE_SIZE as usize;
     let mut got = 0;
     for piece in into.chunks_mut(PIECE) {
         let one = match read_pages(process, address.saturating_add(got as u64), piece) {
@@ -184,10 +184,10 @@ pub fn read_memory(process: i32, address: u64, into: &mut [u8]) -> io::Result<us
 fn read_pages(process: i32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     // One element per page: a partial transfer never splits an element.
     let end = address.saturating_add(into.len() as u64);
-    let mut pages = Vec::with_capacity(into.len() / PAGE as usize + 2);
+    let mut pages = Vec::with_capacity(into.len() / PAGE_SIZE as usize + 2);
     let mut at = address;
     while at < end {
-        let next = (at / PAGE + 1).saturating_mul(PAGE).min(end);
+        let next = (at / PAGE_SIZE + 1).saturating_mul(PAGE_SIZE).min(end);
         pages
             .push(libc::iovec { iov_base: at as *mut libc::c_void, iov_len: (next - at) as usize });
         at = next;
@@ -195,7 +195,7 @@ fn read_pages(process: i32, address: u64, into: &mut [u8]) -> io::Result<usize> 
     let ours = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     // SAFETY: the kernel writes to our single buffer, up to its length; addresses of the other
     // process are never dereferenced in this one.
-    let got = check(unsafe {
+    let got = check_errno(unsafe {
         libc::process_vm_readv(process, &raw const ours, 1, pages.as_ptr(), pages.len() as _, 0)
             as libc::c_long
     })?;
@@ -208,7 +208,7 @@ pub fn write_memory(process: i32, address: u64, bytes: &[u8]) -> io::Result<()> 
     let theirs = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
     // SAFETY: the kernel reads our single buffer, up to its length; the other process's address is
     // never dereferenced here.
-    let put = check(unsafe {
+    let put = check_errno(unsafe {
         libc::process_vm_writev(process, &raw const ours, 1, &raw const theirs, 1, 0)
             as libc::c_long
     })?;
@@ -219,28 +219,28 @@ pub fn write_memory(process: i32, address: u64, bytes: &[u8]) -> io::Result<()> 
     }
 }
 
-const WORD: usize = size_of::<libc::c_long>();
+const WORD_SIZE: usize = size_of::<libc::c_long>();
 
 /// Writes to any memory of a stopped process, including its code. The last word is filled up with
 /// its present bytes.
 pub fn write_code(process: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
-    for (at, piece) in bytes.chunks(WORD).enumerate() {
-        let address = address + (at * WORD) as u64;
-        let mut word = [0; WORD];
-        if piece.len() < WORD {
+    for (at, piece) in bytes.chunks(WORD_SIZE).enumerate() {
+        let address = address + (at * WORD_SIZE) as u64;
+        let mut word = [0; WORD_SIZE];
+        if piece.len() < WORD_SIZE {
             read_memory(process, address, &mut word)?;
         }
         word[..piece.len()].copy_from_slice(piece);
         let word = libc::c_long::from_ne_bytes(word);
         // SAFETY: POKETEXT takes an address of the other process and a number.
-        check(unsafe { libc::ptrace(libc::PTRACE_POKETEXT as _, process, address, word) })?;
+        check_errno(unsafe { libc::ptrace(libc::PTRACE_POKETEXT as _, process, address, word) })?;
     }
     Ok(())
 }
 
 /// Lets the caller of a pending system call make it itself. Safe only for calls whose outcome is
 /// checked before the caller continues. Returns false if the caller no longer waits.
-pub fn let_through(listener: BorrowedFd<'_>, id: u64) -> bool {
+pub fn continue_call(listener: BorrowedFd<'_>, id: u64) -> bool {
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     let response = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
     // SAFETY: SEND reads the struct it is given.
@@ -250,7 +250,7 @@ pub fn let_through(listener: BorrowedFd<'_>, id: u64) -> bool {
 }
 
 /// Sends a signal to a process that this thread traces, so that the pid cannot have been reused.
-pub fn signal(process: i32, signal: i32) -> io::Result<()> {
+pub fn signal_process(process: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill takes no pointers.
-    check(libc::c_long::from(unsafe { libc::kill(process, signal) })).map(drop)
+    check_errno(libc::c_long::from(unsafe { libc::kill(process, signal) })).map(drop)
 }

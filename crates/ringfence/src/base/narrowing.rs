@@ -8,7 +8,7 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
-use jail::rights::{Network, Rights};
+use jail::rights::{NetworkAccess, Rights};
 use serde_json::{Value, json};
 
 use super::error::{Error, Result};
@@ -136,7 +136,7 @@ impl Narrowing {
             refused_roots: vec![],
         };
         if !self.network {
-            narrowed.rights.network = Network::Off;
+            narrowed.rights.network = NetworkAccess::Off;
         }
         if let Some(files) = &self.files {
             let table = Table::settle(files, rights);

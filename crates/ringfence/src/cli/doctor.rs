@@ -16,7 +16,7 @@ mod verdict;
 use std::io::Write;
 use std::path::PathBuf;
 
-use jail::probe::{self, Host, Outcome, Part, Tried};
+use jail::probe::{self, HostSettings, ProbeOutcome, ProbeResult, SandboxFeature};
 use serde::Serialize;
 
 use crate::base::{Error, Result};
@@ -53,7 +53,7 @@ pub struct Args {
 #[derive(Serialize)]
 struct Findings {
     version: &'static str,
-    host: Host,
+    host: HostSettings,
     layers: Vec<Layer>,
     fences: Vec<Fence>,
     health: Vec<Health>,
@@ -64,7 +64,7 @@ struct Findings {
 struct Layer {
     name: &'static str,
     #[serde(flatten)]
-    tried: Tried,
+    tried: ProbeResult,
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
 }
@@ -104,8 +104,8 @@ fn find(args: Args) -> Result<Findings> {
         Error::internal(format!("cannot create a directory for the tests: {error}"))
     })?;
     // Must come before anything that starts a thread: the probes fork this process.
-    let tried = probe::run(&place.probes);
-    let host = Host::look();
+    let tried = probe::probe_all(&place.probes);
+    let host = HostSettings::read();
     let fences = trials::run(&place, &host, &tried);
     health.extend(usable.as_ref().map(rules::look).into_iter().flatten());
     let configured = usable.as_ref().map(|config| config.sandbox.profile);
@@ -114,10 +114,10 @@ fn find(args: Args) -> Result<Findings> {
     Ok(Findings { version: env!("CARGO_PKG_VERSION"), host, layers, fences, health, verdict })
 }
 
-fn layer(tried: Tried, host: &Host) -> Layer {
+fn layer(tried: ProbeResult, host: &HostSettings) -> Layer {
     // No fix for bubblewrap: it is only a workaround for a refusal that has its own line and its
     // own fix.
-    let mend = tried.outcome == Outcome::Refused && tried.part != Part::Bwrap;
+    let mend = tried.outcome == ProbeOutcome::Refused && tried.part != SandboxFeature::Bwrap;
     let fix = mend.then(|| fixes::of(tried.part, tried.errno, host));
     Layer { name: tried.part.name(), tried, fix }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use jail::metadata::{from_nat64, is_metadata};
+use jail::metadata::{extract_nat64, is_metadata_address};
 
 /// First address, prefix length, and why no public host has an address in this range.
 const CLOSED_V4: &[(Ipv4Addr, u32, &str)] = &[
@@ -41,7 +41,7 @@ pub fn is_public(address: IpAddr) -> bool {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => is_public_v6(address),
     };
-    open && !is_metadata(address)
+    open && !is_metadata_address(address)
 }
 
 /// Returns whether an address cannot belong to a host: unspecified, multicast, reserved.
@@ -63,7 +63,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     let inside = |(first, length, _): &(Ipv6Addr, u32, _)| {
         (u128::from(*first) ^ u128::from(address)) >> (128 - length) == 0
     };
-    match from_nat64(address) {
+    match extract_nat64(address) {
         Some(inner) => is_public_v4(inner),
         None => address.segments()[0] & 0xe000 == 0x2000 && !CLOSED_V6.iter().any(inside),
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-use jail::metadata::is_metadata;
+use jail::metadata::is_metadata_address;
 
 use super::address::{is_nowhere, is_own, is_public};
 use super::decision::Reason;
@@ -170,7 +170,7 @@ impl Allow {
             None => is_public(address) && !is_own(address),
             Some(own_ports) => {
                 let ours = own_ports.contains(&port) && is_own(address);
-                !is_metadata(address) && !is_nowhere(address) && !ours
+                !is_metadata_address(address) && !is_nowhere(address) && !ours
             }
         }
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use ::policy::Table;
-use rules::{Fault, HostExecutables, Reading, Source};
+use ::policy::RuleTable;
+use rules::{HostExecutables, ParsedRules, RulesError, RulesSource};
 
 use super::files::{self, Found};
 use super::programs::{self, Watched};
@@ -15,9 +15,9 @@ use crate::sandbox::{Launcher, evaluate};
 #[derive(Debug, Clone, Default)]
 pub struct Rulebook {
     /// All rules. A file with errors contributes only its `forbidden` and `prompt` rules.
-    pub table: Table,
+    pub table: RuleTable,
     /// Errors in rules files. While there are any, nothing may leave the sandbox.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<RulesError>,
     /// Files that were read, the operator's before the project's.
     pub files: Vec<PathBuf>,
     /// Number of this version; different rules have different numbers.
@@ -62,11 +62,11 @@ impl Rulebook {
         tracing::info!(generation = self.generation, rules, files, "rules loaded");
     }
 
-    fn add(&mut self, source: &Source, reading: Reading) {
+    fn add(&mut self, source: &RulesSource, reading: ParsedRules) {
         self.files.push(PathBuf::from(&source.name));
         self.examples.insert(source.name.clone(), reading.examples);
         self.faults.extend(reading.faults);
-        rules::add(&mut self.table, reading.table);
+        rules::merge_tables(&mut self.table, reading.table);
     }
 }
 
@@ -110,10 +110,11 @@ pub async fn make(
 
 /// Reads files on a blocking thread.
 async fn blocking(
-    read: impl FnOnce() -> (Vec<Source>, Vec<Fault>) + Send + 'static,
+    read: impl FnOnce() -> (Vec<RulesSource>, Vec<RulesError>) + Send + 'static,
     book: &mut Rulebook,
-) -> Vec<Source> {
-    let lost = || (Vec::new(), vec![Fault::of_file("rules", "the rules files could not be read")]);
+) -> Vec<RulesSource> {
+    let lost =
+        || (Vec::new(), vec![RulesError::for_file("rules", "the rules files could not be read")]);
     let (sources, faults) = tokio::task::spawn_blocking(read).await.unwrap_or_else(|_| lost());
     book.faults.extend(faults);
     sources

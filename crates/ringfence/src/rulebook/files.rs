@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rules::{Fault, Source};
+use rules::{RulesError, RulesSource};
 
 use super::{Ignored, Places, project};
 
@@ -19,7 +19,7 @@ pub struct Found {
     pub operator: Vec<Rules>,
     pub project: Vec<Rules>,
     /// Errors for files that could not be inspected.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<RulesError>,
     pub ignored: Vec<Ignored>,
 }
 
@@ -69,7 +69,7 @@ impl Found {
     /// Returns the result for a failed search.
     pub fn unknown() -> Found {
         Found {
-            faults: vec![Fault::of_file("rules", "the rules files could not be inspected")],
+            faults: vec![RulesError::for_file("rules", "the rules files could not be inspected")],
             ..Found::default()
         }
     }
@@ -82,7 +82,7 @@ pub fn find(places: &Places, workspace: Option<&Path>) -> Found {
         if let Err(error) = list(dir, &mut found)
             && error.kind() != ErrorKind::NotFound
         {
-            found.faults.push(Fault::of_file(
+            found.faults.push(RulesError::for_file(
                 &dir.to_string_lossy(),
                 &format!("cannot be listed: {error}"),
             ));
@@ -126,14 +126,14 @@ fn list(dir: &Path, found: &mut Found) -> io::Result<()> {
 }
 
 /// Reads the operator's files.
-pub fn read(rules: &[Rules]) -> (Vec<Source>, Vec<Fault>) {
+pub fn read(rules: &[Rules]) -> (Vec<RulesSource>, Vec<RulesError>) {
     let mut sources = Vec::new();
     let mut faults = Vec::new();
     for file in rules {
         match File::open(&file.path).and_then(|opened| text(opened, MAX_BYTES)) {
-            Ok(text) => sources.push(Source { name: file.name(), text }),
+            Ok(text) => sources.push(RulesSource { name: file.name(), text }),
             Err(error) => {
-                faults.push(Fault::of_file(&file.name(), &format!("cannot be read: {error}")))
+                faults.push(RulesError::for_file(&file.name(), &format!("cannot be read: {error}")))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ::policy::{Decision, Origin, PrefixRule, Table, Token};
+use ::policy::{Decision, PatternToken, PrefixRule, RuleOrigin, RuleTable};
 
 use super::unasked;
 
@@ -19,7 +19,7 @@ pub struct Warning {
 }
 
 /// Returns all warnings, in the order of the rules.
-pub fn lint(table: &Table) -> Vec<Warning> {
+pub fn lint(table: &RuleTable) -> Vec<Warning> {
     let mut warnings = Vec::new();
     for (at, rule) in table.prefixes.iter().enumerate() {
         let found = [
@@ -35,7 +35,7 @@ pub fn lint(table: &Table) -> Vec<Warning> {
 
 /// Returns notes on the other `allow` rules that do not let every command they match leave, in
 /// order. Nothing is wrong with these rules.
-pub fn notes(table: &Table) -> Vec<Warning> {
+pub fn notes(table: &RuleTable) -> Vec<Warning> {
     let asks = |rule: &PrefixRule| {
         rule.decision == Decision::Allow
             && reason(rule).is_none()
@@ -92,10 +92,10 @@ pub fn reason_for_words(prefix: &[String]) -> Option<&'static str> {
     let (program, rest) = prefix.split_first()?;
     reason(&PrefixRule {
         program: program.clone(),
-        rest: rest.iter().map(|word| Token(vec![word.clone()])).collect(),
+        rest: rest.iter().map(|word| PatternToken(vec![word.clone()])).collect(),
         decision: Decision::Allow,
         justification: None,
-        origin: Origin { file: String::new(), line: 0 },
+        origin: RuleOrigin { file: String::new(), line: 0 },
         project: false,
     })
 }
@@ -127,7 +127,7 @@ fn fits(line: &str, rule: &PrefixRule) -> bool {
 
 /// Warns about a rule on a path that hides stricter rules on the name when commands are checked as
 /// text.
-fn hides(table: &Table, rule: &PrefixRule) -> Option<String> {
+fn hides(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
     let hidden = |other: &&PrefixRule| {
         rule.program.contains('/')
             && other.program == name(&rule.program)
@@ -149,7 +149,7 @@ fn hides(table: &Table, rule: &PrefixRule) -> Option<String> {
 }
 
 /// Warns about a rule that is always overridden, because a stricter one matches wherever it does.
-fn never_decides(table: &Table, rule: &PrefixRule) -> Option<String> {
+fn never_decides(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
     let stronger = |other: &&PrefixRule| {
         other.program == rule.program
             && other.decision > rule.decision
@@ -172,7 +172,7 @@ fn never_decides(table: &Table, rule: &PrefixRule) -> Option<String> {
 
 /// Warns about a rule on a program that does not exist here. Rules that forbid a missing program
 /// are fine.
-fn leads_nowhere(table: &Table, rule: &PrefixRule) -> Option<String> {
+fn leads_nowhere(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
     let program = table.programs.get(&rule.program)?;
     let nowhere = rule.decision != Decision::Forbidden && program.files.is_empty();
     let why =
@@ -190,10 +190,11 @@ fn leads_nowhere(table: &Table, rule: &PrefixRule) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rules::{Source, parse};
+    use rules::{RulesSource, parse_sources};
 
     fn warnings(text: &str) -> Vec<String> {
-        let table = parse(&[Source { name: "a.rules".into(), text: text.into() }]).unwrap();
+        let table =
+            parse_sources(&[RulesSource { name: "a.rules".into(), text: text.into() }]).unwrap();
         lint(&table).into_iter().map(|warning| warning.what).collect()
     }
 
@@ -242,7 +243,8 @@ mod tests {
     #[test]
     fn every_allow_that_asks_says_how_to_write_it_in_full() {
         let text = "prefix_rule(['ls', '-l'])\nprefix_rule(['uname'])\nprefix_rule(['deploy'])\nprefix_rule(['cat'], 'prompt')";
-        let table = parse(&[Source { name: "a.rules".into(), text: text.into() }]).unwrap();
+        let table =
+            parse_sources(&[RulesSource { name: "a.rules".into(), text: text.into() }]).unwrap();
         let notes: Vec<(usize, String)> =
             notes(&table).into_iter().map(|note| (note.rule, note.what)).collect();
         let says = |words: &str| {

@@ -10,7 +10,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use ::policy::{File, Program, Table};
+use ::policy::{HostFile, HostProgram, RuleTable};
 
 use super::files::Stamp;
 
@@ -33,7 +33,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
 }
 
 /// Resolves the programs of this table.
-pub fn find(table: &Table, search_path: &OsStr) -> (BTreeMap<String, Program>, Watched) {
+pub fn find(table: &RuleTable, search_path: &OsStr) -> (BTreeMap<String, HostProgram>, Watched) {
     let words: BTreeSet<&str> = table.prefixes.iter().map(|rule| rule.program.as_str()).collect();
     if words.is_empty() {
         return Default::default();
@@ -49,7 +49,7 @@ pub fn find(table: &Table, search_path: &OsStr) -> (BTreeMap<String, Program>, W
     for word in words {
         let (candidates, further) = candidates(table, &dirs, word);
         watched.extend(candidates.iter().chain(&further).map(|path| (path.clone(), stamp(path))));
-        let mut program = Program::default();
+        let mut program = HostProgram::default();
         for (path, own) in candidates
             .iter()
             .map(|path| (path, true))
@@ -78,7 +78,7 @@ pub fn find(table: &Table, search_path: &OsStr) -> (BTreeMap<String, Program>, W
 }
 
 /// Returns the file that this word would run, started from here with this search path.
-pub fn locate(word: &str, search_path: &OsStr) -> Option<File> {
+pub fn locate(word: &str, search_path: &OsStr) -> Option<HostFile> {
     if word.contains('/') {
         return executable(Path::new(word)).map(|(file, _)| file);
     }
@@ -89,7 +89,7 @@ pub fn locate(word: &str, search_path: &OsStr) -> Option<File> {
 
 /// Returns the paths that a word refers to, whether they exist or not, and further paths with the
 /// same name.
-fn candidates(table: &Table, dirs: &[PathBuf], word: &str) -> (Vec<PathBuf>, Vec<PathBuf>) {
+fn candidates(table: &RuleTable, dirs: &[PathBuf], word: &str) -> (Vec<PathBuf>, Vec<PathBuf>) {
     if word.starts_with('/') {
         return (vec![PathBuf::from(word)], Vec::new());
     }
@@ -112,11 +112,11 @@ fn is_executable(about: &Metadata) -> bool {
 }
 
 /// Returns the file that a path finally leads to, if it is executable.
-fn executable(path: &Path) -> Option<(File, Id)> {
+fn executable(path: &Path) -> Option<(HostFile, Id)> {
     let real = path.canonicalize().ok()?;
     let about = real.metadata().ok().filter(is_executable)?;
     let (device, inode, size) = (about.dev(), about.ino(), about.size());
-    Some((File { path: real.to_str()?.to_owned(), device, inode, size }, (device, inode)))
+    Some((HostFile { path: real.to_str()?.to_owned(), device, inode, size }, (device, inode)))
 }
 
 /// All paths in the program directories, grouped by the file that they lead to.

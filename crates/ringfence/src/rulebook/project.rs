@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use ::policy::{Decision, Table};
-use rules::{Fault, Source};
+use ::policy::{Decision, RuleTable};
+use rules::{RulesError, RulesSource};
 use rustix::fs::{Dir, Mode, OFlags, openat};
 
 use super::Ignored;
@@ -25,7 +25,7 @@ pub fn find(at: &Path, found: &mut Found) {
         Ok(names) if names.len() > MAX_FILES => {
             let message =
                 format!("contains {} files; a project may have at most {MAX_FILES}", names.len());
-            found.faults.push(Fault::of_file(&folder, &message));
+            found.faults.push(RulesError::for_file(&folder, &message));
         }
         Ok(names) => found.project.extend(names.iter().map(|name| {
             let about = open(at, name).ok().and_then(|file| file.metadata().ok());
@@ -34,7 +34,7 @@ pub fn find(at: &Path, found: &mut Found) {
         Err(error) if error.kind() == Kind::NotFound => {}
         Err(error) => found
             .faults
-            .push(Fault::of_file(&folder, &format!("cannot be listed: {}", error.detail()))),
+            .push(RulesError::for_file(&folder, &format!("cannot be listed: {}", error.detail()))),
     }
 }
 
@@ -68,7 +68,7 @@ fn open(at: &Path, name: &str) -> Result<std::fs::File, Error> {
 }
 
 /// Reads the project's files.
-pub fn read(at: &Path, project: &[Rules]) -> (Vec<Source>, Vec<Fault>) {
+pub fn read(at: &Path, project: &[Rules]) -> (Vec<RulesSource>, Vec<RulesError>) {
     let mut sources = Vec::new();
     let mut faults = Vec::new();
     for rules in project {
@@ -77,17 +77,16 @@ pub fn read(at: &Path, project: &[Rules]) -> (Vec<Source>, Vec<Fault>) {
         match opened
             .and_then(|file| files::text(file, MAX_BYTES).map_err(|error| error.to_string()))
         {
-            Ok(text) => sources.push(Source { name: rules.name(), text }),
-            Err(error) => {
-                faults.push(Fault::of_file(&rules.name(), &format!("cannot be read: {error}")))
-            }
+            Ok(text) => sources.push(RulesSource { name: rules.name(), text }),
+            Err(error) => faults
+                .push(RulesError::for_file(&rules.name(), &format!("cannot be read: {error}"))),
         }
     }
     (sources, faults)
 }
 
 /// Keeps only the rules of a project's file that tighten, and returns what was ignored.
-pub fn tighten(file: &str, table: &mut Table) -> Vec<Ignored> {
+pub fn tighten(file: &str, table: &mut RuleTable) -> Vec<Ignored> {
     let mut ignored = Vec::new();
     table.prefixes.retain(|rule| {
         let kept = rule.decision != Decision::Allow;

@@ -41,7 +41,7 @@ impl House {
 
 fn says(book: &Rulebook, command: &str) -> Option<Decision> {
     let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
-    book.table.check(&words, true).decision
+    book.table.check_command(&words, true).decision
 }
 
 #[tokio::test]
@@ -206,8 +206,9 @@ async fn when_there_is_a_list_only_listed_files_go_by_the_name() {
         &format!("prefix_rule(['git'])\nhost_executable('git', [{other:?}, '/nonexistent/git'])"),
     );
     let git = &house.current().await.table.programs["git"];
-    let paths =
-        |files: &[::policy::File]| files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
+    let paths = |files: &[::policy::HostFile]| {
+        files.iter().map(|file| file.path.clone()).collect::<Vec<_>>()
+    };
     assert_eq!(paths(&git.files), [other.to_str().unwrap()]);
     // The other file has the same name, so a rule that forbids the name applies to it too.
     assert_eq!(paths(&git.also), [first.to_str().unwrap()]);

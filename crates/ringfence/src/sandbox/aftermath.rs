@@ -6,7 +6,7 @@
 //! recorded, and the final report goes into the record. Nothing leaves the sandbox for them any
 //! more, no approval is requested, and their network access is closed.
 
-use jail::supervisor::Report;
+use jail::supervisor::SupervisorReport;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -20,7 +20,7 @@ pub(super) async fn follow(mut run: Run, mut ended: Ended, refused: Vec<Value>, 
     let last = timeout(run.grace + KILLING, async {
         loop {
             match run.report().await {
-                Ok(Some(Report::Over(exit))) => return Some(exit),
+                Ok(Some(SupervisorReport::Over(exit))) => return Some(exit),
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return None,
             }

@@ -13,13 +13,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jail::Fence;
-use jail::fault::{Fault, Layer};
+use jail::SandboxProfile;
+use jail::error::{Layer, SandboxError};
 use jail::namespaces::Tier;
-use jail::packet::Channel;
-use jail::rights::{Network, Rights};
-use jail::supervisor::{self, Exit, Fds, Order, Report, Spec};
-use jail::zygote::{self, Ground, Laid};
+use jail::packet::PacketChannel;
+use jail::rights::{NetworkAccess, Rights};
+use jail::supervisor::{self, RunExit, RunFds, RunSpec, SupervisorCommand, SupervisorReport};
+use jail::zygote::{self, SessionSetup, SetupResult};
 use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
@@ -81,7 +81,7 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
     if fenced {
         environment = env::merge(environment, profile::environment(config, &rights));
     }
-    let spec = Spec {
+    let spec = RunSpec {
         program: program.clone(),
         args: args.to_vec(),
         argv0: None,
@@ -89,13 +89,16 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
         cwd,
         grace_ms: u64::try_from(config.limits.grace.as_millis()).unwrap_or(u64::MAX),
         fence: match config.sandbox.profile {
-            Profile::Default | Profile::Seatbelt => Fence::Default,
-            Profile::Contained => Fence::Contained,
-            Profile::None => Fence::None,
+            Profile::Default | Profile::Seatbelt => SandboxProfile::Default,
+            Profile::Contained => SandboxProfile::Contained,
+            Profile::None => SandboxProfile::None,
         },
         rights,
         limits: config.sandbox.limits.clone(),
-        proxy_env: allow.as_ref().map(|_| net::environment(jail::PORT)).unwrap_or_default(),
+        proxy_env: allow
+            .as_ref()
+            .map(|_| net::environment(jail::PORT_PLACEHOLDER))
+            .unwrap_or_default(),
         shut_ports: Vec::new(),
         exec: (fenced && config.policy.intercept).then(|| ruling.rules(config)),
         user: None,
@@ -197,8 +200,8 @@ impl<'a> GitWatch<'a> {
 
 enum End {
     /// The run's exit, and what its proxy refused.
-    Exited(Exit, Vec<Value>),
-    Failed(Fault),
+    Exited(RunExit, Vec<Value>),
+    Failed(SandboxError),
 }
 
 /// Returns the directory in which the command starts: the current one, if it is inside the
@@ -210,11 +213,11 @@ fn working_directory(workspace: &Path) -> PathBuf {
 
 /// Starts a supervisor that waits for its spec on the returned socket.
 fn start(
-    spec: &Spec,
+    spec: &RunSpec,
     only: Option<Tier>,
-) -> io::Result<(std::result::Result<UnixStream, Fault>, Option<Tier>)> {
+) -> io::Result<(std::result::Result<UnixStream, SandboxError>, Option<Tier>)> {
     let (ours, theirs) = UnixStream::pair()?;
-    if spec.fence != Fence::Default {
+    if spec.fence != SandboxProfile::Default {
         Command::new("/proc/self/exe")
             .arg(supervisor::ARGUMENT)
             .env_clear()
@@ -229,9 +232,9 @@ fn start(
         let channel = begin(tier)?;
         match lay(&channel, &spec.rights, tier) {
             Ok(()) => {
-                let network = (spec.rights.network != Network::All).then_some(0);
+                let network = (spec.rights.network != NetworkAccess::All).then_some(0);
                 channel.send(
-                    &zygote::Order { network, last: true, socket: None },
+                    &zygote::ZygoteRequest { network, last: true, socket: None },
                     &[theirs.as_fd()],
                 )?;
                 // The zygote ends with this process, and takes the run with it.
@@ -241,38 +244,47 @@ fn start(
             Err(fault) => refused = Some(refused.unwrap_or(fault)),
         }
     }
-    let none =
-        || Fault::other(Layer::Namespaces, "start", "this host offers no way to create namespaces");
+    let none = || {
+        SandboxError::from_message(
+            Layer::Namespaces,
+            "start",
+            "this host offers no way to create namespaces",
+        )
+    };
     Ok((Err(refused.unwrap_or_else(none)), None))
 }
 
 /// Starts a zygote that waits for its session root. There is nothing to hide from it, so a fork is
 /// enough where the tier allows one.
-fn begin(tier: Tier) -> io::Result<Channel> {
+fn begin(tier: Tier) -> io::Result<PacketChannel> {
     if tier != Tier::Bwrap {
-        return zygote::fork_off();
+        return zygote::fork_zygote();
     }
-    let (ours, theirs) = Channel::pair()?;
+    let (ours, theirs) = PacketChannel::pair()?;
     tier::zygote(tier, Path::new("/proc/self/exe"), theirs)?.spawn()?;
     Ok(ours)
 }
 
 /// Has the zygote build the session root. A zygote that exits before it has answered, as bubblewrap
 /// does where it is refused, means that the tier does not work.
-fn lay(channel: &Channel, rights: &Rights, tier: Tier) -> Laid {
-    let lost = |error: io::Error| Fault::new(Layer::Namespaces, "build the session root", &error);
-    channel.send(&Ground { rights: rights.clone(), tier }, &[]).map_err(lost)?;
-    match channel.receive::<Laid>().map_err(lost)? {
+fn lay(channel: &PacketChannel, rights: &Rights, tier: Tier) -> SetupResult {
+    let lost = |error: io::Error| {
+        SandboxError::from_io_error(Layer::Namespaces, "build the session root", &error)
+    };
+    channel.send(&SessionSetup { rights: rights.clone(), tier }, &[]).map_err(lost)?;
+    match channel.receive::<SetupResult>().map_err(lost)? {
         Some((laid, _)) => laid,
-        None => {
-            Err(Fault::other(Layer::Namespaces, "build the session root", "the zygote was lost"))
-        }
+        None => Err(SandboxError::from_message(
+            Layer::Namespaces,
+            "build the session root",
+            "the zygote was lost",
+        )),
     }
 }
 
 fn watch(
-    control: std::result::Result<UnixStream, Fault>,
-    spec: &Spec,
+    control: std::result::Result<UnixStream, SandboxError>,
+    spec: &RunSpec,
     allow: Option<Arc<Allow>>,
     desk: Option<Arc<dyn Desk>>,
 ) -> io::Result<End> {
@@ -288,21 +300,21 @@ fn watch(
         let cwd = File::open(&spec.cwd)?;
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
         let way_out = allow
-            .map(|allow| Channel::pair().map(|(ours, theirs)| (allow, ours, theirs)))
+            .map(|allow| PacketChannel::pair().map(|(ours, theirs)| (allow, ours, theirs)))
             .transpose()?;
         let questions = desk
-            .map(|desk| Channel::pair().map(|(ours, theirs)| (desk, ours, theirs)))
+            .map(|desk| PacketChannel::pair().map(|(ours, theirs)| (desk, ours, theirs)))
             .transpose()?;
-        let fds = Fds {
+        let fds = RunFds {
             stdin: stdin.as_fd(),
             stdout: stdout.as_fd(),
             stderr: stderr.as_fd(),
             cwd: cwd.as_fd(),
-            handout: way_out.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
-            notices: questions.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
-            log: None,
-            program: None,
-            line: None,
+            proxy_channel: way_out.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
+            exec_channel: questions.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
+            exec_log: None,
+            program_file: None,
+            driver_socket: None,
         };
         let rest = supervisor::send_spec(control.as_fd(), spec, &fds)?;
         (&control).write_all(&rest)?;
@@ -327,7 +339,7 @@ async fn follow(
     control: UnixStream,
     mut signals: StopSignals,
     grace_ms: u64,
-    way_out: Option<(Arc<Allow>, Channel)>,
+    way_out: Option<(Arc<Allow>, PacketChannel)>,
 ) -> io::Result<End> {
     control.set_nonblocking(true)?;
     let (reports, mut orders) = tokio::net::UnixStream::from_std(control)?.into_split();
@@ -337,10 +349,10 @@ async fn follow(
         let line = tokio::select! {
             line = reports.next_line() => line?,
             signal = signals.next() => {
-                let order = if until.is_none() { Order::End(signal) } else { Order::Signal(signal) };
+                let order = if until.is_none() { SupervisorCommand::End(signal) } else { SupervisorCommand::Signal(signal) };
                 // A write error means that the supervisor has ended, which the end of its reports
                 // shows.
-                let _ = orders.write_all(&supervisor::encode(&order)?).await;
+                let _ = orders.write_all(&supervisor::encode_line(&order)?).await;
                 until.get_or_insert(Instant::now() + Duration::from_millis(grace_ms) + KILLED_WITHIN);
                 continue;
             }
@@ -350,14 +362,14 @@ async fn follow(
         };
         let Some(line) = line else { break };
         match serde_json::from_str(&line)? {
-            Report::Started(_) => {
+            SupervisorReport::Started(_) => {
                 if let Some((allow, handout)) = &way_out {
                     egress = Some(Egress::start(handout, allow, None)?);
                 }
             }
-            Report::Failed(fault) => end = Some(End::Failed(fault)),
+            SupervisorReport::Failed(fault) => end = Some(End::Failed(fault)),
             // `Over` comes last and is more complete.
-            Report::Exited(exit) | Report::Over(exit) => {
+            SupervisorReport::Exited(exit) | SupervisorReport::Over(exit) => {
                 let refused = egress.as_ref().map(Egress::denials).unwrap_or_default();
                 end = Some(End::Exited(exit, refused));
             }
@@ -391,13 +403,13 @@ fn unwritable(error: &io::Error) -> Error {
         .hint("Name another file with `--report`.")
 }
 
-fn code(exit: &Exit) -> u8 {
+fn code(exit: &RunExit) -> u8 {
     let code =
         exit.code.or_else(|| exit.signal.map(|signal| 128 + signal)).unwrap_or(i32::from(NO_FENCE));
     u8::try_from(code).unwrap_or(NO_FENCE)
 }
 
-fn tell(program: &str, fault: &Fault) -> u8 {
+fn tell(program: &str, fault: &SandboxError) -> u8 {
     let error = fault::explain(program, fault);
     let hint = error.hint_text().unwrap_or_default().to_owned();
     // If standard error is closed, there is nowhere left to report it.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use jail::rights::{Network, Rights};
+use jail::rights::{NetworkAccess, Rights};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio_util::task::TaskTracker;
 
@@ -160,7 +160,7 @@ fn rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result
     Ok(Rights {
         workspace: dir.to_owned(),
         home: Some(home),
-        network: Network::Proxied,
+        network: NetworkAccess::Proxied,
         hidden,
         ..Rights::default()
     })
@@ -177,7 +177,7 @@ struct Allowed {
 /// Loopback that pages reach: that of commands in this sandbox, with this network.
 struct Loopback {
     cell: Arc<Cell>,
-    network: Network,
+    network: NetworkAccess,
 }
 
 /// A session's connection through the browser's proxy. Dropping it closes the connection.
@@ -239,7 +239,7 @@ impl Road {
 
     /// Closes what the rules deny now, even if it was approved before, and switches to the loopback
     /// of this call's commands.
-    pub fn follow(&self, denied: &[String], cell: Arc<Cell>, network: Network) -> Result<()> {
+    pub fn follow(&self, denied: &[String], cell: Arc<Cell>, network: NetworkAccess) -> Result<()> {
         let mut allow = self.lock();
         let is_same = Arc::ptr_eq(&allow.loopback.cell, &cell) && allow.loopback.network == network;
         if allow.denied == denied && is_same {
@@ -286,11 +286,11 @@ impl Drop for Road {
 pub fn policy(config: &Config) -> Result<Allow> {
     let sandbox = &config.sandbox;
     match sandbox.network() {
-        Network::Off => Ok(Allow::default()),
-        Network::Proxied => {
+        NetworkAccess::Off => Ok(Allow::default()),
+        NetworkAccess::Proxied => {
             Allow::parse(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses)
         }
-        Network::All => Allow::public_net(&sandbox.deny_domains, &sandbox.allow_addresses),
+        NetworkAccess::All => Allow::public_net(&sandbox.deny_domains, &sandbox.allow_addresses),
     }
 }
 

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use jail::Fence;
-use jail::limits::Limits;
-use jail::rights::{Network, Rights};
+use jail::SandboxProfile;
+use jail::limits::ResourceLimits;
+use jail::rights::{NetworkAccess, Rights};
 
 use super::env::merge;
 use super::launch::Launcher;
@@ -21,7 +21,7 @@ use crate::session::Session;
 pub struct Cell {
     pub profile: Profile,
     pub rights: Rights,
-    pub limits: Limits,
+    pub limits: ResourceLimits,
     /// Variables that programs need to work in the sandbox.
     pub env: Vec<(String, String)>,
     /// Local ports that runs may not reach: those of this server.
@@ -161,11 +161,11 @@ impl Cell {
         }
     }
 
-    pub(super) fn fence(&self) -> Fence {
+    pub(super) fn fence(&self) -> SandboxProfile {
         match self.profile {
-            Profile::Default | Profile::Seatbelt => Fence::Default,
-            Profile::Contained => Fence::Contained,
-            Profile::None => Fence::None,
+            Profile::Default | Profile::Seatbelt => SandboxProfile::Default,
+            Profile::Contained => SandboxProfile::Contained,
+            Profile::None => SandboxProfile::None,
         }
     }
 
@@ -182,11 +182,11 @@ impl Cell {
     }
 
     /// Returns the number of the session network that a run joins. Runs under one policy share one.
-    pub(super) fn network(network: Network) -> Option<u32> {
+    pub(super) fn network(network: NetworkAccess) -> Option<u32> {
         match network {
-            Network::Off => Some(0),
-            Network::Proxied => Some(1),
-            Network::All => None,
+            NetworkAccess::Off => Some(0),
+            NetworkAccess::Proxied => Some(1),
+            NetworkAccess::All => None,
         }
     }
 

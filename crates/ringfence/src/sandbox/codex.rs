@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use jail::rights::{Network, Rights, Veil};
+use jail::rights::{NetworkAccess, PartialCover, Rights};
 
 use super::profile;
 use crate::base::{Error, Result};
@@ -37,7 +37,7 @@ pub struct Run<'a> {
 pub fn rights(config: &Config, of: &Rights, run: Run<'_>) -> Result<Rights> {
     let Run { program, home, nested } = run;
     let mut rights = of.clone();
-    rights.network = Network::All;
+    rights.network = NetworkAccess::All;
     let users =
         config.codex_home.as_ref().map(|home| home.canonicalize().unwrap_or_else(|_| home.clone()));
     if let Some(users) = &users {
@@ -77,6 +77,6 @@ fn show_program(rights: &mut Rights, users: &Path, named: Option<&Path>, program
     let keep: Vec<_> = parts.map(|part| users.join(part)).collect();
     if !keep.is_empty() {
         rights.hidden.retain(|hidden| hidden != users && Some(hidden.as_path()) != named);
-        rights.veils.push(Veil { path: users.to_owned(), keep });
+        rights.veils.push(PartialCover { path: users.to_owned(), keep });
     }
 }

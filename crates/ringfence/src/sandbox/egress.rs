@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use jail::packet::Channel;
+use jail::packet::PacketChannel;
 use serde_json::{Map, Value, json};
 
 use crate::net::{Allow, Decided, Decision, Proxy, Switch, System};
@@ -30,7 +30,7 @@ impl Egress {
     /// Starts the proxy on the listener that the run's supervisor has put into `handout`, which
     /// happens before the run begins.
     pub fn start(
-        handout: &Channel,
+        handout: &PacketChannel,
         allow: &Arc<Allow>,
         decided: Option<Decided>,
     ) -> io::Result<Egress> {
@@ -38,13 +38,16 @@ impl Egress {
     }
 
     /// Starts the proxy of a run that acts for several sessions, and returns its port.
-    pub fn start_for_many(handout: &Channel, switch: &Arc<Switch>) -> io::Result<(Proxy, u16)> {
+    pub fn start_for_many(
+        handout: &PacketChannel,
+        switch: &Arc<Switch>,
+    ) -> io::Result<(Proxy, u16)> {
         let listener = TcpListener::from(Egress::take(handout)?);
         let port = listener.local_addr()?.port();
         Ok((Proxy::start_for_many(listener, Arc::clone(switch))?, port))
     }
 
-    fn take(handout: &Channel) -> io::Result<OwnedFd> {
+    fn take(handout: &PacketChannel) -> io::Result<OwnedFd> {
         match handout.receive::<()>()? {
             Some(((), mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
             _ => Err(io::Error::other("the run has handed out no listener")),

@@ -8,11 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use jail::Fence;
-use jail::intercept::exec::wire::{Answer, FileIdentity, HeldExec};
+use jail::SandboxProfile;
+use jail::intercept::exec::wire::{ExecAnswer, FileIdentity, HeldExec};
 use jail::rights::Rights;
-use jail::supervisor::{Exit, Fds, Order, Report, Spec};
-use policy::{Decision, Table};
+use jail::supervisor::{RunExit, RunFds, RunSpec, SupervisorCommand, SupervisorReport};
+use policy::{Decision, RuleTable};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use tokio::sync::mpsc;
 
@@ -52,7 +52,7 @@ impl Exec {
     pub fn check(
         held: &HeldExec,
         rights: &Rights,
-        table: &Table,
+        table: &RuleTable,
         is_repository_open: bool,
     ) -> Result<Exec, String> {
         if !held.itself {
@@ -113,15 +113,15 @@ impl Exec {
 
 impl Exec {
     /// Builds the spec: no sandbox, and an empty environment.
-    fn spec(&self, config: &Config) -> Spec {
-        Spec {
+    fn spec(&self, config: &Config) -> RunSpec {
+        RunSpec {
             program: self.held.program.path.clone(),
             args: self.args.clone(),
             argv0: Some(self.argv0.clone()),
             env: Vec::new(),
             cwd: PathBuf::from(&self.held.cwd.path),
             grace_ms: u64::try_from(config.limits.grace.as_millis()).unwrap_or(u64::MAX),
-            fence: Fence::None,
+            fence: SandboxProfile::None,
             rights: Rights::default(),
             limits: Default::default(),
             proxy_env: Vec::new(),
@@ -131,17 +131,17 @@ impl Exec {
         }
     }
 
-    fn fds<'a>(&'a self, [stdin, stdout, stderr]: &'a [OwnedFd; 3]) -> Fds<BorrowedFd<'a>> {
-        Fds {
+    fn fds<'a>(&'a self, [stdin, stdout, stderr]: &'a [OwnedFd; 3]) -> RunFds<BorrowedFd<'a>> {
+        RunFds {
             stdin: stdin.as_fd(),
             stdout: stdout.as_fd(),
             stderr: stderr.as_fd(),
             cwd: self.cwd.as_fd(),
-            handout: None,
-            notices: None,
-            log: None,
-            program: Some(self.program.as_fd()),
-            line: None,
+            proxy_channel: None,
+            exec_channel: None,
+            exec_log: None,
+            program_file: Some(self.program.as_fd()),
+            driver_socket: None,
         }
     }
 }
@@ -160,7 +160,7 @@ fn git_command<'a>(program: &'a str, args: &'a [String]) -> &'a str {
 
 /// Returns the name to run a program by: the one that the rule uses, because a program with many
 /// names acts by the name it is called by.
-fn own_name(held: &HeldExec, rights: &Rights, table: &Table) -> String {
+fn own_name(held: &HeldExec, rights: &Rights, table: &RuleTable) -> String {
     let word = held.verdict.out.as_deref().unwrap_or_default();
     if word.starts_with('/') {
         return word.to_owned();
@@ -229,17 +229,20 @@ pub struct WiderPlace {
 /// Runs the command to its end in place of the process that waits, and returns how that process
 /// ends. An error says why the command could not be started: nothing of it has run, and no signal
 /// was meant for it.
-pub async fn run(granted: Granted<(Exec, Waiting)>, place: Where<'_>) -> Result<Answer, String> {
+pub async fn run(
+    granted: Granted<(Exec, Waiting)>,
+    place: Where<'_>,
+) -> Result<ExecAnswer, String> {
     let (exec, waiting) = granted.consume();
     start(exec, waiting, place).await.map_err(|error| error.detail())
 }
 
 /// Returns the answer for a process that may not leave the sandbox.
-pub fn refusal(path: &str, why: &str) -> Answer {
-    Answer::Refuse(format!("ringfence: {path}: cannot leave the sandbox: {why}\n"), NOT_LET_OUT)
+pub fn refusal(path: &str, why: &str) -> ExecAnswer {
+    ExecAnswer::Refuse(format!("ringfence: {path}: cannot leave the sandbox: {why}\n"), NOT_LET_OUT)
 }
 
-async fn start(exec: Exec, waiting: Waiting, place: Where<'_>) -> Result<Answer> {
+async fn start(exec: Exec, waiting: Waiting, place: Where<'_>) -> Result<ExecAnswer> {
     let Waiting { streams, begun, signals, .. } = waiting;
     let [Ok(stdin), Ok(stdout), Ok(stderr)] = streams.map(usable) else {
         return Err(Error::internal("its standard streams could not be opened"));
@@ -268,7 +271,7 @@ async fn start_outside(
     config: &Config,
 ) -> Result<Control> {
     let account = account(config)?;
-    let spec = Spec {
+    let spec = RunSpec {
         env: outside_env(exec, config, account.as_ref()),
         user: account.map(|account| account.user),
         limits: config.sandbox.limits.clone(),
@@ -286,9 +289,9 @@ async fn start_wider(exec: Exec, streams: [OwnedFd; 3], place: WiderPlace) -> Re
     let known = Repositories::of(&session)?.look(cell, config.home.as_deref()).await?;
     let rights =
         Rights { for_git: known.map(|known| known.covered.clone()), ..cell.rights.clone() };
-    let spec = Spec { env: env::merge(env, exec.env.clone()), rights, ..exec.spec(&config) };
+    let spec = RunSpec { env: env::merge(env, exec.env.clone()), rights, ..exec.spec(&config) };
     // By name, because the mounts in the wider sandbox are different.
-    cell.start_in(spec, Fds { program: None, ..exec.fds(&streams) }, terms).await
+    cell.start_in(spec, RunFds { program_file: None, ..exec.fds(&streams) }, terms).await
 }
 
 /// Waits for the end of a command that runs outside.
@@ -296,7 +299,7 @@ async fn follow(
     mut control: Control,
     path: &str,
     mut signals: mpsc::UnboundedReceiver<i32>,
-) -> Result<Answer> {
+) -> Result<ExecAnswer> {
     let mut was_signalled = false;
     loop {
         tokio::select! {
@@ -307,7 +310,7 @@ async fn follow(
             }
             Some(signal) = next_signal(&mut signals) => {
                 was_signalled = true;
-                control.order(Order::Signal(signal)).await;
+                control.order(SupervisorCommand::Signal(signal)).await;
             }
         }
     }
@@ -315,18 +318,20 @@ async fn follow(
 
 /// Returns the answer to the waiting process that follows from a report, if any.
 pub(super) fn answer_to(
-    report: std::io::Result<Option<Report>>,
+    report: std::io::Result<Option<SupervisorReport>>,
     was_signalled: bool,
     path: &str,
-) -> Option<Result<Answer>> {
+) -> Option<Result<ExecAnswer>> {
     Some(match report {
-        Ok(Some(Report::Started(_))) => return None,
+        Ok(Some(SupervisorReport::Started(_))) => return None,
         // The supervisor reports this instead of a start, never after one. A signal was meant for
         // the command that did not start: the waiting process must not run after all as if there
         // had been none.
-        Ok(Some(Report::Failed(fault))) if was_signalled => Ok(refusal(path, &fault.to_string())),
-        Ok(Some(Report::Failed(fault))) => Err(Error::internal(fault.to_string())),
-        Ok(Some(Report::Exited(exit) | Report::Over(exit))) => Ok(ended(&exit)),
+        Ok(Some(SupervisorReport::Failed(fault))) if was_signalled => {
+            Ok(refusal(path, &fault.to_string()))
+        }
+        Ok(Some(SupervisorReport::Failed(fault))) => Err(Error::internal(fault.to_string())),
+        Ok(Some(SupervisorReport::Exited(exit) | SupervisorReport::Over(exit))) => Ok(ended(&exit)),
         // It may have begun, so it must not begin a second time.
         Ok(None) | Err(_) => Ok(refusal(path, "its supervisor was lost")),
     })
@@ -340,8 +345,8 @@ pub(super) async fn next_signal(signals: &mut mpsc::UnboundedReceiver<i32>) -> O
     }
 }
 
-fn ended(exit: &Exit) -> Answer {
-    Answer::Ended { code: exit.code, signal: exit.signal }
+fn ended(exit: &RunExit) -> ExecAnswer {
+    ExecAnswer::Ended { code: exit.code, signal: exit.signal }
 }
 
 /// Returns a stream that only carries data, or else `/dev/null`. A directory would be a way to name

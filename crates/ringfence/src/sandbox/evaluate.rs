@@ -6,8 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rules::evaluate::{ARGUMENT, Request};
-use rules::{Fault, HostExecutables, Reading, Source};
+use rules::evaluate::{CHILD_ARGUMENT, EvaluateRequest};
+use rules::{HostExecutables, ParsedRules, RulesError, RulesSource};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::{Instant, timeout_at};
 
@@ -22,24 +22,24 @@ const MAX_ANSWERS: u64 = 16 << 20;
 /// child costs only itself. `known` is what earlier files said about which programs may use a name.
 pub async fn evaluate(
     launcher: &Launcher,
-    sources: &[Source],
+    sources: &[RulesSource],
     known: &HostExecutables,
-) -> Vec<Reading> {
+) -> Vec<ParsedRules> {
     within(MAX_ANSWERS, launcher, sources, known).await
 }
 
 async fn within(
     mut room: u64,
     launcher: &Launcher,
-    sources: &[Source],
+    sources: &[RulesSource],
     known: &HostExecutables,
-) -> Vec<Reading> {
+) -> Vec<ParsedRules> {
     let until = Instant::now() + TIME;
     let mut known = known.clone();
-    let mut readings: Vec<Reading> = Vec::new();
+    let mut readings: Vec<ParsedRules> = Vec::new();
     while let Some(rest) = sources.get(readings.len()..).filter(|rest| !rest.is_empty()) {
         let before = readings.len();
-        let request = Request { sources: rest.to_vec(), known: known.clone() };
+        let request = EvaluateRequest { sources: rest.to_vec(), known: known.clone() };
         let ended = match timeout_at(until, ask(launcher, &request, &mut readings, &mut room)).await
         {
             Ok(Ok(status)) => explain(status),
@@ -51,8 +51,8 @@ async fn within(
         }
         // The first file without an answer is the one that ended the child.
         if let Some(source) = sources.get(readings.len()) {
-            let faults = vec![Fault::of_file(&source.name, &ended)];
-            readings.push(Reading { faults, ..Reading::default() });
+            let faults = vec![RulesError::for_file(&source.name, &ended)];
+            readings.push(ParsedRules { faults, ..ParsedRules::default() });
         }
     }
     readings
@@ -61,14 +61,14 @@ async fn within(
 /// Runs one child, which is gone when this is done or dropped.
 async fn ask(
     launcher: &Launcher,
-    request: &Request,
-    readings: &mut Vec<Reading>,
+    request: &EvaluateRequest,
+    readings: &mut Vec<ParsedRules>,
     room: &mut u64,
 ) -> io::Result<ExitStatus> {
     if *room == 0 {
         return Err(too_much());
     }
-    let mut command = launcher.command(ARGUMENT);
+    let mut command = launcher.command(CHILD_ARGUMENT);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     let mut child = command.spawn()?;
     let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
@@ -90,7 +90,7 @@ async fn ask(
 async fn hear(
     mut stdout: BufReader<tokio::process::ChildStdout>,
     count: usize,
-    readings: &mut Vec<Reading>,
+    readings: &mut Vec<ParsedRules>,
     room: &mut u64,
 ) -> io::Result<()> {
     for _ in 0..count {
@@ -126,8 +126,8 @@ mod tests {
     use super::super::tests::launcher;
     use super::*;
 
-    fn source(name: &str, text: &str) -> Source {
-        Source { name: name.to_owned(), text: text.to_owned() }
+    fn source(name: &str, text: &str) -> RulesSource {
+        RulesSource { name: name.to_owned(), text: text.to_owned() }
     }
 
     #[tokio::test]

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use jail::intercept::exec::wire::{Answer, HeldExec, Notice, Reply, Ruled, Rules, disclose};
-use jail::packet::Channel;
+use jail::intercept::exec::wire::{
+    ExecAnswer, ExecNotice, ExecReply, ExecRules, HeldExec, RuledExec, read_memory_file,
+};
+use jail::packet::PacketChannel;
 use rustix::fs::{Mode, OFlags};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -24,7 +26,7 @@ use crate::base::{Error, Result};
 
 /// Rules for a run's execs, and the decider for those where a rule is not enough.
 pub struct Execs {
-    pub rules: Rules,
+    pub rules: ExecRules,
     pub desk: Arc<dyn Desk>,
     /// Log for execs that no rule names.
     pub log: Option<File>,
@@ -35,11 +37,11 @@ pub struct Execs {
 /// Decides about the execs of one run.
 pub trait Desk: Send + Sync + 'static {
     /// Called when a rule has decided.
-    fn ruled(&self, ruled: Ruled);
+    fn ruled(&self, ruled: RuledExec);
 
     /// Called when a process waits for a decision. Dropping the future ends whatever it has started
     /// in place of that process.
-    fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, Answer>;
+    fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, ExecAnswer>;
 }
 
 /// Process that waits for an answer, with its standard streams.
@@ -89,7 +91,7 @@ impl Service {
 
     /// Starts to serve this channel.
     pub fn start(
-        channel: Channel,
+        channel: PacketChannel,
         desk: Arc<dyn Desk>,
         wider: Arc<WiderRuns>,
     ) -> io::Result<Service> {
@@ -104,17 +106,17 @@ impl Service {
 
 /// The channel, without blocking.
 struct Line {
-    channel: Channel,
+    channel: PacketChannel,
     /// The same socket, as the runtime knows it.
     watched: UnixDatagram,
 }
 
 impl Line {
-    async fn next(&self) -> io::Result<Option<(Notice, Vec<OwnedFd>)>> {
+    async fn next(&self) -> io::Result<Option<(ExecNotice, Vec<OwnedFd>)>> {
         self.watched.async_io(Interest::READABLE, || self.channel.receive_long()).await
     }
 
-    async fn reply(&self, reply: &Reply) -> io::Result<()> {
+    async fn reply(&self, reply: &ExecReply) -> io::Result<()> {
         self.watched.async_io(Interest::WRITABLE, || self.channel.send(reply, &[])).await
     }
 }
@@ -146,32 +148,34 @@ async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>, over: CancellationToken) {
             }
         };
         match notice {
-            Ok(Some((Notice::Ruled(ruled), _))) => desk.ruled(ruled),
-            Ok(Some((Notice::Held(id), _))) if is_over => {
-                let answer =
-                    Answer::Refuse("ringfence: not started: its run has ended\n".to_owned(), 126);
+            Ok(Some((ExecNotice::Ruled(ruled), _))) => desk.ruled(ruled),
+            Ok(Some((ExecNotice::Held(id), _))) if is_over => {
+                let answer = ExecAnswer::Refuse(
+                    "ringfence: not started: its run has ended\n".to_owned(),
+                    126,
+                );
                 // A send error means that the supervisor is gone, and the run with it.
-                let _ = line.reply(&Reply { id, answer }).await;
+                let _ = line.reply(&ExecReply { id, answer }).await;
             }
-            Ok(Some((Notice::Held(id), fds))) => {
+            Ok(Some((ExecNotice::Held(id), fds))) => {
                 let (signals, inbox) = mpsc::unbounded_channel();
                 let (line, desk) = (Arc::clone(&line), Arc::clone(&desk));
                 let answered = async move {
                     let answer = answer(&line, id, fds, inbox, desk).await;
                     // A send error means that the supervisor is gone, and the run with it.
-                    let _ = line.reply(&Reply { id, answer }).await;
+                    let _ = line.reply(&ExecReply { id, answer }).await;
                     id
                 };
                 let task = answering.spawn(answered.in_current_span());
                 open.insert(id, Open { signals, task });
             }
-            Ok(Some((Notice::Signal(id, signal), _))) => {
+            Ok(Some((ExecNotice::Signal(id, signal), _))) => {
                 if let Some(open) = open.get(&id) {
                     // A command that is just ending does not take it any more.
                     let _ = open.signals.send(signal);
                 }
             }
-            Ok(Some((Notice::Gone(id), _))) => {
+            Ok(Some((ExecNotice::Gone(id), _))) => {
                 if let Some(open) = open.remove(&id) {
                     open.task.abort();
                 }
@@ -191,18 +195,23 @@ async fn answer(
     fds: Vec<OwnedFd>,
     signals: mpsc::UnboundedReceiver<i32>,
     desk: Arc<dyn Desk>,
-) -> Answer {
+) -> ExecAnswer {
     let mut fds = fds.into_iter();
-    let held = fds.next().map(disclose::<HeldExec>);
+    let held = fds.next().map(read_memory_file::<HeldExec>);
     let Some(Ok(held)) = held else {
         tracing::error!("an exec notice arrived without its details");
-        return Answer::Refuse("ringfence: the command could not be inspected\n".to_owned(), 126);
+        return ExecAnswer::Refuse(
+            "ringfence: the command could not be inspected\n".to_owned(),
+            126,
+        );
     };
     let streams = held.streams.map(|there| if there { fds.next() } else { None });
     let begun = {
         let line = Arc::clone(line);
         move || {
-            tokio::spawn(async move { line.reply(&Reply { id, answer: Answer::Begun }).await });
+            tokio::spawn(
+                async move { line.reply(&ExecReply { id, answer: ExecAnswer::Begun }).await },
+            );
         }
     };
     desk.held(Waiting { held, streams, begun: Box::new(begun), signals }).await

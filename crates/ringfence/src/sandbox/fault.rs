@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use jail::fault::{Fault, Layer};
+use jail::error::{Layer, SandboxError};
 use rustix::io::Errno;
 
 use crate::base::{Error, Kind};
@@ -10,7 +10,7 @@ use crate::config::REPLACED_DIRECTORIES;
 
 /// Explains a failed start: a caller that named a program which cannot run learns why; a layer that
 /// refused is named, with a way to fix it.
-pub fn explain(program: &str, fault: &Fault) -> Error {
+pub fn explain(program: &str, fault: &SandboxError) -> Error {
     if !matches!(fault.layer, Layer::Program | Layer::Interpreter) {
         tracing::warn!("the sandbox cannot be set up: {fault}");
     }
@@ -34,7 +34,7 @@ pub fn explain(program: &str, fault: &Fault) -> Error {
     }
 }
 
-fn way_out(fault: &Fault) -> &'static str {
+fn way_out(fault: &SandboxError) -> &'static str {
     let errno = fault.errno.map(Errno::from_raw_os_error);
     match fault.layer {
         Layer::Seccomp if errno == Some(Errno::BUSY) => {
@@ -72,7 +72,7 @@ fn is_fenced() -> bool {
 
 /// Builds the error about a missing interpreter. The script names the interpreter, and the caller
 /// the script, so both can be shown.
-fn no_interpreter(program: &str, fault: &Fault) -> Error {
+fn no_interpreter(program: &str, fault: &SandboxError) -> Error {
     let shown = |text: &str| text.escape_debug().take(200).collect::<String>();
     let interpreter = shown(&fault.text);
     Error::new(Kind::NotFound, format!("`{}` is a script for `{interpreter}`, which was not found", shown(program)))
@@ -84,7 +84,7 @@ fn no_interpreter(program: &str, fault: &Fault) -> Error {
 
 /// Builds the error about a program that was searched for and could not run. The caller named it,
 /// so it can be shown.
-fn spawn_failed(program: &str, fault: &Fault) -> Error {
+fn spawn_failed(program: &str, fault: &SandboxError) -> Error {
     let shown: String = program.chars().take(200).collect();
     let errno = fault.errno.map(Errno::from_raw_os_error);
     let (kind, message, hint) = match errno {

@@ -8,15 +8,15 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use jail::rights::{Protected, Rights, StandIn};
-use policy::{Decision, Table};
+use jail::rights::{ProtectedPath, Rights, StandIn};
+use policy::{Decision, RuleTable};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::gitlinks;
 
 /// Returns whether a rule lets git leave the sandbox.
-pub fn is_let_out(table: &Table) -> bool {
+pub fn is_let_out(table: &RuleTable) -> bool {
     let is_git = |program: &str| matches!(program.rsplit('/').next(), Some(name) if name == "git" || name.starts_with("git-"));
     table.prefixes.iter().any(|rule| rule.decision < Decision::Forbidden && is_git(&rule.program))
 }
@@ -36,7 +36,7 @@ pub fn protect(rights: &mut Rights) {
         .filter(|path| !rights.closed.contains(path))
     {
         if !rights.protected.iter().any(|known| known.path == path) {
-            rights.protected.push(Protected { path, stand_in: StandIn::Directory });
+            rights.protected.push(ProtectedPath { path, stand_in: StandIn::Directory });
         }
     }
 }

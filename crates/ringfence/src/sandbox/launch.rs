@@ -9,9 +9,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jail::packet::Channel;
-use jail::rights::{Network, Rights};
-use jail::supervisor::{self, Fds, Order, Report, Spec, encode};
+use jail::packet::PacketChannel;
+use jail::rights::{NetworkAccess, Rights};
+use jail::supervisor::{self, RunFds, RunSpec, SupervisorCommand, SupervisorReport, encode_line};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -115,7 +115,7 @@ pub(super) struct Control {
     /// Answers for the run's execs until it ends.
     pub service: Option<Service>,
     /// Report that was received early.
-    pub told: Option<Report>,
+    pub told: Option<SupervisorReport>,
 }
 
 impl Control {
@@ -123,8 +123,8 @@ impl Control {
     /// it is given.
     pub async fn open<F>(
         supervisor: impl FnOnce(OwnedFd) -> F,
-        spec: &Spec,
-        fds: &Fds<BorrowedFd<'_>>,
+        spec: &RunSpec,
+        fds: &RunFds<BorrowedFd<'_>>,
     ) -> Result<Control>
     where
         F: Future<Output = Result<Option<Child>>>,
@@ -149,13 +149,13 @@ impl Control {
 
     /// Sends an order. A write error means that the supervisor has ended, which the end of its
     /// reports shows.
-    pub async fn order(&mut self, order: Order) {
-        let _ = self.orders.write_all(&encode(&order).unwrap_or_default()).await;
+    pub async fn order(&mut self, order: SupervisorCommand) {
+        let _ = self.orders.write_all(&encode_line(&order).unwrap_or_default()).await;
     }
 
     /// Returns the supervisor's next report; `None` once it has ended, and everything it ran with
     /// it.
-    pub async fn report(&mut self) -> io::Result<Option<Report>> {
+    pub async fn report(&mut self) -> io::Result<Option<SupervisorReport>> {
         if let Some(told) = self.told.take() {
             return Ok(Some(told));
         }
@@ -217,7 +217,7 @@ impl Cell {
         let (mut run, handout) = self.spawn(launch).await?;
         let answer = tokio::time::timeout(START, run.report()).await.unwrap_or(Ok(None));
         match answer {
-            Ok(Some(Report::Started(main))) => {
+            Ok(Some(SupervisorReport::Started(main))) => {
                 run.main = Pid::from_raw(main);
                 if let (Some(handout), Some(switch)) = (&handout, &switch) {
                     let shared = Egress::start_for_many(handout, switch);
@@ -229,7 +229,7 @@ impl Cell {
                 }
                 Ok(run)
             }
-            Ok(Some(Report::Failed(failure))) => Err(fault::explain(&program, &failure)),
+            Ok(Some(SupervisorReport::Failed(failure))) => Err(fault::explain(&program, &failure)),
             Ok(_) => {
                 Err(cannot_start(&program, &io::Error::other("the supervisor did not answer")))
             }
@@ -237,14 +237,14 @@ impl Cell {
         }
     }
 
-    async fn spawn(&self, launch: Launch) -> Result<(Run, Option<Channel>)> {
+    async fn spawn(&self, launch: Launch) -> Result<(Run, Option<PacketChannel>)> {
         let started = Instant::now();
         let program = launch.program.clone();
         let failed = |error: io::Error| cannot_start(&program, &error);
         let rights = self.rights_of(launch.rights);
         let piped = Piped::new(launch.stdin, launch.merged).map_err(failed)?;
         let has_way_out = self.allow.is_some() || launch.switch.is_some();
-        let spec = self.specified(Spec {
+        let spec = self.specified(RunSpec {
             program: launch.program,
             args: launch.args,
             argv0: None,
@@ -259,16 +259,16 @@ impl Cell {
             exec: None,
             user: None,
         });
-        let fds = Fds {
+        let fds = RunFds {
             stdin: piped.theirs[0].as_fd(),
             stdout: piped.theirs[1].as_fd(),
             stderr: piped.theirs[2].as_fd(),
             cwd: launch.cwd.as_fd(),
-            handout: None,
-            notices: None,
-            log: None,
-            program: None,
-            line: launch.line.as_ref().map(AsFd::as_fd),
+            proxy_channel: None,
+            exec_channel: None,
+            exec_log: None,
+            program_file: None,
+            driver_socket: launch.line.as_ref().map(AsFd::as_fd),
         };
         let (control, handout) = self.begin(spec, fds, launch.execs, has_way_out).await?;
         let run = Run {
@@ -293,8 +293,8 @@ impl Cell {
     /// it is a run like any other.
     pub(super) async fn start_in(
         &self,
-        spec: Spec,
-        fds: Fds<BorrowedFd<'_>>,
+        spec: RunSpec,
+        fds: RunFds<BorrowedFd<'_>>,
         terms: WiderTerms,
     ) -> Result<Control> {
         let failed = |error: io::Error| cannot_start("the command", &error);
@@ -303,7 +303,7 @@ impl Cell {
             self.begin(spec, fds, Some(terms.execs), self.allow.is_some()).await?;
         if let (Some(handout), Some(allow)) = (handout, &self.allow) {
             let first = control.report().await.map_err(failed)?;
-            if matches!(first, Some(Report::Started(_))) {
+            if matches!(first, Some(SupervisorReport::Started(_))) {
                 let less = Arc::new(allow.denying(&terms.denied_hosts)?);
                 control.egress =
                     Some(Egress::start(&handout, &less, Some(terms.decided)).map_err(failed)?);
@@ -314,8 +314,8 @@ impl Cell {
     }
 
     /// Adds what all runs of this sandbox have in common.
-    fn specified(&self, spec: Spec) -> Spec {
-        Spec {
+    fn specified(&self, spec: RunSpec) -> RunSpec {
+        RunSpec {
             fence: self.fence(),
             limits: self.limits.clone(),
             shut_ports: self.shut_ports.clone(),
@@ -327,24 +327,24 @@ impl Cell {
     /// for its execs.
     async fn begin(
         &self,
-        mut spec: Spec,
-        fds: Fds<BorrowedFd<'_>>,
+        mut spec: RunSpec,
+        fds: RunFds<BorrowedFd<'_>>,
         execs: Option<Execs>,
         has_way_out: bool,
-    ) -> Result<(Control, Option<Channel>)> {
+    ) -> Result<(Control, Option<PacketChannel>)> {
         let program = spec.program.clone();
         let failed = |error: io::Error| cannot_start(&program, &error);
         let network = spec.rights.network;
-        let is_proxied = network == Network::Proxied && has_way_out;
-        let handout = is_proxied.then(Channel::pair).transpose().map_err(failed)?;
-        let notices = execs.as_ref().map(|_| Channel::pair()).transpose().map_err(failed)?;
+        let is_proxied = network == NetworkAccess::Proxied && has_way_out;
+        let handout = is_proxied.then(PacketChannel::pair).transpose().map_err(failed)?;
+        let notices = execs.as_ref().map(|_| PacketChannel::pair()).transpose().map_err(failed)?;
         let log = execs.as_ref().and_then(|execs| execs.log.as_ref());
-        spec.proxy_env = if is_proxied { environment(jail::PORT) } else { Vec::new() };
+        spec.proxy_env = if is_proxied { environment(jail::PORT_PLACEHOLDER) } else { Vec::new() };
         spec.exec = execs.as_ref().map(|execs| execs.rules.clone());
-        let fds = Fds {
-            handout: handout.as_ref().map(|(_, theirs)| theirs.as_fd()),
-            notices: notices.as_ref().map(|(_, theirs)| theirs.as_fd()),
-            log: log.map(AsFd::as_fd),
+        let fds = RunFds {
+            proxy_channel: handout.as_ref().map(|(_, theirs)| theirs.as_fd()),
+            exec_channel: notices.as_ref().map(|(_, theirs)| theirs.as_fd()),
+            exec_log: log.map(AsFd::as_fd),
             ..fds
         };
         let mut control =
@@ -357,7 +357,7 @@ impl Cell {
 
     /// Starts a supervisor that waits for its spec on the socket: the session's zygote forks it, or
     /// it is our own child.
-    async fn supervisor(&self, network: Network, control: OwnedFd) -> Result<Option<Child>> {
+    async fn supervisor(&self, network: NetworkAccess, control: OwnedFd) -> Result<Option<Child>> {
         if let Some(zygote) = &self.zygote {
             zygote.supervise(Cell::network(network), control).await?;
             return Ok(None);
@@ -436,7 +436,7 @@ impl Run {
 
     /// Returns the supervisor's next report; `None` once it has ended, and everything it ran with
     /// it.
-    pub(super) async fn report(&mut self) -> io::Result<Option<Report>> {
+    pub(super) async fn report(&mut self) -> io::Result<Option<SupervisorReport>> {
         match self.reports.next_line().await? {
             Some(line) => Ok(Some(serde_json::from_str(&line)?)),
             None => Ok(None),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use jail::supervisor::Exit;
+use jail::supervisor::RunExit;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
@@ -189,7 +189,7 @@ pub struct Ended {
 
 impl Ended {
     /// Takes over what a supervisor has reported, in place of an earlier report.
-    pub(super) fn set_report(&mut self, exit: &Exit, reported: Reported) {
+    pub(super) fn set_report(&mut self, exit: &RunExit, reported: Reported) {
         (self.exit_code, self.signal, self.reported) = (exit.code, exit.signal, reported);
         self.denials =
             exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()).collect();

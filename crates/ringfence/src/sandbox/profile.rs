@@ -6,8 +6,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use jail::rights::{Network, Protected, Rights, StandIn, repository_names};
-use jail::{real_places, steering};
+use jail::rights::{NetworkAccess, ProtectedPath, Rights, StandIn, protected_in_repository};
+use jail::{control_files, paths_to_cover};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
 use super::hidden::listed;
@@ -46,9 +46,9 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
     for path in &sandbox.writable {
         rights.writable.push(writable(path)?);
     }
-    rights.take_in_repository();
+    rights.include_repository();
     rights.unprotected = unprotected(config, &rights)?;
-    rights.protect_steering();
+    rights.protect_control_files();
     for path in &sandbox.protect {
         let path = lexical::normalize(workspace, path);
         if !rights.writable_roots().any(|root| path.starts_with(root) && path != root) {
@@ -56,7 +56,9 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
                 .hint("Everything outside the workspace and `writable` is read-only anyway; name a path inside.")
                 .source(path.display().to_string()));
         }
-        rights.protected.extend(real_places(Protected { path, stand_in: StandIn::Directory }));
+        rights
+            .protected
+            .extend(paths_to_cover(ProtectedPath { path, stand_in: StandIn::Directory }));
     }
     check_ends(&rights)?;
     rights.hidden = hidden(config, workspace);
@@ -67,8 +69,9 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
 /// nothing there can be covered.
 fn check_ends(rights: &Rights) -> Result<()> {
     // A name that is itself writable is so by the operator's choice.
-    let is_name =
-        |path: &Path| steering::names().any(|(name, _)| rights.workspace.join(name) == path);
+    let is_name = |path: &Path| {
+        control_files::list_names().any(|(name, _)| rights.workspace.join(name) == path)
+    };
     let is_root = |path: &Path| rights.writable_roots().any(|root| root == path);
     match rights.protected.iter().any(|known| is_root(&known.path) && !is_name(&known.path)) {
         true => Err(Error::permission_denied(
@@ -84,8 +87,9 @@ fn check_ends(rights: &Rights) -> Result<()> {
 /// Returns the protected paths that the operator leaves to runs. A path that takes nothing from the
 /// list is most likely a mistake.
 fn unprotected(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
-    let steering = steering::names().map(|(name, _)| rights.workspace.join(name));
-    let for_git = rights.repositories.iter().flat_map(|repository| repository_names(repository));
+    let steering = control_files::list_names().map(|(name, _)| rights.workspace.join(name));
+    let for_git =
+        rights.repositories.iter().flat_map(|repository| protected_in_repository(repository));
     let all: Vec<PathBuf> = steering.chain(for_git.map(|protected| protected.path)).collect();
     let mut unprotected = Vec::new();
     for path in &config.sandbox.unprotect {
@@ -166,7 +170,7 @@ pub fn check(config: &Config) -> Result<()> {
         if !sandbox.hide.is_empty() {
             return Err(cannot("hide paths", "sandbox.hide"));
         }
-        if sandbox.network() == Network::Proxied {
+        if sandbox.network() == NetworkAccess::Proxied {
             return Err(cannot("filter the network", "sandbox.profile"));
         }
     }
@@ -177,11 +181,11 @@ pub fn check(config: &Config) -> Result<()> {
 pub fn allow(config: &Config) -> Result<Option<Allow>> {
     let sandbox = &config.sandbox;
     match sandbox.network() {
-        Network::Proxied => {
+        NetworkAccess::Proxied => {
             Allow::parse(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses)
                 .map(Some)
         }
-        Network::Off | Network::All => Ok(None),
+        NetworkAccess::Off | NetworkAccess::All => Ok(None),
     }
 }
 
@@ -267,7 +271,7 @@ fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
     let users = users.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
     // With a trailing slash they match only directories: a real `.mcp.json` is not ignored.
     let names: String =
-        steering::names().map(|(name, _)| format!("/{}/\n", name.display())).collect();
+        control_files::list_names().map(|(name, _)| format!("/{}/\n", name.display())).collect();
     // A run may have put anything here, even a link to elsewhere, so it is opened like any path
     // from a caller.
     let Ok(Place::Ready { dir, .. }) =

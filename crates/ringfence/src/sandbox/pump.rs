@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::io;
 use std::time::Duration;
 
-use jail::supervisor::Exit;
+use jail::supervisor::RunExit;
 use tokio::net::unix::pipe::Receiver;
 
 use super::Stream;
@@ -238,7 +238,7 @@ fn share(budget: usize, stdout: u64, stderr: u64) -> (usize, usize) {
     (budget - errors, errors)
 }
 
-fn left_behind(exit: &Exit, held: bool) -> Option<String> {
+fn left_behind(exit: &RunExit, held: bool) -> Option<String> {
     // Processes choose their own names, so these may hold anything.
     let plain = |name: &String| {
         name.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect::<String>()
@@ -272,8 +272,11 @@ mod tests {
 
     #[test]
     fn a_name_cannot_break_the_line() {
-        let exit =
-            Exit { left_behind: 2, names: vec!["a\nb".into(), "ü".into()], ..Exit::default() };
+        let exit = RunExit {
+            left_behind: 2,
+            names: vec!["a\nb".into(), "ü".into()],
+            ..RunExit::default()
+        };
         let warning = left_behind(&exit, true).unwrap();
         assert_eq!(
             warning,

@@ -11,13 +11,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use jail::intercept::exec::wire::FileIdentity;
-use jail::script::{FIRST_BYTES, first_line};
+use jail::shebang::{SHEBANG_BYTES, parse_shebang};
 
 /// Checks that `program` and the arguments before the script are what its first line says.
 pub fn check(script: &OwnedFd, before: &[String], program: &FileIdentity) -> Result<(), String> {
     let text =
         first_bytes(script).map_err(|error| format!("the script cannot be read: {error}"))?;
-    let words = first_line(&text).ok_or("the script does not name its interpreter")?;
+    let words = parse_shebang(&text).ok_or("the script does not name its interpreter")?;
     let named = words.first().and_then(|path| fs::metadata(path).ok());
     let is_program =
         named.is_some_and(|found| (found.dev(), found.ino()) == (program.device, program.inode));
@@ -31,7 +31,7 @@ fn first_bytes(script: &OwnedFd) -> std::io::Result<Vec<u8>> {
     // It was opened only as a path; to be read it must be opened again, through `/proc`.
     let file = File::open(format!("/proc/self/fd/{}", script.as_raw_fd()))?;
     let mut text = Vec::new();
-    file.take(FIRST_BYTES as u64).read_to_end(&mut text)?;
+    file.take(SHEBANG_BYTES as u64).read_to_end(&mut text)?;
     Ok(text)
 }
 

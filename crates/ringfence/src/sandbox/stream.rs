@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use jail::supervisor::{Exit, Order, Report, encode};
+use jail::supervisor::{RunExit, SupervisorCommand, SupervisorReport, encode_line};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -51,7 +51,7 @@ const INPUT_BYTES: usize = 1 << 20;
 #[derive(Default)]
 pub(super) struct State {
     pub(super) stop: Option<Stop>,
-    pub(super) exit: Option<Exit>,
+    pub(super) exit: Option<RunExit>,
     pub(super) reported: Reported,
     /// The supervisor has ended, or has reported that nothing of the run is left.
     pub(super) gone: bool,
@@ -74,11 +74,11 @@ impl State {
         let report = line.ok().flatten().and_then(|line| serde_json::from_str(&line).ok());
         let now = Instant::now();
         match report {
-            Some(Report::Exited(exit)) => {
+            Some(SupervisorReport::Exited(exit)) => {
                 (self.exit, self.reported) = (Some(exit), Reported::Interim);
                 self.until.get_or_insert(now + patience);
             }
-            Some(Report::Over(exit)) => {
+            Some(SupervisorReport::Over(exit)) => {
                 (self.exit, self.reported, self.gone) = (Some(exit), Reported::Whole, true);
                 let drained = now + DRAIN;
                 let until = self.until.get_or_insert(drained);
@@ -228,7 +228,7 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
                 Some(Ask::Look(look, reply)) => next.push_back((look, reply)),
                 Some(Ask::Enough) => {}
                 Some(Ask::Write { bytes, close, reply }) => drop(reply.send(input.write(&bytes, close))),
-                Some(Ask::Signal(signal)) => order = Some(Order::Signal(signal)),
+                Some(Ask::Signal(signal)) => order = Some(SupervisorCommand::Signal(signal)),
                 // A run that has exited on its own was not stopped.
                 Some(Ask::Stop(_)) if state.exit.is_some() => {}
                 Some(Ask::Stop(stop)) => drop(state.stop.get_or_insert(stop)),
@@ -237,7 +237,7 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
         }
         if state.stop.is_some() && !ending {
             state.until = Some(Instant::now() + run.grace + KILLING);
-            order = Some(Order::End(Signal::TERM.as_raw()));
+            order = Some(SupervisorCommand::End(Signal::TERM.as_raw()));
             // Commands that run elsewhere in place of its processes have their grace period at the
             // same time.
             if let Some(service) = &run.service {
@@ -247,7 +247,7 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
         if let Some(order) = order {
             // A write error means that the supervisor has ended, which the end of its reports
             // shows.
-            let _ = run.orders.write_all(&encode(&order).unwrap_or_default()).await;
+            let _ = run.orders.write_all(&encode_line(&order).unwrap_or_default()).await;
         }
     }
     if state.stop.is_none()

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use jail::namespaces::Tier;
-use jail::packet::Channel;
+use jail::packet::PacketChannel;
 
 /// Absolute, so that nothing in a workspace or on a user's PATH can take its place.
 const BWRAP: &[&str] = &["/usr/bin/bwrap", "/usr/local/bin/bwrap"];
@@ -31,7 +31,7 @@ fn bwrap() -> Option<&'static Path> {
 }
 
 /// Builds the command that starts a zygote in this tier, with its end of the channel.
-pub fn zygote(tier: Tier, program: &Path, channel: Channel) -> io::Result<Command> {
+pub fn zygote(tier: Tier, program: &Path, channel: PacketChannel) -> io::Result<Command> {
     let mut command = match (tier, bwrap()) {
         (Tier::Bwrap, Some(bwrap)) => {
             let mut command = Command::new(bwrap);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use jail::fault::{Fault, Layer};
+use jail::error::{Layer, SandboxError};
 use jail::namespaces::Tier;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -44,7 +44,7 @@ pub enum Ended {
     /// The program ran; holds its output.
     Ran { tier: Option<String>, limits: String, output: Vec<u8> },
     /// The sandbox, or its program, could not be started.
-    Refused(Fault),
+    Refused(SandboxError),
     /// The run did not get as far as a sandbox; holds a message for the user.
     Failed(String),
 }
@@ -58,7 +58,7 @@ struct Report {
     #[serde(default)]
     exit_code: Option<i32>,
     #[serde(default)]
-    fault: Option<Fault>,
+    fault: Option<SandboxError>,
 }
 
 impl Trial {
@@ -138,9 +138,11 @@ fn judge(code: Option<i32>, output: Vec<u8>, said: &str, report: &Path) -> Ended
         Some(Report { exit_code: Some(0), tier, limits, .. }) if code == Some(0) => {
             Ended::Ran { tier, limits, output }
         }
-        Some(_) => {
-            Ended::Refused(Fault::other(Layer::Canary, "run a program", "it was killed or failed"))
-        }
+        Some(_) => Ended::Refused(SandboxError::from_message(
+            Layer::Canary,
+            "run a program",
+            "it was killed or failed",
+        )),
         None if code.is_none() => Ended::Failed("a run in the sandbox did not end".to_owned()),
         None => Ended::Failed(
             said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use jail::supervisor::User;
+use jail::supervisor::RunUser;
 
 use crate::base::{Error, Result};
 
@@ -10,7 +10,7 @@ use crate::base::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     pub name: String,
-    pub user: User,
+    pub user: RunUser,
     pub home: String,
     pub shell: String,
 }
@@ -45,7 +45,7 @@ fn parse(name: &str, passwd: &str, group: &str) -> Option<Account> {
             groups.push(id);
         }
     }
-    let user = User { uid: uid.parse().ok()?, gid, groups };
+    let user = RunUser { uid: uid.parse().ok()?, gid, groups };
     Some(Account { name: name.to_owned(), user, home: home.to_owned(), shell: shell.to_owned() })
 }
 
@@ -58,7 +58,7 @@ mod tests {
         let passwd = "root:x:0:0:root:/root:/bin/bash\nann:x:1000:1001:Ann,,,:/home/ann:/bin/zsh\n";
         let group = "root:x:0:\nann:x:1001:\ndocker:x:998:bob,ann\nadm:x:4:annabel\n";
         let ann = parse("ann", passwd, group).unwrap();
-        assert_eq!(ann.user, User { uid: 1000, gid: 1001, groups: vec![1001, 998] });
+        assert_eq!(ann.user, RunUser { uid: 1000, gid: 1001, groups: vec![1001, 998] });
         assert_eq!((ann.home.as_str(), ann.shell.as_str()), ("/home/ann", "/bin/zsh"));
         assert_eq!(parse("annabel", passwd, group), None);
     }

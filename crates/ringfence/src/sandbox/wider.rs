@@ -5,8 +5,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jail::intercept::exec::wire::Answer;
-use jail::supervisor::{Exit, Order, Report};
+use jail::intercept::exec::wire::ExecAnswer;
+use jail::supervisor::{RunExit, SupervisorCommand, SupervisorReport};
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
@@ -71,7 +71,7 @@ impl WiderRuns {
         grace: Duration,
         path: String,
         signals: mpsc::UnboundedReceiver<i32>,
-    ) -> Result<Answer> {
+    ) -> Result<ExecAnswer> {
         let ended = CancellationToken::new();
         let _ends_with_this = ended.clone().drop_guard();
         let (answer, answered) = oneshot::channel();
@@ -117,7 +117,7 @@ impl WiderRuns {
 }
 
 impl WiderRun {
-    async fn drive(mut self, runs: &WiderRuns, answer: oneshot::Sender<Result<Answer>>) {
+    async fn drive(mut self, runs: &WiderRuns, answer: oneshot::Sender<Result<ExecAnswer>>) {
         let (mut answer, mut until) = (Some(answer), None);
         let (mut was_signalled, mut has_started, mut last) = (false, false, None);
         loop {
@@ -125,27 +125,27 @@ impl WiderRun {
                 report = self.control.report() => report,
                 Some(signal) = next_signal(&mut self.signals) => {
                     was_signalled = true;
-                    self.control.order(Order::Signal(signal)).await;
+                    self.control.order(SupervisorCommand::Signal(signal)).await;
                     continue;
                 }
                 () = self.ended.cancelled(), if until.is_none() => {
-                    self.control.order(Order::End(Signal::TERM.as_raw())).await;
+                    self.control.order(SupervisorCommand::End(Signal::TERM.as_raw())).await;
                     until = Some(Instant::now() + self.grace + KILLING);
                     continue;
                 }
                 () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => break,
             };
             let is_last = match &report {
-                Ok(Some(Report::Started(_))) => {
+                Ok(Some(SupervisorReport::Started(_))) => {
                     has_started = true;
                     false
                 }
-                Ok(Some(Report::Exited(_))) => false,
-                Ok(Some(Report::Over(exit))) => {
+                Ok(Some(SupervisorReport::Exited(_))) => false,
+                Ok(Some(SupervisorReport::Over(exit))) => {
                     last = Some(exit.clone());
                     true
                 }
-                Ok(Some(Report::Failed(_)) | None) | Err(_) => true,
+                Ok(Some(SupervisorReport::Failed(_)) | None) | Err(_) => true,
             };
             if let Some(said) = answer_to(report, was_signalled, &self.path)
                 && let Some(answer) = answer.take()
@@ -161,7 +161,7 @@ impl WiderRun {
     }
 
     /// Adds what is known about this run to that of the others.
-    async fn settle(mut self, runs: &WiderRuns, last: Option<Exit>, has_started: bool) {
+    async fn settle(mut self, runs: &WiderRuns, last: Option<RunExit>, has_started: bool) {
         if let Some(service) = self.control.service.take() {
             service.finish().await;
         }

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, LazyLock, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use jail::fault::{Fault, Layer};
+use jail::error::{Layer, SandboxError};
 use jail::namespaces::Tier;
-use jail::packet::Channel;
+use jail::packet::PacketChannel;
 use jail::rights::Rights;
-use jail::zygote::{Ground, Laid, Order};
+use jail::zygote::{SessionSetup, SetupResult, ZygoteRequest};
 use tokio::process::Child;
 use tokio::sync::Mutex;
 use tokio_util::task::TaskTracker;
@@ -32,7 +32,7 @@ pub struct Zygote {
 }
 
 struct Live {
-    channel: Arc<Channel>,
+    channel: Arc<PacketChannel>,
     tier: Tier,
     /// Held so that it is reaped.
     child: Child,
@@ -103,7 +103,7 @@ impl Zygote {
     /// Has the zygote fork a supervisor that uses `control` as its socket, in the network of this
     /// number.
     pub async fn supervise(&self, network: Option<u32>, control: OwnedFd) -> Result<Tier> {
-        self.order(Order { network, last: false, socket: None }, control).await
+        self.order(ZygoteRequest { network, last: false, socket: None }, control).await
     }
 
     /// Returns a socket that belongs to the network of this number and can be used from here.
@@ -111,10 +111,10 @@ impl Zygote {
         let failed = |error: io::Error| {
             Error::internal("the session's network cannot be used").source(error)
         };
-        let (ours, theirs) = Channel::pair().map_err(failed)?;
+        let (ours, theirs) = PacketChannel::pair().map_err(failed)?;
         let family = if ipv6 { 6 } else { 4 };
         self.order(
-            Order { network: Some(network), last: false, socket: Some(family) },
+            ZygoteRequest { network: Some(network), last: false, socket: Some(family) },
             theirs.into(),
         )
         .await?;
@@ -125,7 +125,7 @@ impl Zygote {
         }
     }
 
-    async fn order(&self, wanted: Order, control: OwnedFd) -> Result<Tier> {
+    async fn order(&self, wanted: ZygoteRequest, control: OwnedFd) -> Result<Tier> {
         let mut live = self.live.lock().await;
         if let Some(known) = live.as_mut() {
             // A dead zygote shows by its status or by its channel; then the session gets a new one,
@@ -139,14 +139,17 @@ impl Zygote {
         }
         let started = self.start().await.map_err(|fault| fault::explain("", &fault))?;
         let lost = |error: io::Error| {
-            fault::explain("", &Fault::new(Layer::Namespaces, "ask for a supervisor", &error))
+            fault::explain(
+                "",
+                &SandboxError::from_io_error(Layer::Namespaces, "ask for a supervisor", &error),
+            )
         };
         order(&started.channel, &wanted, &control).map_err(lost)?;
         Ok(live.insert(started).tier)
     }
 
     /// Starts the first tier that works. If none does, the error is that of the best one.
-    async fn start(&self) -> std::result::Result<Live, Fault> {
+    async fn start(&self) -> std::result::Result<Live, SandboxError> {
         let mut refused = None;
         for tier in tiers() {
             match self.start_in(tier).await {
@@ -155,21 +158,27 @@ impl Zygote {
             }
         }
         Err(refused.unwrap_or_else(|| {
-            Fault::other(Layer::Namespaces, "start", "this host offers no way to create namespaces")
+            SandboxError::from_message(
+                Layer::Namespaces,
+                "start",
+                "this host offers no way to create namespaces",
+            )
         }))
     }
 
-    async fn start_in(&self, tier: Tier) -> std::result::Result<Live, Fault> {
-        let failed = |error: io::Error| Fault::new(Layer::Namespaces, "start the zygote", &error);
-        let (ours, theirs) = Channel::pair().map_err(failed)?;
+    async fn start_in(&self, tier: Tier) -> std::result::Result<Live, SandboxError> {
+        let failed = |error: io::Error| {
+            SandboxError::from_io_error(Layer::Namespaces, "start the zygote", &error)
+        };
+        let (ours, theirs) = PacketChannel::pair().map_err(failed)?;
         let command = tier::zygote(tier, self.launcher.program(), theirs).map_err(failed)?;
         let child = tokio::process::Command::from(command).spawn().map_err(failed)?;
         let channel = Arc::new(ours);
-        let ground = Ground { rights: self.rights.clone(), tier };
+        let ground = SessionSetup { rights: self.rights.clone(), tier };
         let talk = Arc::clone(&channel);
         let laid = tokio::task::spawn_blocking(move || {
             talk.send(&ground, &[])?;
-            talk.receive::<Laid>()
+            talk.receive::<SetupResult>()
         });
         let laid = tokio::time::timeout(START, laid)
             .await
@@ -177,12 +186,16 @@ impl Zygote {
         match laid.map_err(|error| failed(io::Error::other(error)))?.map_err(failed)? {
             Some((Ok(()), _)) => Ok(Live { channel, tier, child }),
             Some((Err(fault), _)) => Err(fault),
-            None => Err(Fault::other(Layer::Namespaces, "start the zygote", "it was lost")),
+            None => Err(SandboxError::from_message(
+                Layer::Namespaces,
+                "start the zygote",
+                "it was lost",
+            )),
         }
     }
 }
 
-fn order(channel: &Channel, wanted: &Order, control: &OwnedFd) -> io::Result<()> {
+fn order(channel: &PacketChannel, wanted: &ZygoteRequest, control: &OwnedFd) -> io::Result<()> {
     // A few bytes into a socket that is read immediately: this does not block.
     channel.send(wanted, &[control.as_fd()])
 }

@@ -11,7 +11,7 @@ pub mod browser_tabs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jail::rights::Network;
+use jail::rights::NetworkAccess;
 use serde_json::{Map, Value};
 
 use super::run::command;
@@ -87,7 +87,7 @@ pub fn prepare(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<Plan> {
             .hint("Omit it for the default of 30 seconds."));
     }
     let (session, call) = (cx.session.workspace.rights().network, cx.workspace.rights().network);
-    if session != Network::Off && call == Network::Off {
+    if session != NetworkAccess::Off && call == NetworkAccess::Off {
         // A page's network access is that of the operator's configuration, and cannot be restricted
         // further for a single client.
         return Err(Error::permission_denied(

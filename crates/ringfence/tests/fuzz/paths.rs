@@ -46,7 +46,7 @@ fn no_path_leads_out_or_to_what_is_protected() {
     let stage = Stage::new();
     let workspace = tree(&stage);
     let mut rights = Rights { workspace: stage.workspace(), ..Rights::default() };
-    rights.protect_steering();
+    rights.protect_control_files();
     rights.repositories.push(stage.workspace().join(".git"));
     rights.hidden.push(stage.workspace().join("hidden"));
     let workspace = workspace.held_to(rights.clone()).unwrap();
@@ -84,7 +84,7 @@ fn check(workspace: &Workspace, rights: &Rights, path: &str, create: bool) {
     }
     if let Ok(Place::Ready { dir, name, .. }) = workspace.place(path, create) {
         let real = inside(dir.as_raw_fd()).join(name);
-        assert!(!rights.protects(&real), "{path:?} would write {}", real.display());
+        assert!(!rights.protects_path(&real), "{path:?} would write {}", real.display());
     }
 }
 

@@ -13,8 +13,8 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::image::Image;
-use super::mapping::Mapping;
+use super::image::ProcessImage;
+use super::mapping::FileMapping;
 use super::resolve;
 use super::wire::FileIdentity;
 
@@ -28,7 +28,7 @@ pub struct ExecFile {
     pub identity: FileIdentity,
     /// The path it was called by, made absolute. The caller chooses it, so it is only good for
     /// names.
-    pub called: String,
+    pub called_path: String,
     pub size: u64,
     /// Index of the argument that names it; its own arguments begin there.
     pub argv_start: usize,
@@ -44,14 +44,14 @@ pub struct ExecFiles {
     interpreters: Vec<ExecFile>,
     /// The file that the program names as its loader, if it is not one of the host's: it is what
     /// runs.
-    entry: Option<ExecFile>,
+    foreign_loader: Option<ExecFile>,
     /// Name of a file that will run and could not be identified.
     pub unidentified: Option<String>,
 }
 
 impl ExecFiles {
     /// Identifies the files of a process that is stopped before its first instruction.
-    pub fn identify(process: i32, image: &Image) -> io::Result<ExecFiles> {
+    pub fn identify(process: i32, image: &ProcessImage) -> io::Result<ExecFiles> {
         let argv = image.argv();
         let program = ExecFile::open_program(process, image)?;
         let mut files = ExecFiles {
@@ -59,7 +59,7 @@ impl ExecFiles {
             script: None,
             loaded: None,
             interpreters: Vec::new(),
-            entry: None,
+            foreign_loader: None,
             unidentified: None,
         };
         // The kernel puts the script's name after its interpreter's, and keeps the name that was
@@ -76,13 +76,13 @@ impl ExecFiles {
         }
         if files.script.is_some() {
             // That name belongs to the script, not to its interpreter.
-            files.program.called.clone_from(&files.program.identity.path);
+            files.program.called_path.clone_from(&files.program.identity.path);
         }
-        if let Some(at) = files.program.is_loader().then(|| find_loaded(&argv)).flatten() {
+        if let Some(at) = files.program.is_loader().then(|| find_loaded_arg(&argv)).flatten() {
             match argv[at].contains(&b'/') {
                 true => files.loaded = files.identify_named(process, argv[at], at),
                 // The loader searches for such a name in directories that only it knows.
-                false => files.unidentified = Some(shown(argv[at])),
+                false => files.unidentified = Some(to_lossy_string(argv[at])),
             }
         }
         Ok(files)
@@ -98,12 +98,12 @@ impl ExecFiles {
 
     fn find_entry(&mut self, process: i32, pc: u64) -> Result<(), String> {
         let unknown = |_| self.program.identity.path.clone();
-        let mapping = Mapping::find(process, pc).map_err(unknown)?;
+        let mapping = FileMapping::find_address(process, pc).map_err(unknown)?;
         let own = self.program.open_content().map_err(unknown)?;
         let loaders: Vec<File> =
-            LOADERS.iter().filter_map(|path| open_regular(Path::new(path)).ok()).collect();
+            HOST_LOADERS.iter().filter_map(|path| open_regular(Path::new(path)).ok()).collect();
         let usual = || [&own].into_iter().chain(&loaders);
-        if usual().any(|file| mapping.is_of(file))
+        if usual().any(|file| mapping.is_backed_by(file))
             || usual().any(|file| mapping.has_code_of(process, file))
         {
             return Ok(());
@@ -111,40 +111,40 @@ impl ExecFiles {
         // The path only says where to look: the file there must be the one that is mapped.
         let is_mapped = |file: &ExecFile| {
             file.open_content().is_ok_and(|content| {
-                mapping.is_of(&content) || mapping.has_code_of(process, &content)
+                mapping.is_backed_by(&content) || mapping.has_code_of(process, &content)
             })
         };
         let entry = ExecFile::open_named(process, &mapping.path, 0).ok().filter(is_mapped);
-        self.entry = Some(entry.ok_or_else(|| shown(&mapping.path))?);
+        self.foreign_loader = Some(entry.ok_or_else(|| to_lossy_string(&mapping.path))?);
         Ok(())
     }
 
     /// Iterates over all files, the program first.
     pub fn iter(&self) -> impl Iterator<Item = &ExecFile> {
         let one = [Some(&self.program), self.script.as_ref(), self.loaded.as_ref()];
-        one.into_iter().flatten().chain(&self.interpreters).chain(&self.entry)
+        one.into_iter().flatten().chain(&self.interpreters).chain(&self.foreign_loader)
     }
 
     /// Returns whether this file was started directly: the script if there is one, else the
     /// program, unless a loader comes in between.
     pub fn is_started(&self, file: &ExecFile) -> bool {
         let started = self.script.as_ref().unwrap_or(&self.program);
-        std::ptr::eq(file, started) && self.loaded.is_none() && self.entry.is_none()
+        std::ptr::eq(file, started) && self.loaded.is_none() && self.foreign_loader.is_none()
     }
 
     /// Identifies the file that a name leads to, unless it is the program itself. On failure the
     /// exec must not be judged as harmless.
     fn identify_named(&mut self, process: i32, name: &[u8], argv_start: usize) -> Option<ExecFile> {
         let Ok(file) = ExecFile::open_named(process, name, argv_start) else {
-            self.unidentified = Some(shown(name));
+            self.unidentified = Some(to_lossy_string(name));
             return None;
         };
-        Some(file).filter(|file| !file.is(&self.program))
+        Some(file).filter(|file| !file.is_same_file(&self.program))
     }
 }
 
 impl ExecFile {
-    fn open_program(process: i32, image: &Image) -> io::Result<ExecFile> {
+    fn open_program(process: i32, image: &ProcessImage) -> io::Result<ExecFile> {
         ExecFile::new(process, resolve::open_link(process, "exe")?, image.execfn(), 0)
     }
 
@@ -165,11 +165,17 @@ impl ExecFile {
             return Err(io::Error::other("not a regular file"));
         }
         let size = u64::try_from(found.st_size).map_err(io::Error::other)?;
-        let identity = resolve::describe(process, &descriptor)?;
-        Ok(ExecFile { identity, called: spell_path(process, name), size, argv_start, descriptor })
+        let identity = resolve::describe_file(process, &descriptor)?;
+        Ok(ExecFile {
+            identity,
+            called_path: make_absolute(process, name),
+            size,
+            argv_start,
+            descriptor,
+        })
     }
 
-    fn is(&self, other: &ExecFile) -> bool {
+    fn is_same_file(&self, other: &ExecFile) -> bool {
         (self.identity.device, self.identity.inode) == (other.identity.device, other.identity.inode)
     }
 
@@ -177,7 +183,7 @@ impl ExecFile {
     fn is_loader(&self) -> bool {
         let has_size = |path: &str| fs::metadata(path).is_ok_and(|found| found.size() == self.size);
         is_loader_name(&self.identity.path)
-            || LOADERS.iter().any(|path| has_size(path) && self.is_copy_of(Path::new(path)))
+            || HOST_LOADERS.iter().any(|path| has_size(path) && self.is_copy_of(Path::new(path)))
     }
 
     /// Returns whether it has the same bytes as a file of the host. A file that cannot be read is
@@ -223,21 +229,21 @@ fn has_same_bytes(mut one: File, other: &File) -> io::Result<bool> {
 }
 
 /// Makes a name absolute, by its text alone.
-fn spell_path(process: i32, name: &[u8]) -> String {
+fn make_absolute(process: i32, name: &[u8]) -> String {
     let name = Path::new(std::ffi::OsStr::from_bytes(name));
     let directory = match name.is_absolute() {
         true => PathBuf::new(),
         false => fs::read_link(format!("/proc/{process}/cwd")).unwrap_or_default(),
     };
-    make_plain(&directory.join(name))
+    normalize_path(&directory.join(name))
 }
 
-fn shown(name: &[u8]) -> String {
+fn to_lossy_string(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
 /// Options of the dynamic loader that take another word.
-const WITH_WORD: [&[u8]; 7] = [
+const OPTIONS_WITH_VALUE: [&[u8]; 7] = [
     b"--library-path",
     b"--preload",
     b"--audit",
@@ -249,7 +255,7 @@ const WITH_WORD: [&[u8]; 7] = [
 
 /// Prefixes of the names of dynamic loaders, and the paths of those on the host.
 const LOADER_NAMES: [&str; 5] = ["ld-linux", "ld-musl", "ld.so", "ld64.so", "ld-2."];
-const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"];
+const HOST_LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"];
 
 fn is_loader_name(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
@@ -257,16 +263,16 @@ fn is_loader_name(path: &str) -> bool {
 }
 
 /// Returns the index of the argument that a dynamic loader is asked to load.
-fn find_loaded(argv: &[&[u8]]) -> Option<usize> {
+fn find_loaded_arg(argv: &[&[u8]]) -> Option<usize> {
     let mut at = 1;
     while let Some(word) = argv.get(at).filter(|word| word.starts_with(b"--")) {
-        at += if WITH_WORD.contains(word) { 2 } else { 1 };
+        at += if OPTIONS_WITH_VALUE.contains(word) { 2 } else { 1 };
     }
     argv.get(at).map(|_| at)
 }
 
 /// Removes `.`, `..` and repeated slashes from a path, by its text alone.
-fn make_plain(path: &Path) -> String {
+fn normalize_path(path: &Path) -> String {
     let mut plain = PathBuf::from("/");
     for part in path.components() {
         match part {
@@ -286,7 +292,7 @@ mod tests {
     fn a_loader_is_known_with_what_it_loads() {
         let at = |words: &[&str]| {
             let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
-            find_loaded(&words)
+            find_loaded_arg(&words)
         };
         assert_eq!(at(&["ld", "/bin/ls"]), Some(1));
         assert_eq!(at(&["ld", "--argv0", "x", "--inhibit-cache", "/bin/ls"]), Some(4));
@@ -295,8 +301,8 @@ mod tests {
 
     #[test]
     fn a_path_is_made_plain_by_its_text() {
-        assert_eq!(make_plain(Path::new("/usr/bin/./..//bin/git")), "/usr/bin/git");
-        assert_eq!(make_plain(Path::new("/../x")), "/x");
+        assert_eq!(normalize_path(Path::new("/usr/bin/./..//bin/git")), "/usr/bin/git");
+        assert_eq!(normalize_path(Path::new("/../x")), "/x");
     }
 
     /// A pipe that was put in the place of a file makes nobody wait.

@@ -12,64 +12,64 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
 
-use policy::{Decision, Verdict};
+use policy::{Decision, ExecVerdict};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::files::ExecFiles;
-use super::image::Image;
-use super::wire::{Answer, HeldExec, Notice, Reply, enclose};
-use super::{MAX_HELD, STACK, Watch, kill, release, resolve, stub};
-use crate::packet::Channel;
-use crate::sys::trace::{self, Change};
+use super::image::ProcessImage;
+use super::wire::{ExecAnswer, ExecNotice, ExecReply, HeldExec, write_memory_file};
+use super::{ExecWatch, MAX_HELD, THREAD_STACK, kill_tracee, release_tracee, resolve, stub};
+use crate::packet::PacketChannel;
+use crate::sys::trace::{self, TraceEvent};
 
 /// Signal that wakes a watcher waiting for its process. No program is affected by it.
-const WAKE: i32 = libc::SIGURG;
+const WAKE_SIGNAL: i32 = libc::SIGURG;
 /// Most ancestors that are reported.
-const PARENTS: usize = 12;
+const MAX_ANCESTORS: usize = 12;
 /// Most bytes in the arguments of a command that is asked about, and in its environment.
-const ASKED: usize = 16 << 10;
-const TAKEN: usize = 512 << 10;
+const MAX_ARGV_BYTES: usize = 16 << 10;
+const MAX_ENV_BYTES: usize = 512 << 10;
 /// Exit code of a command that should be asked about and cannot be: it has too many words to read,
 /// or too many processes are waiting.
-const REFUSED: i32 = 126;
+const EXIT_CANNOT_ASK: i32 = 126;
 /// Exit code of a command that should be asked about where no one can be asked, as after a no.
-const DENIED: i32 = 1;
+const EXIT_DENIED: i32 = 1;
 
 /// A held process and its answer.
 #[derive(Default)]
-pub struct Slot {
+pub struct HeldProcess {
     process: i32,
-    begun: bool,
-    answer: Option<Answer>,
+    runs_elsewhere: bool,
+    answer: Option<ExecAnswer>,
 }
 
 /// Everything needed to let a held program start after all.
-struct Kept {
-    image: Image,
-    code: [u8; stub::KEPT],
-    mask: u64,
+struct SavedProgram {
+    image: ProcessImage,
+    saved_code: [u8; stub::SAVED_BYTES],
+    signal_mask: u64,
     /// The words of its rule, recorded if it is refused.
-    name: String,
+    rule_words: String,
 }
 
 /// Description of a process that is about to be held, for the server.
-struct Prepared {
-    notices: Arc<Channel>,
-    letter: OwnedFd,
+struct HoldRequest {
+    notices: Arc<PacketChannel>,
+    description: OwnedFd,
     streams: Vec<OwnedFd>,
 }
 
-impl Watch {
+impl ExecWatch {
     /// Holds a process until it is answered. Returns false when this thread has waited for the
     /// process and another watcher has taken its place.
-    pub(super) fn hold(
+    pub(super) fn hold_process(
         self: &Arc<Self>,
         process: i32,
-        image: Image,
+        image: ProcessImage,
         files: ExecFiles,
-        verdict: Verdict,
+        verdict: ExecVerdict,
     ) -> bool {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let name = verdict.prefix.join(" ");
         let prepared = match self.prepare_hold(process, id, &image, &files, &verdict) {
             Ok(prepared) => prepared,
@@ -77,41 +77,59 @@ impl Watch {
             // must not make a command worse, and in the sandbox it may do what it may do without a
             // rule.
             Err(error) if verdict.decision == Decision::Allow => {
-                self.slots().remove(&id);
-                self.tell(process, &files, &image.argv(), &verdict, Some(error.to_string()));
-                release(process, 0);
+                self.lock_held().remove(&id);
+                self.report_decision(
+                    process,
+                    &files,
+                    &image.argv(),
+                    &verdict,
+                    Some(error.to_string()),
+                );
+                release_tracee(process, 0);
                 return true;
             }
             Err(error) => {
-                self.refuse(process, id, &image, &files, &error);
+                self.refuse_hold(process, id, &image, &files, &error);
                 return true;
             }
         };
         match begin_hold(process, id, &image, &prepared) {
             Ok(kept) => {
                 drop(prepared);
-                let kept = Kept { image, code: kept.0, mask: kept.1, name };
-                self.wait_for(process, id, &kept);
-                self.slots().remove(&id);
+                let kept = SavedProgram {
+                    image,
+                    saved_code: kept.0,
+                    signal_mask: kept.1,
+                    rule_words: name,
+                };
+                self.wait_for_answer(process, id, &kept);
+                self.lock_held().remove(&id);
                 false
             }
             Err(error) => {
-                self.refuse(process, id, &image, &files, &error);
+                self.refuse_hold(process, id, &image, &files, &error);
                 true
             }
         }
     }
 
     /// Ends a process that cannot be held, with a message that says why.
-    fn refuse(&self, process: i32, id: u64, image: &Image, files: &ExecFiles, error: &io::Error) {
-        self.slots().remove(&id);
+    fn refuse_hold(
+        &self,
+        process: i32,
+        id: u64,
+        image: &ProcessImage,
+        files: &ExecFiles,
+        error: &io::Error,
+    ) {
+        self.lock_held().remove(&id);
         self.denials.add("exec", "a program that nobody could be asked about");
-        let code = if self.notices.is_none() { DENIED } else { REFUSED };
+        let code = if self.notices.is_none() { EXIT_DENIED } else { EXIT_CANNOT_ASK };
         let message =
             format!("ringfence: {}: cannot be approved: {error}\n", files.program.identity.path);
-        match stub::end(process, image, &message, code) {
-            Ok(()) => release(process, 0),
-            Err(_) => kill(process),
+        match stub::inject_exit(process, image, &message, code) {
+            Ok(()) => release_tracee(process, 0),
+            Err(_) => kill_tracee(process),
         }
     }
 
@@ -120,68 +138,73 @@ impl Watch {
         self: &Arc<Self>,
         process: i32,
         id: u64,
-        image: &Image,
+        image: &ProcessImage,
         files: &ExecFiles,
-        verdict: &Verdict,
-    ) -> io::Result<Prepared> {
+        verdict: &ExecVerdict,
+    ) -> io::Result<HoldRequest> {
         let Some(notices) = self.notices.clone() else {
             return Err(io::Error::other("no one can be asked"));
         };
-        let (held, streams) = describe(process, image, files, verdict.clone())?;
-        let letter = enclose(&held)?;
+        let (held, streams) = describe_exec(process, image, files, verdict.clone())?;
+        let letter = write_memory_file(&held)?;
         {
-            let mut slots = self.slots();
+            let mut slots = self.lock_held();
             if slots.len() >= MAX_HELD {
                 return Err(io::Error::other(
                     "too many commands are already waiting for an answer",
                 ));
             }
-            slots.insert(id, Slot { process, ..Slot::default() });
+            slots.insert(id, HeldProcess { process, ..HeldProcess::default() });
         }
-        self.hear_from(&notices)?;
+        self.spawn_answer_receiver(&notices)?;
         // From now on this thread waits for this process only.
         self.add_watcher()?;
-        Ok(Prepared { notices, letter, streams })
+        Ok(HoldRequest { notices, description: letter, streams })
     }
 
-    fn wait_for(&self, process: i32, id: u64, kept: &Kept) {
-        while let Ok((_, change)) = trace::wait() {
-            if change == Change::Gone {
+    fn wait_for_answer(&self, process: i32, id: u64, kept: &SavedProgram) {
+        while let Ok((_, change)) = trace::wait_for_event() {
+            if change == TraceEvent::Exited {
                 break;
             }
-            let (answer, begun) = match self.slots().get_mut(&id) {
-                Some(slot) => (slot.answer.take(), slot.begun),
+            let (answer, begun) = match self.lock_held().get_mut(&id) {
+                Some(slot) => (slot.answer.take(), slot.runs_elsewhere),
                 None => (None, false),
             };
             if let Some(answer) = answer {
-                if matches!(answer, Answer::Refuse(..)) {
-                    self.denials.add("exec", &kept.name);
+                if matches!(answer, ExecAnswer::Refuse(..)) {
+                    self.denials.add("exec", &kept.rule_words);
                 }
-                let signal = if let Change::Signal(signal) = change { signal } else { 0 };
-                return finish(process, kept, &answer, if signal == WAKE { 0 } else { signal });
+                let signal = if let TraceEvent::Signal(signal) = change { signal } else { 0 };
+                return apply_answer(
+                    process,
+                    kept,
+                    &answer,
+                    if signal == WAKE_SIGNAL { 0 } else { signal },
+                );
             }
             let went_on = match change {
-                Change::Signal(WAKE) => trace::resume(process, 0),
-                Change::Signal(signal) if begun => {
-                    self.notify(&Notice::Signal(id, signal));
-                    trace::resume(process, 0)
+                TraceEvent::Signal(WAKE_SIGNAL) => trace::resume_thread(process, 0),
+                TraceEvent::Signal(signal) if begun => {
+                    self.send_notice(&ExecNotice::Signal(id, signal));
+                    trace::resume_thread(process, 0)
                 }
-                Change::Signal(signal) => trace::resume(process, signal),
-                Change::Stop(signal) if signal != libc::SIGTRAP => {
+                TraceEvent::Signal(signal) => trace::resume_thread(process, signal),
+                TraceEvent::Stop(signal) if signal != libc::SIGTRAP => {
                     if begun {
-                        self.notify(&Notice::Signal(id, signal));
+                        self.send_notice(&ExecNotice::Signal(id, signal));
                     }
-                    trace::stay_stopped(process)
+                    trace::listen_while_stopped(process)
                 }
-                _ => trace::resume(process, 0),
+                _ => trace::resume_thread(process, 0),
             };
             // A failure means that it was killed while it was stopped; the next change says so.
             let _ = went_on;
         }
-        self.notify(&Notice::Gone(id));
+        self.send_notice(&ExecNotice::Gone(id));
     }
 
-    fn notify(&self, notice: &Notice) {
+    fn send_notice(&self, notice: &ExecNotice) {
         if let Some(notices) = &self.notices {
             // If the server is gone, so is the run.
             let _ = notices.send(notice, &[]);
@@ -189,36 +212,38 @@ impl Watch {
     }
 
     /// Starts a thread that receives answers, with the first question.
-    fn hear_from(self: &Arc<Self>, notices: &Arc<Channel>) -> io::Result<()> {
-        if self.hears.swap(true, Ordering::Relaxed) {
+    fn spawn_answer_receiver(self: &Arc<Self>, notices: &Arc<PacketChannel>) -> io::Result<()> {
+        if self.listening.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
         let (watch, notices) = (Arc::clone(self), Arc::clone(notices));
-        let spawned = thread::Builder::new().stack_size(STACK).spawn(move || watch.hear(&notices));
+        let spawned = thread::Builder::new()
+            .stack_size(THREAD_STACK)
+            .spawn(move || watch.receive_answers(&notices));
         if spawned.is_err() {
-            self.hears.store(false, Ordering::Relaxed);
+            self.listening.store(false, Ordering::Relaxed);
         }
         spawned.map(drop)
     }
 
     /// Delivers the server's answers to the processes they are for.
-    fn hear(&self, notices: &Channel) {
-        while let Ok(Some((Reply { id, answer }, _))) = notices.receive_long::<Reply>() {
-            let mut slots = self.slots();
+    fn receive_answers(&self, notices: &PacketChannel) {
+        while let Ok(Some((ExecReply { id, answer }, _))) = notices.receive_long::<ExecReply>() {
+            let mut slots = self.lock_held();
             // A process that is gone needs no answer.
             let Some(slot) = slots.get_mut(&id) else { continue };
             match answer {
-                Answer::Begun => slot.begun = true,
+                ExecAnswer::Begun => slot.runs_elsewhere = true,
                 answer => {
                     slot.answer = Some(answer);
-                    let _ = trace::signal(slot.process, WAKE);
+                    let _ = trace::signal_process(slot.process, WAKE_SIGNAL);
                 }
             }
         }
     }
 
-    fn slots(&self) -> MutexGuard<'_, std::collections::HashMap<u64, Slot>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_held(&self) -> MutexGuard<'_, std::collections::HashMap<u64, HeldProcess>> {
+        self.held_processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -227,57 +252,59 @@ impl Watch {
 fn begin_hold(
     process: i32,
     id: u64,
-    image: &Image,
-    prepared: &Prepared,
-) -> io::Result<([u8; stub::KEPT], u64)> {
-    let mask = trace::signal_mask(process)?;
-    trace::set_signal_mask(process, 0)?;
-    let code = stub::wait(process, image)?;
-    trace::resume(process, 0)?;
-    let Prepared { notices, letter, streams } = prepared;
+    image: &ProcessImage,
+    prepared: &HoldRequest,
+) -> io::Result<([u8; stub::SAVED_BYTES], u64)> {
+    let mask = trace::read_signal_mask(process)?;
+    trace::write_signal_mask(process, 0)?;
+    let code = stub::inject_pause(process, image)?;
+    trace::resume_thread(process, 0)?;
+    let HoldRequest { notices, description: letter, streams } = prepared;
     let fds: Vec<_> = [letter].into_iter().chain(streams).map(AsFd::as_fd).collect();
-    if notices.send(&Notice::Held(id), &fds).is_err() {
+    if notices.send(&ExecNotice::Held(id), &fds).is_err() {
         // The server is gone, and the run ends with it.
-        kill(process);
+        kill_tracee(process);
     }
     Ok((code, mask))
 }
 
 /// Applies an answer to the process, which is stopped.
-fn finish(process: i32, kept: &Kept, answer: &Answer, signal: i32) {
+fn apply_answer(process: i32, kept: &SavedProgram, answer: &ExecAnswer, signal: i32) {
     let image = &kept.image;
     let (done, signal) = match answer {
-        Answer::Run => {
-            let begun = stub::begin(process, image, &kept.code);
-            (begun.and_then(|()| trace::set_signal_mask(process, kept.mask)), signal)
+        ExecAnswer::Run => {
+            let begun = stub::restore_start(process, image, &kept.saved_code);
+            (begun.and_then(|()| trace::write_signal_mask(process, kept.signal_mask)), signal)
         }
-        Answer::Refuse(message, code) => (stub::end(process, image, message, *code), 0),
-        Answer::Ended { signal: Some(libc::SIGKILL), .. } => return kill(process),
+        ExecAnswer::Refuse(message, code) => (stub::inject_exit(process, image, message, *code), 0),
+        ExecAnswer::Ended { signal: Some(libc::SIGKILL), .. } => return kill_tracee(process),
         // It dies of the same signal or, if it was started to ignore that, exits with the code that
         // shells use.
-        Answer::Ended { signal: Some(signal), .. } => {
-            (stub::end(process, image, "", 128 + signal), *signal)
+        ExecAnswer::Ended { signal: Some(signal), .. } => {
+            (stub::inject_exit(process, image, "", 128 + signal), *signal)
         }
-        Answer::Ended { code, .. } => (stub::end(process, image, "", code.unwrap_or(REFUSED)), 0),
-        Answer::Begun => (Ok(()), signal),
+        ExecAnswer::Ended { code, .. } => {
+            (stub::inject_exit(process, image, "", code.unwrap_or(EXIT_CANNOT_ASK)), 0)
+        }
+        ExecAnswer::Begun => (Ok(()), signal),
     };
     match done {
-        Ok(()) => release(process, signal),
-        Err(_) => kill(process),
+        Ok(()) => release_tracee(process, signal),
+        Err(_) => kill_tracee(process),
     }
 }
 
 /// Copies everything that the decision depends on: none of it is read again.
-fn describe(
+fn describe_exec(
     process: i32,
-    image: &Image,
+    image: &ProcessImage,
     files: &ExecFiles,
-    verdict: Verdict,
+    verdict: ExecVerdict,
 ) -> io::Result<(HeldExec, Vec<OwnedFd>)> {
     let argv = image.argv();
     // A human reads the whole question, and what is read is what runs.
-    if argv.iter().map(|word| word.len() + 1).sum::<usize>() > ASKED
-        || image.env().map(<[u8]>::len).sum::<usize>() > TAKEN
+    if argv.iter().map(|word| word.len() + 1).sum::<usize>() > MAX_ARGV_BYTES
+        || image.env().map(<[u8]>::len).sum::<usize>() > MAX_ENV_BYTES
     {
         return Err(io::Error::other("it has too many words to ask about"));
     }
@@ -288,7 +315,7 @@ fn describe(
         let entry = text(entry);
         entry.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
     };
-    let cwd = resolve::describe(process, &resolve::open_link(process, "cwd")?)?;
+    let cwd = resolve::describe_file(process, &resolve::open_link(process, "cwd")?)?;
     let number = Pid::from_raw(process).ok_or_else(|| io::Error::other("invalid pid"))?;
     let handle = pidfd_open(number, PidfdFlags::empty())?;
     let streams = [0, 1, 2].map(|fd| pidfd_getfd(&handle, fd, PidfdGetfdFlags::empty()).ok());
@@ -304,7 +331,7 @@ fn describe(
         words: argv
             .len()
             .saturating_sub(files.iter().nth(verdict.view).map_or(0, |file| file.argv_start)),
-        parents: parents(process),
+        parents: list_ancestors(process),
         garbled,
         itself,
         verdict,
@@ -314,11 +341,11 @@ fn describe(
 }
 
 /// Lists the ancestors of a process, up to the run's first process.
-fn parents(process: i32) -> Vec<String> {
+fn list_ancestors(process: i32) -> Vec<String> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let mut found = Vec::new();
     let mut at = process;
-    while found.len() < PARENTS {
+    while found.len() < MAX_ANCESTORS {
         let Ok(status) = fs::read_to_string(format!("/proc/{at}/status")) else { break };
         let field = |name: &str| {
             let value = status.lines().find_map(|line| line.strip_prefix(name));
@@ -333,7 +360,7 @@ fn parents(process: i32) -> Vec<String> {
         }
     }
     // The last one is the run's own init, which no one chose to start.
-    if found.len() < PARENTS {
+    if found.len() < MAX_ANCESTORS {
         found.pop();
     }
     found

@@ -8,13 +8,13 @@ use std::io;
 use crate::sys::trace::{self, Registers};
 
 /// Sizes to try: the first fits nearly everything; the last is above what the kernel accepts.
-const SIZES: [usize; 3] = [16 << 10, 256 << 10, 8 << 20];
+const STACK_SIZES: [usize; 3] = [16 << 10, 256 << 10, 8 << 20];
 const WORD: usize = 8;
 /// Key in the auxiliary vector (after the environment) of the name that was passed to the kernel.
 const EXECFN: u64 = 31;
 
 /// Program that has not run yet: registers, arguments, environment and name.
-pub struct Image {
+pub struct ProcessImage {
     pub registers: Registers,
     stack: Vec<u8>,
     argv: Vec<(usize, usize)>,
@@ -22,17 +22,17 @@ pub struct Image {
     execfn: (usize, usize),
 }
 
-impl Image {
+impl ProcessImage {
     /// Reads the program of a process that is stopped before its first instruction.
-    pub fn read(process: i32) -> io::Result<Image> {
-        let registers = trace::registers(process)?;
-        for size in SIZES {
+    pub fn read(process: i32) -> io::Result<ProcessImage> {
+        let registers = trace::read_registers(process)?;
+        for size in STACK_SIZES {
             let mut stack = vec![0; size];
-            let got = trace::read_memory(process, registers.stack(), &mut stack)?;
+            let got = trace::read_memory(process, registers.stack_pointer(), &mut stack)?;
             let whole = got < size;
             stack.truncate(got);
-            if let Some((argv, env, execfn)) = parse(&stack, registers.stack()) {
-                return Ok(Image { registers, stack, argv, env, execfn });
+            if let Some((argv, env, execfn)) = parse_stack(&stack, registers.stack_pointer()) {
+                return Ok(ProcessImage { registers, stack, argv, env, execfn });
             }
             if whole {
                 break;
@@ -42,39 +42,39 @@ impl Image {
     }
 
     /// Returns how many bytes were read, from the stack pointer upwards.
-    pub fn size(&self) -> usize {
+    pub fn stack_len(&self) -> usize {
         self.stack.len()
     }
 
     /// Returns the arguments.
     pub fn argv(&self) -> Vec<&[u8]> {
-        self.argv.iter().map(|at| self.at(*at)).collect()
+        self.argv.iter().map(|at| self.slice_at(*at)).collect()
     }
 
     /// Returns the environment, each entry as `NAME=value`.
     pub fn env(&self) -> impl Iterator<Item = &[u8]> {
-        self.env.iter().map(|at| self.at(*at))
+        self.env.iter().map(|at| self.slice_at(*at))
     }
 
     /// Returns the name that was passed to the kernel.
     pub fn execfn(&self) -> &[u8] {
-        self.at(self.execfn)
+        self.slice_at(self.execfn)
     }
 
-    fn at(&self, (from, to): (usize, usize)) -> &[u8] {
+    fn slice_at(&self, (from, to): (usize, usize)) -> &[u8] {
         self.stack.get(from..to).unwrap_or_default()
     }
 }
 
-type Span = (usize, usize);
+type StackSpan = (usize, usize);
 
 /// Parses `argc, argv…, 0, env…, 0, (key, value)…, 0`, followed by the strings. Returns `None` when
 /// something is beyond the end of what was read.
-fn parse(stack: &[u8], base: u64) -> Option<(Vec<Span>, Vec<Span>, Span)> {
+fn parse_stack(stack: &[u8], base: u64) -> Option<(Vec<StackSpan>, Vec<StackSpan>, StackSpan)> {
     let word = |at: usize| -> Option<u64> {
         Some(u64::from_ne_bytes(stack.get(at.checked_mul(WORD)?..)?.get(..WORD)?.try_into().ok()?))
     };
-    let text = |pointer: u64| -> Option<Span> {
+    let text = |pointer: u64| -> Option<StackSpan> {
         let from = usize::try_from(pointer.checked_sub(base)?).ok()?;
         let length = stack.get(from..)?.iter().position(|byte| *byte == 0)?;
         Some((from, from + length))
@@ -111,15 +111,15 @@ mod tests {
         let text = base + 10 * 8;
         let words = [2, text, text + 3, 0, text + 6, 0, 6, 4096, EXECFN, text + 10];
         let whole = stack(&words, b"ls\0-l\0A=b\0/bin/ls\0");
-        let (argv, env, execfn) = parse(&whole, base).unwrap();
-        let show = |span: &Span| String::from_utf8_lossy(&whole[span.0..span.1]).into_owned();
+        let (argv, env, execfn) = parse_stack(&whole, base).unwrap();
+        let show = |span: &StackSpan| String::from_utf8_lossy(&whole[span.0..span.1]).into_owned();
         assert_eq!(argv.iter().map(show).collect::<Vec<_>>(), ["ls", "-l"]);
         assert_eq!(env.iter().map(show).collect::<Vec<_>>(), ["A=b"]);
         assert_eq!(show(&execfn), "/bin/ls");
         for short in 0..whole.len() {
-            assert!(parse(&whole[..short], base).is_none(), "{short}");
+            assert!(parse_stack(&whole[..short], base).is_none(), "{short}");
         }
-        assert!(parse(&stack(&[u64::MAX, 0], b""), base).is_none());
-        assert!(parse(&stack(&[1, 1, 0, 0], b""), base).is_none());
+        assert!(parse_stack(&stack(&[u64::MAX, 0], b""), base).is_none());
+        assert!(parse_stack(&stack(&[1, 1, 0, 0], b""), base).is_none());
     }
 }

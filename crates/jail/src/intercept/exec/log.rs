@@ -11,24 +11,24 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 
 /// Records are written in pieces of this size.
-const PIECE: usize = 32 << 10;
+const FLUSH_BYTES: usize = 32 << 10;
 /// Most bytes of the host's disk that a run may fill with records. After that, execs are only
 /// counted.
-const MOST: u64 = 256 << 20;
+const MAX_LOG_BYTES: u64 = 256 << 20;
 /// Most bytes of one exec's arguments.
-pub const ARGUMENTS: usize = 4096;
+pub const MAX_ARGV_BYTES: usize = 4096;
 
 /// Log of a run's execs that no rule names.
 #[derive(Default)]
-pub struct Log(Mutex<State>);
+pub struct ExecLog(Mutex<ExecLogState>);
 
 #[derive(Default)]
-struct State {
+struct ExecLogState {
     file: Option<File>,
     /// Where the programs ran, if not in the sandbox itself.
     ran: Option<&'static str>,
     buffer: Vec<u8>,
-    written: u64,
+    written_bytes: u64,
     count: u64,
 }
 
@@ -41,40 +41,44 @@ struct ExecRecord<'a> {
     ran: Option<&'static str>,
 }
 
-impl Log {
+impl ExecLog {
     /// Creates a log. Without a file it only counts.
-    pub fn new(file: Option<OwnedFd>, ran: Option<&'static str>) -> Log {
-        Log(Mutex::new(State { file: file.map(File::from), ran, ..State::default() }))
+    pub fn new(file: Option<OwnedFd>, ran: Option<&'static str>) -> ExecLog {
+        ExecLog(Mutex::new(ExecLogState {
+            file: file.map(File::from),
+            ran,
+            ..ExecLogState::default()
+        }))
     }
 
     /// Records one exec.
-    pub fn add(&self, pid: i32, path: &str, argv: &[&[u8]]) {
+    pub fn record_exec(&self, pid: i32, path: &str, argv: &[&[u8]]) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.count += 1;
-        if state.file.is_none() || state.written > MOST {
+        if state.file.is_none() || state.written_bytes > MAX_LOG_BYTES {
             return;
         }
-        let record = ExecRecord { pid, path, argv: &cut(argv), ran: state.ran };
+        let record = ExecRecord { pid, path, argv: &truncate_argv(argv), ran: state.ran };
         // Writing into memory cannot fail, except for a number that JSON does not have.
         let _ = serde_json::to_writer(&mut state.buffer, &record);
         state.buffer.push(b'\n');
-        if state.buffer.len() > PIECE {
+        if state.buffer.len() > FLUSH_BYTES {
             state.flush();
         }
     }
 
     /// Writes the remaining records, and returns the number of execs.
-    pub fn finish(&self) -> u64 {
+    pub fn flush_and_count(&self) -> u64 {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.flush();
         state.count
     }
 }
 
-impl State {
+impl ExecLogState {
     fn flush(&mut self) {
         let Some(file) = &mut self.file else { return };
-        self.written += self.buffer.len() as u64;
+        self.written_bytes += self.buffer.len() as u64;
         if file.write_all(&self.buffer).is_err() {
             // The disk is full. Counting continues, and the count shows the server that records are
             // missing.
@@ -85,8 +89,8 @@ impl State {
 }
 
 /// Converts arguments to text, up to a total length.
-pub fn cut(argv: &[&[u8]]) -> Vec<String> {
-    let mut left = ARGUMENTS;
+pub fn truncate_argv(argv: &[&[u8]]) -> Vec<String> {
+    let mut left = MAX_ARGV_BYTES;
     let mut words = Vec::new();
     for word in argv {
         if left == 0 {
@@ -110,9 +114,9 @@ mod tests {
 
     #[test]
     fn arguments_are_cut_at_a_length() {
-        let long = vec![b'x'; ARGUMENTS];
-        assert_eq!(cut(&[b"a", b"b"]), ["a", "b"]);
-        assert_eq!(cut(&[b"a", &long, b"c"])[1].chars().count(), ARGUMENTS);
-        assert_eq!(cut(&[b"a", &long, b"c"]).len(), 3);
+        let long = vec![b'x'; MAX_ARGV_BYTES];
+        assert_eq!(truncate_argv(&[b"a", b"b"]), ["a", "b"]);
+        assert_eq!(truncate_argv(&[b"a", &long, b"c"])[1].chars().count(), MAX_ARGV_BYTES);
+        assert_eq!(truncate_argv(&[b"a", &long, b"c"]).len(), 3);
     }
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::resolve::{Identity, identify};
+use super::resolve::{DeviceInode, identify_file};
 use crate::sys::trace;
 
 /// Bytes that are compared at a time, and at most.
@@ -13,29 +13,29 @@ const MAX_CODE: u64 = 256 << 20;
 
 /// Memory mapping of a process: one line of `/proc/PID/maps`.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct FileMapping {
     start: u64,
     end: u64,
     offset: u64,
-    identity: Identity,
+    identity: DeviceInode,
     /// Path where the file may be found. It identifies nothing: that of a deleted file ends in `
     /// (deleted)`.
     pub path: Vec<u8>,
 }
 
-impl Mapping {
+impl FileMapping {
     /// Finds the mapping at an address.
-    pub fn find(process: i32, address: u64) -> io::Result<Mapping> {
+    pub fn find_address(process: i32, address: u64) -> io::Result<FileMapping> {
         let maps = fs::read(format!("/proc/{process}/maps"))?;
-        let mut mappings = maps.split(|byte| *byte == b'\n').filter_map(parse);
+        let mut mappings = maps.split(|byte| *byte == b'\n').filter_map(parse_maps_line);
         mappings
             .find(|mapping| (mapping.start..mapping.end).contains(&address))
             .ok_or_else(|| io::Error::other("nothing is mapped at this address"))
     }
 
     /// Returns whether this very file is mapped.
-    pub fn is_of(&self, file: &File) -> bool {
-        self.identity.1 != 0 && identify(file).is_ok_and(|identity| identity == self.identity)
+    pub fn is_backed_by(&self, file: &File) -> bool {
+        self.identity.1 != 0 && identify_file(file).is_ok_and(|identity| identity == self.identity)
     }
 
     /// Returns whether the mapped bytes are those of the file. Some file systems (btrfs, overlayfs)
@@ -75,7 +75,7 @@ fn read_up_to(file: &File, into: &mut [u8], offset: u64) -> io::Result<()> {
 }
 
 /// Parses `from-to mode offset major:minor inode   path`.
-fn parse(line: &[u8]) -> Option<Mapping> {
+fn parse_maps_line(line: &[u8]) -> Option<FileMapping> {
     let mut fields = line.splitn(6, |byte| *byte == b' ');
     let mut text = || std::str::from_utf8(fields.next()?).ok();
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -89,7 +89,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     );
     let inode = text()?.parse().ok()?;
     let path = fields.next().unwrap_or_default().trim_ascii_start().to_vec();
-    Some(Mapping {
+    Some(FileMapping {
         start: number(start)?,
         end: number(end)?,
         offset,
@@ -106,12 +106,12 @@ mod tests {
     fn a_line_is_read_with_device_and_inode() {
         let line =
             b"7f10-7f20 r-xp 00001000 fd:01 1234                       /usr/lib/a b (deleted)";
-        let mapping = parse(line).unwrap();
+        let mapping = parse_maps_line(line).unwrap();
         assert_eq!((mapping.start, mapping.end, mapping.offset), (0x7f10, 0x7f20, 0x1000));
         assert_eq!(mapping.identity, (rustix::fs::makedev(0xfd, 1), 1234));
         assert_eq!(mapping.path, b"/usr/lib/a b (deleted)");
-        assert_eq!(parse(b"7f10-7f20 rw-p 00000000 00:00 0 ").unwrap().path, b"");
-        assert_eq!(parse(b"7f10-7f20 rw-p 00000000"), None);
+        assert_eq!(parse_maps_line(b"7f10-7f20 rw-p 00000000 00:00 0 ").unwrap().path, b"");
+        assert_eq!(parse_maps_line(b"7f10-7f20 rw-p 00000000"), None);
     }
 
     /// Our own code, which is mapped from our own file.
@@ -119,11 +119,15 @@ mod tests {
     fn a_mapping_is_of_its_own_file_and_of_no_other() {
         let process = rustix::process::getpid().as_raw_nonzero().get();
         let code = a_mapping_is_of_its_own_file_and_of_no_other as fn() as usize as u64;
-        let mapping = Mapping::find(process, code).unwrap();
+        let mapping = FileMapping::find_address(process, code).unwrap();
         let (own, other) = (File::open("/proc/self/exe").unwrap(), File::open("/bin/sh").unwrap());
         assert!(mapping.has_code_of(process, &own));
-        assert!(!mapping.is_of(&other) && !mapping.has_code_of(process, &other));
-        let number = Mapping { identity: (mapping.identity.0 + 1, mapping.identity.1), ..mapping };
-        assert!(!number.is_of(&own), "the same inode number on another device is another file");
+        assert!(!mapping.is_backed_by(&other) && !mapping.has_code_of(process, &other));
+        let number =
+            FileMapping { identity: (mapping.identity.0 + 1, mapping.identity.1), ..mapping };
+        assert!(
+            !number.is_backed_by(&own),
+            "the same inode number on another device is another file"
+        );
     }
 }

@@ -31,10 +31,10 @@ const DELETED: &str = " (deleted)";
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// Device and inode of a file.
-pub type Identity = (u64, u64);
+pub type DeviceInode = (u64, u64);
 
 /// Returns the device and inode of an open file.
-pub fn identify(descriptor: impl AsFd) -> io::Result<Identity> {
+pub fn identify_file(descriptor: impl AsFd) -> io::Result<DeviceInode> {
     let found = fstat(descriptor)?;
     Ok((found.st_dev, found.st_ino))
 }
@@ -51,25 +51,31 @@ pub fn open_name(process: i32, name: &[u8]) -> io::Result<OwnedFd> {
     }
     let root = open_link(process, "root")?;
     let start = if name.starts_with(b"/") { root.try_clone()? } else { open_link(process, "cwd")? };
-    let mut walk =
-        NameWalk { process, root, current: start, own_entry: None, pending: Vec::new(), links: 0 };
-    walk.push(name);
+    let mut walk = NameWalk {
+        process,
+        root,
+        current: start,
+        own_entry: None,
+        pending: Vec::new(),
+        links_followed: 0,
+    };
+    walk.push_components(name);
     while let Some(part) = walk.pending.pop() {
-        walk.step(&part)?;
+        walk.follow_component(&part)?;
     }
     Ok(walk.current)
 }
 
 /// Describes the file behind a descriptor, with the path that rules and messages use for it.
 /// Nothing is ever opened by that path without comparing.
-pub fn describe(process: i32, descriptor: &OwnedFd) -> io::Result<FileIdentity> {
-    let (device, inode) = identify(descriptor)?;
+pub fn describe_file(process: i32, descriptor: &OwnedFd) -> io::Result<FileIdentity> {
+    let (device, inode) = identify_file(descriptor)?;
     let text = readlink(format!("/proc/self/fd/{}", descriptor.as_raw_fd()), Vec::new())?;
     let mut path = PathBuf::from(OsStr::from_bytes(text.as_bytes())).to_string_lossy().into_owned();
     if path.ends_with(DELETED) {
         // The suffix is either the kernel's remark or part of the file's own name.
-        let is_own_name =
-            open_name(process, text.as_bytes()).and_then(identify).ok() == Some((device, inode));
+        let is_own_name = open_name(process, text.as_bytes()).and_then(identify_file).ok()
+            == Some((device, inode));
         if !is_own_name {
             path.truncate(path.len() - DELETED.len());
         }
@@ -84,30 +90,30 @@ struct NameWalk {
     current: OwnedFd,
     /// Set once the name has gone through `/proc/self`: the directory that replaces it here, and
     /// the procfs that it was in.
-    own_entry: Option<(Identity, OwnedFd)>,
+    own_entry: Option<(DeviceInode, OwnedFd)>,
     /// Components still to follow, the next one last.
     pending: Vec<Vec<u8>>,
-    links: usize,
+    links_followed: usize,
 }
 
 impl NameWalk {
-    fn push(&mut self, name: &[u8]) {
+    fn push_components(&mut self, name: &[u8]) {
         let parts =
             name.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
         self.pending.extend(parts.rev().map(<[u8]>::to_vec));
     }
 
-    fn step(&mut self, part: &[u8]) -> io::Result<()> {
+    fn follow_component(&mut self, part: &[u8]) -> io::Result<()> {
         if part == b".." {
-            return self.step_up();
+            return self.follow_parent();
         }
         let next = openat(&self.current, part, PATH_ONLY | OFlags::NOFOLLOW, Mode::empty())?;
         if FileType::from_raw_mode(fstat(&next)?.st_mode) != FileType::Symlink {
             self.current = next;
             return Ok(());
         }
-        self.links += 1;
-        if self.links > MAX_LINKS {
+        self.links_followed += 1;
+        if self.links_followed > MAX_LINKS {
             return Err(io::Error::from_raw_os_error(libc::ELOOP));
         }
         if fstatfs(&next)?.f_type == PROC_SUPER_MAGIC {
@@ -126,7 +132,7 @@ impl NameWalk {
         if text.as_bytes().starts_with(b"/") {
             self.current = self.root.try_clone()?;
         }
-        self.push(text.as_bytes());
+        self.push_components(text.as_bytes());
         Ok(())
     }
 
@@ -136,15 +142,15 @@ impl NameWalk {
         let entry = open_link(self.process, "")?;
         let at = openat(CWD, format!("/proc/{}{below}", self.process), PATH_ONLY, Mode::empty())?;
         let procfs = std::mem::replace(&mut self.current, at);
-        self.own_entry = Some((identify(&entry)?, procfs));
+        self.own_entry = Some((identify_file(&entry)?, procfs));
         Ok(())
     }
 
-    fn step_up(&mut self) -> io::Result<()> {
-        if is_same_place(&self.current, &self.root)? {
+    fn follow_parent(&mut self) -> io::Result<()> {
+        if is_same_directory(&self.current, &self.root)? {
             return Ok(());
         }
-        let current = identify(&self.current)?;
+        let current = identify_file(&self.current)?;
         // Our own procfs may list other processes than the one that the name came from.
         let parent = match &self.own_entry {
             Some((entry, procfs)) if *entry == current => procfs.try_clone()?,
@@ -157,8 +163,8 @@ impl NameWalk {
 
 /// Returns whether both are the same directory on the same mount: a directory that is mounted twice
 /// has two parents.
-fn is_same_place(one: &OwnedFd, other: &OwnedFd) -> io::Result<bool> {
-    if identify(one)? != identify(other)? {
+fn is_same_directory(one: &OwnedFd, other: &OwnedFd) -> io::Result<bool> {
+    if identify_file(one)? != identify_file(other)? {
         return Ok(false);
     }
     let mount = |descriptor: &OwnedFd| -> io::Result<u64> {
@@ -215,9 +221,9 @@ mod tests {
             )
         }
 
-        fn leads_to(&self, name: impl AsRef<OsStr>) -> Option<Identity> {
+        fn leads_to(&self, name: impl AsRef<OsStr>) -> Option<DeviceInode> {
             let process = i32::try_from(self.0.id()).unwrap();
-            open_name(process, name.as_ref().as_bytes()).and_then(identify).ok()
+            open_name(process, name.as_ref().as_bytes()).and_then(identify_file).ok()
         }
     }
 
@@ -228,7 +234,7 @@ mod tests {
         }
     }
 
-    fn known(path: &Path) -> Option<Identity> {
+    fn known(path: &Path) -> Option<DeviceInode> {
         fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
     }
 
@@ -292,7 +298,7 @@ mod tests {
                 fs::remove_file(&path).unwrap();
             }
             let process = rustix::process::getpid().as_raw_nonzero().get();
-            describe(process, &file).unwrap().path.rsplit('/').next().unwrap().to_owned()
+            describe_file(process, &file).unwrap().path.rsplit('/').next().unwrap().to_owned()
         };
         assert_eq!(path_of("a (deleted)", false), "a (deleted)");
         assert_eq!(path_of("b", true), "b");

@@ -5,16 +5,16 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 
-use policy::{Table, Verdict};
+use policy::{ExecVerdict, RuleTable};
 use rustix::fs::MemfdFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Rules by which a run's execs are judged.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Rules {
+pub struct ExecRules {
     #[serde(default)]
-    pub table: Table,
+    pub table: RuleTable,
     /// Ask about commands that are known to be destructive, where no rule applies.
     #[serde(default)]
     pub heuristics: bool,
@@ -39,12 +39,12 @@ pub struct FileIdentity {
 
 /// Decision of a rule about an exec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ruled {
+pub struct RuledExec {
     pub pid: i32,
     pub path: String,
     /// Arguments, cut where they are long.
     pub argv: Vec<String>,
-    pub verdict: Verdict,
+    pub verdict: ExecVerdict,
     /// Reason why the command ran in the sandbox although its rule lets it out: the server could
     /// not be asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,7 @@ pub struct HeldExec {
     pub garbled: bool,
     /// It was recognised as the very program, and not through a loader: it may be run elsewhere.
     pub itself: bool,
-    pub verdict: Verdict,
+    pub verdict: ExecVerdict,
     /// True for each of the standard streams that is attached, in their order.
     pub streams: [bool; 3],
 }
@@ -81,8 +81,8 @@ pub struct HeldExec {
 /// Message from the supervisor to the server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Notice {
-    Ruled(Ruled),
+pub enum ExecNotice {
+    Ruled(RuledExec),
     /// A process is held. Comes with a descriptor that holds its [`HeldExec`], then its standard
     /// streams.
     Held(u64),
@@ -95,7 +95,7 @@ pub enum Notice {
 /// Answer from the server about a held process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum ExecAnswer {
     /// The command has begun elsewhere; from now on its signals are passed on.
     Begun,
     /// The command runs where it is.
@@ -108,26 +108,26 @@ pub enum Answer {
 
 /// Answer, and the held process it is for.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Reply {
+pub struct ExecReply {
     pub id: u64,
-    pub answer: Answer,
+    pub answer: ExecAnswer,
 }
 
 /// Writes a value of any length into a memory file, since the length of a packet is limited.
-pub fn enclose<T: Serialize>(value: &T) -> io::Result<OwnedFd> {
+pub fn write_memory_file<T: Serialize>(value: &T) -> io::Result<OwnedFd> {
     let mut file = File::from(rustix::fs::memfd_create("exec", MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(value)?)?;
     Ok(file.into())
 }
 
 /// Longest description of an exec, well above what the kernel accepts.
-const LONGEST: u64 = 64 << 20;
+const MAX_DESCRIPTION_BYTES: u64 = 64 << 20;
 
 /// Reads a value back from its memory file.
-pub fn disclose<T: DeserializeOwned>(letter: OwnedFd) -> io::Result<T> {
+pub fn read_memory_file<T: DeserializeOwned>(letter: OwnedFd) -> io::Result<T> {
     let mut file = File::from(letter);
     file.rewind()?;
     let mut bytes = Vec::new();
-    file.take(LONGEST).read_to_end(&mut bytes)?;
+    file.take(MAX_DESCRIPTION_BYTES).read_to_end(&mut bytes)?;
     Ok(serde_json::from_slice(&bytes)?)
 }

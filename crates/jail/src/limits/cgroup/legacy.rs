@@ -1,43 +1,49 @@
 //! Control groups version 1: one hierarchy per controller, writable by root only.
 
-use super::super::Limits;
-use super::{Group, Name, Places, sweep};
+use super::super::ResourceLimits;
+use super::{CgroupLocations, CgroupName, ControlGroup, remove_stale_groups};
 
 /// Creates a group below our own for each controller. The pids group comes first, because it is
 /// always needed to kill the run.
-pub(in crate::limits) fn create(
-    places: &Places,
-    name: &Name,
-    limits: &Limits,
-) -> Result<Vec<Group>, String> {
-    let processes = below_own(places, name, "pids")?;
+pub(in crate::limits) fn create_groups(
+    places: &CgroupLocations,
+    name: &CgroupName,
+    limits: &ResourceLimits,
+) -> Result<Vec<ControlGroup>, String> {
+    let processes = create_below_own(places, name, "pids")?;
     if let Some(most) = limits.processes {
-        set(&processes, "pids.max", most)?;
+        write_limit(&processes, "pids.max", most)?;
     }
     let mut groups = vec![processes];
     if let Some(bytes) = limits.memory_bytes {
-        let memory = below_own(places, name, "memory")?;
-        set(&memory, "memory.limit_in_bytes", bytes)?;
+        let memory = create_below_own(places, name, "memory")?;
+        write_limit(&memory, "memory.limit_in_bytes", bytes)?;
         // Limit for memory plus swap. It must be set second, because it may not be below the memory
         // limit. A kernel that does not account for swap can at least be told not to use it.
-        if set(&memory, "memory.memsw.limit_in_bytes", bytes).is_err() {
-            let _ = set(&memory, "memory.swappiness", 0);
+        if write_limit(&memory, "memory.memsw.limit_in_bytes", bytes).is_err() {
+            let _ = write_limit(&memory, "memory.swappiness", 0);
         }
         // TCP buffers are counted separately, and only once they have a limit. Newer kernels may
         // lack this file.
-        let _ = set(&memory, "memory.kmem.tcp.limit_in_bytes", bytes);
+        let _ = write_limit(&memory, "memory.kmem.tcp.limit_in_bytes", bytes);
         groups.push(memory);
     }
     Ok(groups)
 }
 
-fn below_own(places: &Places, name: &Name, controller: &str) -> Result<Group, String> {
-    let own =
-        places.of(controller).ok_or_else(|| format!("cgroup v1 has no {controller} controller"))?;
-    sweep(&own, name);
-    Group::create(&own, name).map_err(|error| format!("cgroup v1 {controller}: {error}"))
+fn create_below_own(
+    places: &CgroupLocations,
+    name: &CgroupName,
+    controller: &str,
+) -> Result<ControlGroup, String> {
+    let own = places
+        .own_v1_group(controller)
+        .ok_or_else(|| format!("cgroup v1 has no {controller} controller"))?;
+    remove_stale_groups(&own, name);
+    ControlGroup::create_below(&own, name)
+        .map_err(|error| format!("cgroup v1 {controller}: {error}"))
 }
 
-fn set(group: &Group, file: &str, value: u64) -> Result<(), String> {
-    group.set(file, &value.to_string()).map_err(|error| format!("cgroup v1 {file}: {error}"))
+fn write_limit(group: &ControlGroup, file: &str, value: u64) -> Result<(), String> {
+    group.write_file(file, &value.to_string()).map_err(|error| format!("cgroup v1 {file}: {error}"))
 }

@@ -1,8 +1,8 @@
 //! A single control group: a directory that the kernel fills with files.
 
 mod legacy;
+mod locations;
 mod name;
-mod place;
 mod unified;
 
 use std::fs::{self, File};
@@ -16,96 +16,96 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
-use name::sweep;
+use name::remove_stale_groups;
 
-pub(super) use legacy::create as create_legacy;
-pub(super) use name::Name;
-pub use place::Places;
-pub(super) use unified::{create as create_unified, create_bare};
+pub(super) use legacy::create_groups as create_legacy;
+pub use locations::CgroupLocations;
+pub(super) use name::CgroupName;
+pub(super) use unified::{create_group as create_unified, create_unlimited_group};
 
 /// Each round finds processes forked during the previous one; once forks are disabled, two rounds
 /// are enough.
 const KILL_ROUNDS: usize = 64;
 /// Larger than most cgroup files.
-const READ_BYTES: usize = 8192;
+const READ_CAPACITY: usize = 8192;
 /// A process that has ended leaves its group slightly later, and version 1 has no event for that.
-const PAUSE: Duration = Duration::from_micros(200);
+const REMOVE_PAUSE: Duration = Duration::from_micros(200);
 
 /// A control group that is removed on drop if no process is left in it.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct ControlGroup {
     path: PathBuf,
     /// A fork of the owner inherits this value but must not remove the group.
     owner: Pid,
 }
 
-impl Group {
-    fn create(parent: &Path, name: &Name) -> io::Result<Group> {
+impl ControlGroup {
+    fn create_below(parent: &Path, name: &CgroupName) -> io::Result<ControlGroup> {
         let path = parent.join(name.as_str());
         fs::create_dir(&path)?;
-        Ok(Group { path, owner: getpid() })
+        Ok(ControlGroup { path, owner: getpid() })
     }
 
     /// Refers to an existing group, which is also removed on drop.
-    fn existing(path: PathBuf) -> Group {
-        Group { path, owner: getpid() }
+    fn from_existing(path: PathBuf) -> ControlGroup {
+        ControlGroup { path, owner: getpid() }
     }
 
     /// Writes a value in a single write, as the kernel expects; never creates the file.
-    fn set(&self, file: &str, value: &str) -> io::Result<()> {
-        write(&self.path.join(file), value)
+    fn write_file(&self, file: &str, value: &str) -> io::Result<()> {
+        write_value(&self.path.join(file), value)
     }
 
     /// Returns the number after `key` in a file of `key number` lines, or zero if either is
     /// missing.
-    pub(super) fn count(&self, file: &str, key: &str) -> u64 {
-        let text = read(&self.path.join(file)).unwrap_or_default();
+    pub(super) fn read_count(&self, file: &str, key: &str) -> u64 {
+        let text = read_file(&self.path.join(file)).unwrap_or_default();
         let value = text
             .lines()
             .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok());
         value.unwrap_or(0)
     }
 
-    pub(super) fn add(&self, pid: Pid) -> io::Result<()> {
-        self.set("cgroup.procs", &pid.to_string())
+    pub(super) fn add_process(&self, pid: Pid) -> io::Result<()> {
+        self.write_file("cgroup.procs", &pid.to_string())
     }
 
     /// Returns the processes in the group that are visible to this process.
-    fn pids(&self) -> io::Result<Vec<Pid>> {
-        let text = read(&self.path.join("cgroup.procs"))?;
+    fn list_pids(&self) -> io::Result<Vec<Pid>> {
+        let text = read_file(&self.path.join("cgroup.procs"))?;
         Ok(text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect())
     }
 
     pub(super) fn is_empty(&self) -> io::Result<bool> {
         // Version 2 reports this itself, including child groups.
-        match read(&self.path.join("cgroup.events")) {
+        match read_file(&self.path.join("cgroup.events")) {
             Ok(events) => Ok(events.lines().any(|line| line == "populated 0")),
-            Err(_) => Ok(read(&self.path.join("cgroup.procs"))?.is_empty()),
+            Err(_) => Ok(read_file(&self.path.join("cgroup.procs"))?.is_empty()),
         }
     }
 
     /// Kills all processes in the group, and returns whether that succeeded. Nothing can be started
     /// in it afterwards.
-    pub(super) fn kill(&self) -> bool {
-        if self.set("cgroup.kill", "1").is_ok() {
+    pub(super) fn kill_all(&self) -> bool {
+        if self.write_file("cgroup.kill", "1").is_ok() {
             return true;
         }
         // Older kernels and version 1: once forks are disabled, walking the list misses no process.
         // If they cannot be disabled, the rounds have to be faster than the forks.
-        let _ = self.set("pids.max", "0");
+        let _ = self.write_file("pids.max", "0");
         let mut signalled = Vec::new();
         (0..KILL_ROUNDS).any(|_| matches!(self.kill_round(&mut signalled), Ok(0)))
     }
 
     /// Kills processes that were not signalled before, and returns how many were found.
     fn kill_round(&self, signalled: &mut Vec<Pid>) -> io::Result<usize> {
-        let found = self.pids()?.into_iter().filter(|pid| !signalled.contains(pid));
+        let found = self.list_pids()?.into_iter().filter(|pid| !signalled.contains(pid));
         let held: Vec<_> = found
             .filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)))
             .collect();
         // A pid that is still listed belongs to the process behind the descriptor and not to one
         // that reused the number.
-        let listed = self.pids()?;
+        let listed = self.list_pids()?;
         for (pid, process) in held.iter().filter(|(pid, _)| listed.contains(pid)) {
             match pidfd_send_signal(process, Signal::KILL) {
                 Ok(()) | Err(Errno::SRCH) => signalled.push(*pid),
@@ -119,21 +119,21 @@ impl Group {
     /// for a later sweep.
     pub(super) fn remove_when_empty(&self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
-        while self.remove().is_err() {
+        while self.remove_directory().is_err() {
             if Instant::now() >= until {
                 return false;
             }
-            for pid in self.pids().unwrap_or_default() {
+            for pid in self.list_pids().unwrap_or_default() {
                 if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
-                    wait_for(&process, until);
+                    wait_for_exit(&process, until);
                 }
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(REMOVE_PAUSE);
         }
         true
     }
 
-    fn remove(&self) -> io::Result<()> {
+    fn remove_directory(&self) -> io::Result<()> {
         match fs::remove_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
@@ -141,21 +141,21 @@ impl Group {
     }
 
     /// Opens a descriptor for `CLONE_INTO_CGROUP`.
-    pub(super) fn directory(&self) -> io::Result<OwnedFd> {
+    pub(super) fn open_directory(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(CWD, &self.path, flags, Mode::empty())?)
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         if self.owner == getpid() {
-            let _ = self.remove();
+            let _ = self.remove_directory();
         }
     }
 }
 
-fn wait_for(process: &OwnedFd, until: Instant) {
+fn wait_for_exit(process: &OwnedFd, until: Instant) {
     let left = until.saturating_duration_since(Instant::now());
     let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
     let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit));
@@ -163,13 +163,13 @@ fn wait_for(process: &OwnedFd, until: Instant) {
 
 /// Reads a file at once: these files report size zero, and reading them in small pieces doubles the
 /// cost.
-fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::with_capacity(READ_BYTES);
+fn read_file(path: &Path) -> io::Result<String> {
+    let mut text = String::with_capacity(READ_CAPACITY);
     File::open(path)?.take(u64::MAX).read_to_string(&mut text)?;
     Ok(text)
 }
 
-fn write(path: &Path, value: &str) -> io::Result<()> {
+fn write_value(path: &Path, value: &str) -> io::Result<()> {
     File::options().write(true).open(path)?.write_all(value.as_bytes())
 }
 
@@ -179,22 +179,22 @@ fn write(path: &Path, value: &str) -> io::Result<()> {
 /// Moving another process costs a kernel grace period, about ten milliseconds on an idle machine.
 /// In version 1 a thread that moves itself takes microseconds.
 #[derive(Debug)]
-pub struct Door(Vec<File>);
+pub struct CgroupJoiner(Vec<File>);
 
-impl Door {
-    pub(super) fn open(groups: &[Group]) -> io::Result<Door> {
-        let open = |group: &Group| {
+impl CgroupJoiner {
+    pub(super) fn open(groups: &[ControlGroup]) -> io::Result<CgroupJoiner> {
+        let open = |group: &ControlGroup| {
             // `tasks` is the version 1 file for single threads, the only one that needs no grace
             // period.
             let file = File::options().write(true).open(group.path.join("tasks"));
             file.or_else(|_| File::options().write(true).open(group.path.join("cgroup.procs")))
         };
-        Ok(Door(groups.iter().map(open).collect::<io::Result<_>>()?))
+        Ok(CgroupJoiner(groups.iter().map(open).collect::<io::Result<_>>()?))
     }
 
     /// Moves the calling thread into the groups; in version 2 its whole process. Meant for a child
     /// between fork and exec, which has a single thread: it allocates nothing.
-    pub fn enter(&self) -> io::Result<()> {
+    pub fn join(&self) -> io::Result<()> {
         self.0.iter().try_for_each(|mut file| file.write_all(b"0"))
     }
 }

@@ -10,38 +10,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid, test_kill_process};
 
-use super::{Group, read};
+use super::{ControlGroup, read_file};
 
 const PREFIX: &str = "ringfence";
 /// Maximum length of the run's own name, which keeps the whole well below the limit for directory
 /// names.
-const RUN_CHARS: usize = 64;
+const MAX_RUN_CHARS: usize = 64;
 /// Maximum number of dead groups removed at once, so that a new run does not pay for thousands of
 /// them.
-const SWEEP: usize = 32;
+const MAX_SWEPT: usize = 32;
 
 /// Directory name `ringfence-<pid namespace>-<pid>-<start time of that process>-<count>-<run>`. It
 /// is unique across processes and across the groups of one process. The pid namespace is part of it
 /// because a pid means nothing in another one.
 #[derive(Debug)]
-pub(in crate::limits) struct Name {
+pub(in crate::limits) struct CgroupName {
     text: String,
     namespace: u64,
 }
 
-impl Name {
-    pub(in crate::limits) fn new(run: &str) -> io::Result<Name> {
+impl CgroupName {
+    pub(in crate::limits) fn new(run: &str) -> io::Result<CgroupName> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
         let pid = getpid();
-        let started = started(pid)
+        let started = start_time(pid)
             .ok_or_else(|| io::Error::other("cannot read the start time of this process"))?;
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let plain = |letter: char| {
             if letter.is_ascii_alphanumeric() || letter == '_' { letter } else { '-' }
         };
-        let run: String = run.chars().take(RUN_CHARS).map(plain).collect();
-        Ok(Name {
+        let run: String = run.chars().take(MAX_RUN_CHARS).map(plain).collect();
+        Ok(CgroupName {
             text: format!("{PREFIX}-{namespace:x}-{pid}-{started}-{count}-{run}"),
             namespace,
         })
@@ -54,16 +54,16 @@ impl Name {
 
 /// Returns the start time in clock ticks since boot. Together with the pid it identifies a process
 /// permanently.
-fn started(pid: Pid) -> Option<u64> {
+fn start_time(pid: Pid) -> Option<u64> {
     // The process name in this file may contain parentheses, spaces and bytes that are not UTF-8.
     // Ours does not, and a process whose file cannot be read is assumed to be alive.
-    let stat = read(Path::new(&format!("/proc/{pid}/stat"))).ok()?;
+    let stat = read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?;
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// Kills and removes the groups below `parent` whose owner is dead. Groups that are not empty yet
 /// are left to the next sweep.
-pub(in crate::limits) fn sweep(parent: &Path, own: &Name) {
+pub(in crate::limits) fn remove_stale_groups(parent: &Path, own: &CgroupName) {
     // On this file system a directory has two links plus one for each subdirectory.
     if fs::metadata(parent).is_ok_and(|directory| directory.nlink() <= 2) {
         return;
@@ -72,10 +72,10 @@ pub(in crate::limits) fn sweep(parent: &Path, own: &Name) {
     let stale = entries.filter(|entry| {
         entry.file_name().to_str().is_some_and(|name| is_stale(name, own.namespace))
     });
-    for entry in stale.take(SWEEP) {
-        let group = Group::existing(entry.path());
-        if group.remove().is_err() {
-            group.kill();
+    for entry in stale.take(MAX_SWEPT) {
+        let group = ControlGroup::from_existing(entry.path());
+        if group.remove_directory().is_err() {
+            group.kill_all();
         }
     }
 }
@@ -83,11 +83,12 @@ pub(in crate::limits) fn sweep(parent: &Path, own: &Name) {
 /// Returns whether the owner was in our pid namespace and is dead. Owners in other namespaces
 /// cannot be judged.
 fn is_stale(name: &str, namespace: u64) -> bool {
-    parse(name).is_some_and(|(theirs, pid, start)| theirs == namespace && !lives(pid, start))
+    parse_name(name)
+        .is_some_and(|(theirs, pid, start)| theirs == namespace && !is_alive(pid, start))
 }
 
 /// Splits a name into pid namespace, pid and start time.
-fn parse(name: &str) -> Option<(u64, Pid, u64)> {
+fn parse_name(name: &str) -> Option<(u64, Pid, u64)> {
     let mut fields = name.strip_prefix(PREFIX)?.strip_prefix('-')?.splitn(5, '-');
     let namespace = u64::from_str_radix(fields.next()?, 16).ok()?;
     let pid = Pid::from_raw(fields.next()?.parse().ok().filter(|pid| *pid > 0)?)?;
@@ -99,9 +100,9 @@ fn parse(name: &str) -> Option<(u64, Pid, u64)> {
 
 /// Returns whether the process is alive. In doubt it is: /proc may hide a process that still
 /// exists.
-fn lives(pid: Pid, start: u64) -> bool {
+fn is_alive(pid: Pid, start: u64) -> bool {
     test_kill_process(pid) != Err(Errno::SRCH)
-        && started(pid).is_none_or(|started| started == start)
+        && start_time(pid).is_none_or(|started| started == start)
 }
 
 #[cfg(test)]
@@ -110,9 +111,9 @@ mod tests {
 
     #[test]
     fn a_name_says_whose_it_is_and_nothing_else_passes_for_one() {
-        let name = Name::new("run 7/../x\n").unwrap();
-        let parsed = parse(name.as_str()).unwrap();
-        assert_eq!(parsed, (name.namespace, getpid(), started(getpid()).unwrap()));
+        let name = CgroupName::new("run 7/../x\n").unwrap();
+        let parsed = parse_name(name.as_str()).unwrap();
+        assert_eq!(parsed, (name.namespace, getpid(), start_time(getpid()).unwrap()));
         assert!(name.as_str().ends_with("-run-7----x-"), "{}", name.as_str());
         for other in [
             "ringfence",
@@ -121,20 +122,23 @@ mod tests {
             "ringfence-1--2-3-4-r",
             "a-1-2-3-4-r",
         ] {
-            assert_eq!(parse(other), None, "{other}");
+            assert_eq!(parse_name(other), None, "{other}");
         }
     }
 
     #[test]
     fn two_cages_of_one_run_have_two_names() {
-        assert_ne!(Name::new("run").unwrap().as_str(), Name::new("run").unwrap().as_str());
-        assert!(Name::new(&"x".repeat(4096)).unwrap().as_str().len() < 200);
+        assert_ne!(
+            CgroupName::new("run").unwrap().as_str(),
+            CgroupName::new("run").unwrap().as_str()
+        );
+        assert!(CgroupName::new(&"x".repeat(4096)).unwrap().as_str().len() < 200);
     }
 
     #[test]
     fn only_a_dead_owner_of_our_own_namespace_is_stale() {
-        let name = Name::new("run").unwrap();
-        let (namespace, pid, start) = parse(name.as_str()).unwrap();
+        let name = CgroupName::new("run").unwrap();
+        let (namespace, pid, start) = parse_name(name.as_str()).unwrap();
         assert!(!is_stale(name.as_str(), namespace), "the owner is this process");
         // The same pid reused by a later process, and a pid above the largest that the kernel
         // assigns.

@@ -7,61 +7,66 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use super::super::Limits;
-use super::{Group, Name, Places, read, sweep, write};
+use super::super::ResourceLimits;
+use super::{
+    CgroupLocations, CgroupName, ControlGroup, read_file, remove_stale_groups, write_value,
+};
 
 const SERVICE_HINT: &str = "set Delegate=yes and DelegateSubgroup=server in the unit";
 
 /// Creates a group with these limits.
-pub(in crate::limits) fn create(
-    places: &Places,
-    name: &Name,
-    limits: &Limits,
-) -> Result<Group, String> {
-    let (own, mount) = places.unified().ok_or("cgroup v2 is not mounted")?;
-    let parent = parent_for(&own, &mount, &wanted(limits))?;
-    let group = below(&parent, name)?;
+pub(in crate::limits) fn create_group(
+    places: &CgroupLocations,
+    name: &CgroupName,
+    limits: &ResourceLimits,
+) -> Result<ControlGroup, String> {
+    let (own, mount) = places.own_v2_group().ok_or("cgroup v2 is not mounted")?;
+    let parent = find_parent(&own, &mount, &wanted_controllers(limits))?;
+    let group = create_below(&parent, name)?;
     // A group outside our own must not get more than our own group was given.
     let beside = parent != own;
-    let least = |limit: u64, file| if beside { limit.min(ceiling(&own, file)) } else { limit };
+    let least = |limit: u64, file| if beside { limit.min(own_limit(&own, file)) } else { limit };
     if let Some(bytes) = limits.memory_bytes {
-        set(&group, "memory.max", least(bytes, "memory.max"))?;
+        write_limit(&group, "memory.max", least(bytes, "memory.max"))?;
         // Missing if the kernel has no swap.
-        let _ = set(&group, "memory.swap.max", 0);
+        let _ = write_limit(&group, "memory.swap.max", 0);
     }
     if let Some(most) = limits.processes {
-        set(&group, "pids.max", least(most, "pids.max"))?;
+        write_limit(&group, "pids.max", least(most, "pids.max"))?;
     }
     Ok(group)
 }
 
 /// Creates a group without limits, used only to kill the run and to see whether it is empty.
-pub(in crate::limits) fn create_bare(places: &Places, name: &Name) -> Result<Group, String> {
-    let (own, _) = places.unified().ok_or("cgroup v2 is not mounted")?;
-    below(&own, name)
+pub(in crate::limits) fn create_unlimited_group(
+    places: &CgroupLocations,
+    name: &CgroupName,
+) -> Result<ControlGroup, String> {
+    let (own, _) = places.own_v2_group().ok_or("cgroup v2 is not mounted")?;
+    create_below(&own, name)
 }
 
 /// Returns the controllers that these limits need.
-fn wanted(limits: &Limits) -> Vec<&'static str> {
+fn wanted_controllers(limits: &ResourceLimits) -> Vec<&'static str> {
     let memory = limits.memory_bytes.map(|_| "memory");
     memory.into_iter().chain(limits.processes.map(|_| "pids")).collect()
 }
 
 /// Returns the group in which a new child group gets all wanted controllers, and enables them there
 /// if necessary.
-fn parent_for(own: &Path, mount: &Path, wanted: &[&'static str]) -> Result<PathBuf, String> {
+fn find_parent(own: &Path, mount: &Path, wanted: &[&'static str]) -> Result<PathBuf, String> {
     let above = own.parent().filter(|_| own != mount);
     // No group has more controllers than its parent. On most hosts without them this check is all
     // that it costs.
-    if let Some(name) = lacks(above.unwrap_or(own), "cgroup.controllers", wanted) {
+    if let Some(name) = first_missing(above.unwrap_or(own), "cgroup.controllers", wanted) {
         return Err(format!("cgroup v2 has no {name} controller here"));
     }
-    if lacks(own, "cgroup.subtree_control", wanted).is_none() {
+    if first_missing(own, "cgroup.subtree_control", wanted).is_none() {
         return Ok(own.to_owned());
     }
     // Only the root group has no type file; it alone may contain processes and pass controllers on.
     if !own.join("cgroup.type").exists() {
-        return pass_on(own, wanted);
+        return enable_controllers(own, wanted);
     }
     if own.extension().is_some_and(|kind| kind == "service") {
         // Stopping a service kills the processes in its group, so none of them may be placed
@@ -71,42 +76,42 @@ fn parent_for(own: &Path, mount: &Path, wanted: &[&'static str]) -> Result<PathB
         ));
     }
     let above = above.ok_or("cgroup v2: this container has a single group")?;
-    match lacks(above, "cgroup.subtree_control", wanted) {
+    match first_missing(above, "cgroup.subtree_control", wanted) {
         None => Ok(above.to_owned()),
-        Some(_) => pass_on(above, wanted),
+        Some(_) => enable_controllers(above, wanted),
     }
 }
 
 /// Enables the controllers for child groups. The kernel refuses if the group contains processes.
-fn pass_on(parent: &Path, wanted: &[&'static str]) -> Result<PathBuf, String> {
+fn enable_controllers(parent: &Path, wanted: &[&'static str]) -> Result<PathBuf, String> {
     let words: Vec<String> = wanted.iter().map(|name| format!("+{name}")).collect();
-    let passed = write(&parent.join("cgroup.subtree_control"), &words.join(" "));
+    let passed = write_value(&parent.join("cgroup.subtree_control"), &words.join(" "));
     passed.map(|()| parent.to_owned()).map_err(|error| format!("cgroup v2 controllers: {error}"))
 }
 
 /// Returns the first wanted word that the file does not list.
-fn lacks(group: &Path, file: &str, wanted: &[&'static str]) -> Option<&'static str> {
-    let text = read(&group.join(file)).unwrap_or_default();
+fn first_missing(group: &Path, file: &str, wanted: &[&'static str]) -> Option<&'static str> {
+    let text = read_file(&group.join(file)).unwrap_or_default();
     wanted.iter().find(|name| !text.split_ascii_whitespace().any(|word| word == **name)).copied()
 }
 
 /// Creates a group below `parent`, after removing dead ones.
-fn below(parent: &Path, name: &Name) -> Result<Group, String> {
+fn create_below(parent: &Path, name: &CgroupName) -> Result<ControlGroup, String> {
     // Moving a process also requires write access here; it is better to find out now than when a
     // process waits.
     access(parent.join("cgroup.procs"), Access::WRITE_OK)
         .map_err(|error| format!("cgroup v2: {error}"))?;
-    sweep(parent, name);
-    Group::create(parent, name).map_err(|error| format!("cgroup v2: {error}"))
+    remove_stale_groups(parent, name);
+    ControlGroup::create_below(parent, name).map_err(|error| format!("cgroup v2: {error}"))
 }
 
 /// Returns the limit of our own group, or `u64::MAX` if it has none.
-fn ceiling(own: &Path, file: &str) -> u64 {
-    read(&own.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
+fn own_limit(own: &Path, file: &str) -> u64 {
+    read_file(&own.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
 }
 
-fn set(group: &Group, file: &str, value: u64) -> Result<(), String> {
-    group.set(file, &value.to_string()).map_err(|error| format!("cgroup v2 {file}: {error}"))
+fn write_limit(group: &ControlGroup, file: &str, value: u64) -> Result<(), String> {
+    group.write_file(file, &value.to_string()).map_err(|error| format!("cgroup v2 {file}: {error}"))
 }
 
 #[cfg(test)]
@@ -152,8 +157,8 @@ mod tests {
         let tree = Tree::new("beside");
         let slice = tree.group("app.slice", "cpu memory pids\n", "memory pids\n", false);
         let own = tree.group("app.slice/term.scope", "memory pids\n", "\n", false);
-        assert_eq!(parent_for(&own, &tree.0, &BOTH), Ok(slice));
-        assert_eq!(parent_for(&own, &tree.0, &[]), Ok(own), "nothing to hold needs no controller");
+        assert_eq!(find_parent(&own, &tree.0, &BOTH), Ok(slice));
+        assert_eq!(find_parent(&own, &tree.0, &[]), Ok(own), "nothing to hold needs no controller");
     }
 
     #[test]
@@ -161,10 +166,10 @@ mod tests {
         let tree = Tree::new("service");
         let unit = tree.group("system.slice/x.service", "memory pids\n", "\n", false);
         tree.group("system.slice", "memory pids\n", "memory pids\n", false);
-        let refused = parent_for(&unit, &tree.0, &BOTH).unwrap_err();
+        let refused = find_parent(&unit, &tree.0, &BOTH).unwrap_err();
         assert!(refused.contains(SERVICE_HINT), "{refused}");
         let own = tree.group("system.slice/x.service/server", "\n", "\n", false);
-        assert_eq!(parent_for(&own, &tree.0, &BOTH), Ok(unit.clone()));
+        assert_eq!(find_parent(&own, &tree.0, &BOTH), Ok(unit.clone()));
         assert_eq!(
             fs::read_to_string(unit.join("cgroup.subtree_control")).unwrap(),
             "+memory +pids"
@@ -176,17 +181,17 @@ mod tests {
         let tree = Tree::new("missing");
         let root = tree.group("", "hugetlb memory\n", "\n", true);
         assert_eq!(
-            parent_for(&root, &tree.0, &BOTH),
+            find_parent(&root, &tree.0, &BOTH),
             Err("cgroup v2 has no pids controller here".to_owned())
         );
-        assert_eq!(parent_for(&root, &tree.0, &["memory"]), Ok(root));
+        assert_eq!(find_parent(&root, &tree.0, &["memory"]), Ok(root));
     }
 
     #[test]
     fn a_container_with_a_single_group_has_no_room() {
         let tree = Tree::new("container");
         let own = tree.group("", "memory pids\n", "\n", false);
-        assert!(parent_for(&own, &tree.0, &BOTH).unwrap_err().contains("single group"));
+        assert!(find_parent(&own, &tree.0, &BOTH).unwrap_err().contains("single group"));
     }
 
     #[test]
@@ -195,6 +200,6 @@ mod tests {
         let own = tree.group("x.scope", "", "", false);
         fs::write(own.join("pids.max"), "40\n").unwrap();
         fs::write(own.join("memory.max"), "max\n").unwrap();
-        assert_eq!((ceiling(&own, "pids.max"), ceiling(&own, "memory.max")), (40, u64::MAX));
+        assert_eq!((own_limit(&own, "pids.max"), own_limit(&own, "memory.max")), (40, u64::MAX));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use jail::rights::{Protected, Rights, StandIn, Veil};
+use jail::rights::{PartialCover, ProtectedPath, Rights, StandIn};
 
 use super::{Access, Files, MINIMAL, Narrowed, Place, is_plain_directory};
 use crate::base::error::{Error, Result};
@@ -105,7 +105,7 @@ impl Table {
             }
             (Access::Read, Access::Write) => protect(row, root, rights, to),
             (Access::Write, Access::Read) => {
-                let taken = rights.protects(&row.path)
+                let taken = rights.protects_path(&row.path)
                     || rights.hidden.iter().any(|at| row.path.starts_with(at));
                 if taken {
                     to.ignored.push(ignored("is protected or hidden by the operator"));
@@ -160,7 +160,7 @@ impl Table {
         keep.dedup();
         match keep.is_empty() {
             true => to.rights.hidden.push(path.to_owned()),
-            false => to.rights.veils.push(Veil { path: path.to_owned(), keep }),
+            false => to.rights.veils.push(PartialCover { path: path.to_owned(), keep }),
         }
     }
 
@@ -212,7 +212,7 @@ fn protect(row: &Row, root: &Path, rights: &Rights, to: &mut Narrowed) {
             None => return,
         }
     }
-    to.rights.protected.push(Protected { path, stand_in: StandIn::Directory });
+    to.rights.protected.push(ProtectedPath { path, stand_in: StandIn::Directory });
 }
 
 /// Returns the places that the operator lets a run write, except its HOME.

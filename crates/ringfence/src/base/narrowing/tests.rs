@@ -1,15 +1,18 @@
-use jail::rights::{Protected, StandIn};
+use jail::rights::{ProtectedPath, StandIn};
 
 use super::*;
 use crate::config::scratch::Scratch;
 
 fn rights(workspace: &Path) -> Rights {
-    let mut rights =
-        Rights { workspace: workspace.to_owned(), network: Network::All, ..Rights::default() };
+    let mut rights = Rights {
+        workspace: workspace.to_owned(),
+        network: NetworkAccess::All,
+        ..Rights::default()
+    };
     for name in [".codex", ".agents", ".ringfence"] {
         rights
             .protected
-            .push(Protected { path: workspace.join(name), stand_in: StandIn::Directory });
+            .push(ProtectedPath { path: workspace.join(name), stand_in: StandIn::Directory });
     }
     rights
 }
@@ -39,16 +42,16 @@ fn no_narrowing_changes_nothing_and_the_most_restrictive_leaves_reading() {
     let none = Narrowing { files: None, ..narrowing(vec![]) };
     assert_eq!(none.apply(&rights).unwrap().rights, rights);
     let least = Narrowing::most_restrictive().apply(&rights).unwrap().rights;
-    assert!(least.read_only && least.network == Network::Off);
+    assert!(least.read_only && least.network == NetworkAccess::Off);
     assert!(least.hidden.is_empty() && least.veils.is_empty(), "{least:?}");
 }
 
 #[test]
 fn a_network_is_taken_and_never_given() {
-    let off = Rights { network: Network::Off, ..rights(Path::new("/w")) };
+    let off = Rights { network: NetworkAccess::Off, ..rights(Path::new("/w")) };
     assert_eq!(
         narrowing(vec![Entry::path("/", Access::Write)]).apply(&off).unwrap().rights.network,
-        Network::Off
+        NetworkAccess::Off
     );
 }
 

@@ -186,11 +186,11 @@ impl Workspace {
     /// Returns why a name and everything below it is read-only.
     pub(super) fn protects(&self, levels: &[Level], name: &OsStr, asked: &str) -> Option<Error> {
         let place = self.place_of(levels, name);
-        if !self.rights.protects(&place) {
+        if !self.rights.protects_path(&place) {
             return None;
         }
         match &self.client {
-            Some(client) if !client.before.protects(&place) => {
+            Some(client) if !client.before.protects_path(&place) => {
                 (!self.opens_again(&place)).then(|| client.only_reads(asked))
             }
             _ => Some(protected(asked)),

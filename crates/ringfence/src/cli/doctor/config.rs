@@ -1,6 +1,6 @@
 //! Reports all errors and warnings in the config.
 
-use jail::probe::Outcome;
+use jail::probe::ProbeOutcome;
 
 use super::health::{Health, bad, good, shown};
 use crate::base::Result;
@@ -19,7 +19,7 @@ pub fn look(config: &Result<Config>, flags: &Flags, env: &Env) -> Vec<Health> {
             let file = config.file.as_deref().map_or("none; defaults are used".to_owned(), shown);
             all.insert(0, good("config", file));
         }
-        Err(_) if all.iter().any(|health| health.outcome == Outcome::Refused) => {}
+        Err(_) if all.iter().any(|health| health.outcome == ProbeOutcome::Refused) => {}
         Err(error) => all.insert(0, bad("config", error)),
     }
     all
@@ -27,8 +27,8 @@ pub fn look(config: &Result<Config>, flags: &Flags, env: &Env) -> Vec<Health> {
 
 fn of_finding(finding: Finding) -> Health {
     let outcome = match finding.severity {
-        Severity::Error => Outcome::Refused,
-        Severity::Warning => Outcome::NotTried,
+        Severity::Error => ProbeOutcome::Refused,
+        Severity::Warning => ProbeOutcome::NotTried,
     };
     let without = finding
         .tool

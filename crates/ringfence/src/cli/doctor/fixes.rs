@@ -1,23 +1,23 @@
 //! Suggests fixes for failed layers. Host settings are read only to find the likely cause of a
 //! failure, never to decide whether a layer works.
 
-use jail::fault::Layer;
-use jail::probe::{Host, Part};
+use jail::error::Layer;
+use jail::probe::{HostSettings, SandboxFeature};
 use rustix::io::Errno;
 
 /// Returns the kernel feature that a sandbox layer depends on.
-pub fn part_of(layer: Layer) -> Option<Part> {
+pub fn part_of(layer: Layer) -> Option<SandboxFeature> {
     match layer {
-        Layer::UserNamespace => Some(Part::UserNamespace),
-        Layer::Mounts => Some(Part::MountNamespace),
-        Layer::Namespaces => Some(Part::PidNamespace),
-        Layer::Proc => Some(Part::Proc),
-        Layer::Network => Some(Part::NetworkNamespace),
-        Layer::Capabilities => Some(Part::Capabilities),
-        Layer::Landlock => Some(Part::Landlock),
-        Layer::Seccomp => Some(Part::Seccomp),
-        Layer::Limits => Some(Part::Limits),
-        Layer::Exec => Some(Part::Trace),
+        Layer::UserNamespace => Some(SandboxFeature::UserNamespace),
+        Layer::Mounts => Some(SandboxFeature::MountNamespace),
+        Layer::Namespaces => Some(SandboxFeature::PidNamespace),
+        Layer::Proc => Some(SandboxFeature::Proc),
+        Layer::Network => Some(SandboxFeature::NetworkNamespace),
+        Layer::Capabilities => Some(SandboxFeature::Capabilities),
+        Layer::Landlock => Some(SandboxFeature::Landlock),
+        Layer::Seccomp => Some(SandboxFeature::Seccomp),
+        Layer::Limits => Some(SandboxFeature::Limits),
+        Layer::Exec => Some(SandboxFeature::Trace),
         Layer::Protected
         | Layer::Directory
         | Layer::Canary
@@ -27,27 +27,29 @@ pub fn part_of(layer: Layer) -> Option<Part> {
 }
 
 /// Returns what to do when `part` failed with `errno` on this host.
-pub fn of(part: Part, errno: Option<i32>, host: &Host) -> String {
+pub fn of(part: SandboxFeature, errno: Option<i32>, host: &HostSettings) -> String {
     let errno = errno.map(Errno::from_raw_os_error);
     match part {
-        Part::UserNamespace => user_namespace(errno, host),
-        Part::MountNamespace | Part::PidNamespace | Part::NetworkNamespace => {
-            namespace(part, errno, host)
+        SandboxFeature::UserNamespace => user_namespace(errno, host),
+        SandboxFeature::MountNamespace
+        | SandboxFeature::PidNamespace
+        | SandboxFeature::NetworkNamespace => namespace(part, errno, host),
+        SandboxFeature::Proc => proc(host),
+        SandboxFeature::Landlock => landlock(host),
+        SandboxFeature::Seccomp => seccomp(errno),
+        SandboxFeature::PidfdGetfd => pidfd_getfd(host),
+        SandboxFeature::Trace => trace(host),
+        SandboxFeature::Limits => limits(),
+        SandboxFeature::NoNewPrivileges | SandboxFeature::Capabilities | SandboxFeature::Bwrap => {
+            started_by(host)
         }
-        Part::Proc => proc(host),
-        Part::Landlock => landlock(host),
-        Part::Seccomp => seccomp(errno),
-        Part::PidfdGetfd => pidfd_getfd(host),
-        Part::Trace => trace(host),
-        Part::Limits => limits(),
-        Part::NoNewPrivileges | Part::Capabilities | Part::Bwrap => started_by(host),
     }
 }
 
 const DOCKER: &str = "start the container with `--security-opt seccomp=unconfined --security-opt apparmor=unconfined` \
                       (or a seccomp profile that allows unshare, clone and mount), or use the profile `contained`";
 
-fn user_namespace(errno: Option<Errno>, host: &Host) -> String {
+fn user_namespace(errno: Option<Errno>, host: &HostSettings) -> String {
     if errno == Some(Errno::NOSPC) || host.max_user_namespaces == Some(0) {
         return "user.max_user_namespaces is too low: `sudo sysctl -w user.max_user_namespaces=15000`, and the same \
                 line in /etc/sysctl.d to make it permanent. For a container, set it on the host."
@@ -71,10 +73,10 @@ fn user_namespace(errno: Option<Errno>, host: &Host) -> String {
 const APPARMOR: &str = "AppArmor allows user namespaces only to programs with a profile: install bubblewrap, which may have one, or give this binary a profile (see docs/doctor.md), \
                         or lift the restriction for all programs with `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`.";
 
-fn namespace(part: Part, errno: Option<Errno>, host: &Host) -> String {
+fn namespace(part: SandboxFeature, errno: Option<Errno>, host: &HostSettings) -> String {
     let setting = match part {
-        Part::MountNamespace => "user.max_mnt_namespaces",
-        Part::PidNamespace => "user.max_pid_namespaces",
+        SandboxFeature::MountNamespace => "user.max_mnt_namespaces",
+        SandboxFeature::PidNamespace => "user.max_pid_namespaces",
         _ => "user.max_net_namespaces",
     };
     match errno {
@@ -89,7 +91,7 @@ fn namespace(part: Part, errno: Option<Errno>, host: &Host) -> String {
     }
 }
 
-fn proc(host: &Host) -> String {
+fn proc(host: &HostSettings) -> String {
     match &host.container {
         Some(kind) => format!(
             "{kind} masks parts of /proc, so the kernel does not allow mounting a new one: start the container with \
@@ -102,7 +104,7 @@ fn proc(host: &Host) -> String {
     }
 }
 
-fn landlock(host: &Host) -> String {
+fn landlock(host: &HostSettings) -> String {
     match &host.security_modules {
         Some(modules) if !modules.split(',').any(|module| module == "landlock") => format!(
             "Landlock is not enabled: put `lsm=landlock,{modules}` on the kernel's command line and reboot. If the kernel \
@@ -124,7 +126,7 @@ fn seccomp(errno: Option<Errno>) -> String {
     }
 }
 
-fn pidfd_getfd(host: &Host) -> String {
+fn pidfd_getfd(host: &HostSettings) -> String {
     match host.ptrace_scope {
         Some(3) => "kernel.yama.ptrace_scope is 3, which can only be changed by rebooting with another value; until then no run can open connections.".to_owned(),
         _ => "in a container, add `--cap-add SYS_PTRACE`; without it a run in `contained` cannot connect to its own sockets."
@@ -132,7 +134,7 @@ fn pidfd_getfd(host: &Host) -> String {
     }
 }
 
-fn trace(host: &Host) -> String {
+fn trace(host: &HostSettings) -> String {
     match host.ptrace_scope {
         Some(3) => "kernel.yama.ptrace_scope is 3, which can only be changed by rebooting with another value. Without tracing no exec can be judged: set `intercept = false` under [policy] to run without rules.".to_owned(),
         _ => "in a container, add `--cap-add SYS_PTRACE`. Without tracing no exec can be judged: set `intercept = false` under [policy] to run without rules.".to_owned(),
@@ -145,7 +147,7 @@ fn limits() -> String {
         .to_owned()
 }
 
-fn started_by(host: &Host) -> String {
+fn started_by(host: &HostSettings) -> String {
     match (&host.container, host.filtered) {
         (Some(kind), _) => format!("this looks like {kind}, whose security policy is the likely cause: {DOCKER}."),
         (None, true) => {

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use jail::probe::Outcome;
+use jail::probe::ProbeOutcome;
 use rustix::fs::Access;
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ const MISSING: &str = "not found on PATH";
 #[derive(Serialize)]
 pub struct Health {
     pub name: &'static str,
-    pub outcome: Outcome,
+    pub outcome: ProbeOutcome,
     pub text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
@@ -41,7 +41,9 @@ pub fn look(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<Health> {
     all.extend(PROGRAMS.iter().map(|name| match on_path(name) {
         Some(path) => good(name, shown(&path)),
         // A missing program is not a fault of the host.
-        None => Health { name, outcome: Outcome::NotTried, text: MISSING.to_owned(), fix: None },
+        None => {
+            Health { name, outcome: ProbeOutcome::NotTried, text: MISSING.to_owned(), fix: None }
+        }
     }));
     all.extend(RUNTIMES.iter().filter_map(interpreter));
     all.extend(config.as_ref().ok().map(browser));
@@ -58,7 +60,7 @@ fn interpreter(runtime: &'static Runtime) -> Option<Health> {
             let fix = format!("install {}.", runtime.install);
             Some(Health {
                 name,
-                outcome: Outcome::NotTried,
+                outcome: ProbeOutcome::NotTried,
                 text: MISSING.to_owned(),
                 fix: Some(fix),
             })
@@ -73,8 +75,11 @@ fn browser(config: &Config) -> Health {
     match find(config) {
         Ok(found) => good("browser", shown(&found.program)),
         Err(error) => {
-            let outcome =
-                if config.browser.program.is_some() { Outcome::Refused } else { Outcome::NotTried };
+            let outcome = if config.browser.program.is_some() {
+                ProbeOutcome::Refused
+            } else {
+                ProbeOutcome::NotTried
+            };
             Health { outcome, ..bad("browser", &error) }
         }
     }
@@ -87,13 +92,13 @@ pub fn shown(path: &Path) -> String {
 
 /// Builds the result of a check that passed.
 pub fn good(name: &'static str, text: String) -> Health {
-    Health { name, outcome: Outcome::Ok, text, fix: None }
+    Health { name, outcome: ProbeOutcome::Ok, text, fix: None }
 }
 
 /// Builds the result of a check that failed, with the error's hint as the fix.
 pub fn bad(name: &'static str, error: &Error) -> Health {
     let fix = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
-    Health { name, outcome: Outcome::Refused, text: error.detail(), fix: Some(fix) }
+    Health { name, outcome: ProbeOutcome::Refused, text: error.detail(), fix: Some(fix) }
 }
 
 /// Looks up a program on PATH, in absolute directories only: a relative one depends on the caller's

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use jail::rights::Network;
+use jail::rights::NetworkAccess;
 use rustix::fs::Access;
 
 use super::canary::{FORBIDDEN, Task};
@@ -23,7 +23,7 @@ pub struct Place {
     pub task: Task,
     /// Server on the host; a run without the host's network must not be able to reach it.
     pub listener: Option<TcpListener>,
-    pub network: Network,
+    pub network: NetworkAccess,
     scratch: PathBuf,
 }
 
@@ -84,7 +84,8 @@ impl Place {
             ("HOME".into(), home.clone().into()),
             ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()),
         ];
-        let mut place = Place::fill(scratch, (flags, env, &workspace), &[home], Network::Off)?;
+        let mut place =
+            Place::fill(scratch, (flags, env, &workspace), &[home], NetworkAccess::Off)?;
         // A run must not be able to see the root directory.
         let hidden = root.join("secret");
         fs::write(&hidden, "not for a run\n")?;
@@ -111,15 +112,15 @@ impl Place {
         scratch: &Path,
         (flags, env, workspace): (Vec<OsString>, Vec<(OsString, OsString)>, &Path),
         outside: &[PathBuf],
-        network: Network,
+        network: NetworkAccess,
     ) -> io::Result<Place> {
         let probes = scratch.join("probes");
         private(&probes)?;
         let hidden = scratch.join("secret");
         fs::write(&hidden, "not for a run\n")?;
         let listener = match network {
-            Network::All => None,
-            Network::Off | Network::Proxied => TcpListener::bind("127.0.0.1:0").ok(),
+            NetworkAccess::All => None,
+            NetworkAccess::Off | NetworkAccess::Proxied => TcpListener::bind("127.0.0.1:0").ok(),
         };
         let name = format!(".ringfence-doctor-{}", std::process::id());
         let task = Task {

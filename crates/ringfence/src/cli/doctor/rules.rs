@@ -1,6 +1,6 @@
 //! Checks the rules: whether they can be read, and which commands they let out of the sandbox.
 
-use jail::probe::Outcome;
+use jail::probe::ProbeOutcome;
 use policy::{Decision, PrefixRule};
 
 use super::health::Health;
@@ -18,20 +18,20 @@ pub fn look(config: &Config) -> Vec<Health> {
     let mut all = vec![files(&book, policy.places())];
     all.extend(book.faults.iter().map(|fault| Health {
         name: "rules",
-        outcome: Outcome::Refused,
+        outcome: ProbeOutcome::Refused,
         text: format!("{}: {}", fault.location(), fault.message),
         fix: Some("fix the file; until then nothing it allows leaves the sandbox. `ringfence rules test` shows the location.".to_owned()),
     }));
     all.extend(book.ignored.iter().map(|ignored| Health {
         name: "rules",
-        outcome: Outcome::NotTried,
+        outcome: ProbeOutcome::NotTried,
         text: format!("{}: {}", ignored.location(), ignored.what),
         fix: None,
     }));
     if !config.policy.intercept && !book.table.prefixes.is_empty() {
         all.push(Health {
             name: "rules",
-            outcome: Outcome::Refused,
+            outcome: ProbeOutcome::Refused,
             text: "rules are configured but exec interception is off: every run is refused"
                 .to_owned(),
             fix: Some("set `intercept = true` under [policy], or remove the rules.".to_owned()),
@@ -44,7 +44,12 @@ pub fn look(config: &Config) -> Vec<Health> {
 /// Reports the rule files in effect, or where they were searched for.
 fn files(book: &Rulebook, places: &Places) -> Health {
     if let Some(overlooked) = places.overlooked(book) {
-        return Health { name: "rules", outcome: Outcome::NotTried, text: overlooked, fix: None };
+        return Health {
+            name: "rules",
+            outcome: ProbeOutcome::NotTried,
+            text: overlooked,
+            fix: None,
+        };
     }
     let (rules, files) = (book.table.prefixes.len(), book.files.len());
     let names: Vec<String> = book.files.iter().map(|file| file.display().to_string()).collect();
@@ -52,12 +57,12 @@ fn files(book: &Rulebook, places: &Places) -> Health {
         0 => format!("none in {}", places.shown()),
         _ => format!("{rules} in {files} files: {}", names.join(", ")),
     };
-    Health { name: "rules", outcome: Outcome::Ok, text, fix: None }
+    Health { name: "rules", outcome: ProbeOutcome::Ok, text, fix: None }
 }
 
 fn way_out(config: &Config, book: &Rulebook) -> Health {
     let name = "escalation";
-    let fine = |text: String| Health { name, outcome: Outcome::Ok, text, fix: None };
+    let fine = |text: String| Health { name, outcome: ProbeOutcome::Ok, text, fix: None };
     let policy = &config.policy;
     match book.leaving(config, true) {
         Leaving::Off => fine("off: commands that rules allow run in the sandbox".to_owned()),
@@ -88,7 +93,7 @@ fn way_out(config: &Config, book: &Rulebook) -> Health {
         }
         Leaving::Prevented(why) => Health {
             name,
-            outcome: Outcome::Refused,
+            outcome: ProbeOutcome::Refused,
             text: format!("nothing leaves; commands that rules allow run in the sandbox: {why}"),
             fix: escalate::account(config)
                 .err()

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use jail::probe::Outcome;
+use jail::probe::ProbeOutcome;
 
 use super::Findings;
 use super::trials::Fence;
@@ -57,15 +57,15 @@ fn name(fence: &Fence) -> String {
 fn line(
     out: &mut impl Write,
     colour: bool,
-    outcome: Outcome,
+    outcome: ProbeOutcome,
     name: &str,
     text: &str,
     fix: Option<&str>,
 ) -> io::Result<()> {
     let (mark, code) = match outcome {
-        Outcome::Ok => ("ok", "32"),
-        Outcome::Refused => ("no", "31"),
-        Outcome::NotTried => ("-", "2"),
+        ProbeOutcome::Ok => ("ok", "32"),
+        ProbeOutcome::Refused => ("no", "31"),
+        ProbeOutcome::NotTried => ("-", "2"),
     };
     let mark = match colour {
         true => format!("\x1b[{code}m{mark:<2}\x1b[0m"),

@@ -1,8 +1,8 @@
 //! Tests the whole sandbox by running a program in it, for each profile and each tier.
 
-use jail::fault::{self, Fault};
+use jail::error::{self, SandboxError};
 use jail::namespaces::Tier;
-use jail::probe::{Host, Outcome, Part, Tried};
+use jail::probe::{HostSettings, ProbeOutcome, ProbeResult, SandboxFeature};
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub struct Fence {
     pub tier: Option<String>,
     /// True if runs of this profile use this tier; the others are tried for information only.
     pub used: bool,
-    pub outcome: Outcome,
+    pub outcome: ProbeOutcome,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,10 +40,10 @@ impl Fence {
 }
 
 /// Tries every tier of `default`, and `contained`.
-pub fn run(place: &Place, host: &Host, layers: &[Tried]) -> Vec<Fence> {
+pub fn run(place: &Place, host: &HostSettings, layers: &[ProbeResult]) -> Vec<Fence> {
     // First as an ordinary run does it, which selects its tier automatically.
     let mut real = attempt(place, host, Profile::Default, None);
-    real.used = real.outcome == Outcome::Ok;
+    real.used = real.outcome == ProbeOutcome::Ok;
     let mut fences = Vec::new();
     for tier in trial::TIERS {
         let used = real.used && real.tier.as_deref() == Some(tier.name());
@@ -58,24 +58,24 @@ pub fn run(place: &Place, host: &Host, layers: &[Tried]) -> Vec<Fence> {
         fences.insert(0, real);
     }
     let contained = attempt(place, host, Profile::Contained, None);
-    fences.push(Fence { used: contained.outcome == Outcome::Ok, ..contained });
+    fences.push(Fence { used: contained.outcome == ProbeOutcome::Ok, ..contained });
     fences
 }
 
-fn left_out(tier: Tier, layers: &[Tried]) -> Fence {
-    let bwrap = layers.iter().find(|tried| tried.part == Part::Bwrap);
+fn left_out(tier: Tier, layers: &[ProbeResult]) -> Fence {
+    let bwrap = layers.iter().find(|tried| tried.part == SandboxFeature::Bwrap);
     let text = match (tier, bwrap) {
         (Tier::Root, _) => "only for root",
-        (_, Some(tried)) if tried.outcome == Outcome::NotTried => tried.text.as_str(),
+        (_, Some(tried)) if tried.outcome == ProbeOutcome::NotTried => tried.text.as_str(),
         _ => "runs do not use this tier here",
     };
     Fence {
         tier: Some(tier.name().to_owned()),
-        ..empty(Profile::Default, Outcome::NotTried, text.to_owned())
+        ..empty(Profile::Default, ProbeOutcome::NotTried, text.to_owned())
     }
 }
 
-fn empty(profile: Profile, outcome: Outcome, text: String) -> Fence {
+fn empty(profile: Profile, outcome: ProbeOutcome, text: String) -> Fence {
     let (profile, canaries) = (profile.name(), Came::new());
     Fence {
         profile,
@@ -89,13 +89,13 @@ fn empty(profile: Profile, outcome: Outcome, text: String) -> Fence {
     }
 }
 
-fn attempt(place: &Place, host: &Host, profile: Profile, tier: Option<Tier>) -> Fence {
+fn attempt(place: &Place, host: &HostSettings, profile: Profile, tier: Option<Tier>) -> Fence {
     let mut fence = match ended(place, profile, tier) {
         Ok(Ended::Ran { tier, limits, output }) => ran(place, profile, tier, limits, &output),
         Ok(Ended::Refused(fault)) => refused(profile, tier, &fault, host),
-        Ok(Ended::Failed(text)) => empty(profile, Outcome::Refused, text),
+        Ok(Ended::Failed(text)) => empty(profile, ProbeOutcome::Refused, text),
         Err(error) => {
-            empty(profile, Outcome::Refused, format!("the trial could not be run: {error}"))
+            empty(profile, ProbeOutcome::Refused, format!("the trial could not be run: {error}"))
         }
     };
     fence.tier = fence.tier.or_else(|| tier.map(|tier| tier.name().to_owned()));
@@ -115,7 +115,7 @@ fn ended(place: &Place, profile: Profile, tier: Option<Tier>) -> std::io::Result
     match place.trial.own(profile, tier, &["doctor", "--canary", &task])? {
         // Something may prevent only our own binary from running in there; retry with another
         // program.
-        Ended::Refused(fault) if fault.layer == fault::Layer::Program => {
+        Ended::Refused(fault) if fault.layer == error::Layer::Program => {
             place.trial.run(profile, tier, &["/bin/true".into()])
         }
         ended => Ok(ended),
@@ -141,11 +141,11 @@ fn ran(
     let wrong: Vec<String> =
         canaries.iter().filter_map(|(canary, came)| complain(*canary, *came)).collect();
     let (outcome, text) = match (wrong.is_empty(), canaries.is_empty()) {
-        (false, _) => (Outcome::Refused, wrong.join("; ")),
+        (false, _) => (ProbeOutcome::Refused, wrong.join("; ")),
         (true, true) => {
-            (Outcome::Ok, "/bin/true ran; the canaries could not be started".to_owned())
+            (ProbeOutcome::Ok, "/bin/true ran; the canaries could not be started".to_owned())
         }
-        (true, false) => (Outcome::Ok, format!("{} canaries", canaries.len())),
+        (true, false) => (ProbeOutcome::Ok, format!("{} canaries", canaries.len())),
     };
     Fence { tier, limits, canaries, ..empty(profile, outcome, text) }
 }
@@ -160,7 +160,12 @@ fn complain(canary: Canary, came: bool) -> Option<String> {
     }
 }
 
-fn refused(profile: Profile, tier: Option<Tier>, fault: &Fault, host: &Host) -> Fence {
+fn refused(
+    profile: Profile,
+    tier: Option<Tier>,
+    fault: &SandboxError,
+    host: &HostSettings,
+) -> Fence {
     let fix = match tier {
         Some(Tier::Root) if fault.errno == Some(Errno::PERM.raw_os_error()) => Some(
             "this root user lacks CAP_SYS_ADMIN, which is needed without user namespaces: fix user namespaces instead."
@@ -168,5 +173,5 @@ fn refused(profile: Profile, tier: Option<Tier>, fault: &Fault, host: &Host) -> 
         ),
         _ => fixes::part_of(fault.layer).map(|part| fixes::of(part, fault.errno, host)),
     };
-    Fence { fix, ..empty(profile, Outcome::Refused, fault.to_string()) }
+    Fence { fix, ..empty(profile, ProbeOutcome::Refused, fault.to_string()) }
 }

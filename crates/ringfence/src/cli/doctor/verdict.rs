@@ -1,6 +1,6 @@
 //! Derives the verdict from the trials: which profile a run gets here, and which promises hold.
 
-use jail::rights::Network;
+use jail::rights::NetworkAccess;
 use serde::Serialize;
 
 use super::canary::Canary;
@@ -76,7 +76,7 @@ const NOT_CONTAINED: &[&str] = &[
 
 /// Judges the trials. `configured` is the profile that the config asks for, if the config is
 /// usable.
-pub fn judge(fences: &[Fence], configured: Option<Profile>, network: Network) -> Verdict {
+pub fn judge(fences: &[Fence], configured: Option<Profile>, network: NetworkAccess) -> Verdict {
     let works = |profile: Profile| {
         fences.iter().find(|fence| fence.used && fence.profile == profile.name())
     };
@@ -155,7 +155,7 @@ fn sentence(
     }
 }
 
-fn promises(fence: &Fence, network: Network) -> Vec<Promise> {
+fn promises(fence: &Fence, network: NetworkAccess) -> Vec<Promise> {
     let default = fence.profile == Profile::Default.name();
     let seen = |canary: Canary| fence.canaries.get(&canary) == Some(&false);
     let mut all: Vec<Promise> = Vec::new();
@@ -168,15 +168,17 @@ fn promises(fence: &Fence, network: Network) -> Vec<Promise> {
         }
     }
     let way_out = match network {
-        Network::Off => "no network connections leave the sandbox",
-        Network::Proxied => "network access only to names and addresses that the config allows",
-        Network::All => {
+        NetworkAccess::Off => "no network connections leave the sandbox",
+        NetworkAccess::Proxied => {
+            "network access only to names and addresses that the config allows"
+        }
+        NetworkAccess::All => {
             "the host's network, as configured; only other kinds of sockets are refused"
         }
     };
     all.push(Promise {
         text: way_out,
-        seen: network != Network::All && seen(Canary::ReachNetwork),
+        seen: network != NetworkAccess::All && seen(Canary::ReachNetwork),
     });
     let processes = match (default, seen(Canary::SignalOutside)) {
         (true, _) => "processes outside cannot be seen, signalled or traced",

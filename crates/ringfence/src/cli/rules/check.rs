@@ -39,7 +39,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
         return Ok(1);
     }
     report_none(&book, &places);
-    let check = book.table.check(&args.command, args.resolve_host_executables);
+    let check = book.table.check_command(&args.command, args.resolve_host_executables);
     let text = if args.pretty {
         serde_json::to_string_pretty(&check)
     } else {

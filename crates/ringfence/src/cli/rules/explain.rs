@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use ::policy::{Decision, File, PrefixRule, Table};
+use ::policy::{Decision, HostFile, PrefixRule, RuleTable};
 
 use super::{Files, count, plain, read, report, report_none, unwritable};
 use crate::base::Result;
@@ -47,13 +47,13 @@ struct Found<'a> {
     program: &'a str,
     rest: &'a [String],
     /// The file that would actually run when started from here.
-    file: Option<File>,
+    file: Option<HostFile>,
 }
 
 impl Found<'_> {
     fn tell(&self, command: &[String], broken: bool, out: &mut impl Write) -> io::Result<()> {
         let table = &self.book.table;
-        let text = table.check(command, true);
+        let text = table.check_command(command, true);
         let at_run_time = self.at_run_time(table);
         let strictest = at_run_time.iter().map(|rule| rule.decision).max();
 
@@ -89,9 +89,10 @@ impl Found<'_> {
 
     /// Returns every rule that applies to the file that would run, under any of its names, and
     /// whose prefix matches this command. No rule hides another here.
-    fn at_run_time<'t>(&self, table: &'t Table) -> Vec<&'t PrefixRule> {
-        let same =
-            |one: &File, other: &File| (one.device, one.inode) == (other.device, other.inode);
+    fn at_run_time<'t>(&self, table: &'t RuleTable) -> Vec<&'t PrefixRule> {
+        let same = |one: &HostFile, other: &HostFile| {
+            (one.device, one.inode) == (other.device, other.inode)
+        };
         let speaks = |word: &str| {
             let program = table.programs.get(word);
             word == self.program
@@ -106,7 +107,7 @@ impl Found<'_> {
         };
         let rules = table.prefixes.iter().filter(|rule| speaks(&rule.program) || tightens(rule));
         let mut rules: Vec<&PrefixRule> =
-            rules.filter(|rule| rule.begins(&rule.program, self.rest)).collect();
+            rules.filter(|rule| rule.matches_command(&rule.program, self.rest)).collect();
         rules.sort_by_key(|rule| std::cmp::Reverse(rule.decision));
         rules
     }
@@ -155,7 +156,7 @@ impl Found<'_> {
     }
 
     fn about_text(&self, command: &[String], decision: Option<Decision>, matches: usize) -> String {
-        let plainly = self.book.table.check(command, false).decision;
+        let plainly = self.book.table.check_command(command, false).decision;
         let told = match (decision, matches) {
             (None, _) => "no rule matches".to_owned(),
             (Some(decision), 1) => format!("one rule matches and says {}", word(decision)),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use jail::script;
+use jail::shebang;
 use rustix::fs::Access;
 
 use crate::config::{Config, Entry, Profile};
@@ -94,7 +94,7 @@ impl ProgramSearch<'_> {
     }
 
     fn interpreter_fault(&self, path: &Path) -> Option<ProgramFault> {
-        let line = script::read_first_line(path)?;
+        let line = shebang::read_shebang(path)?;
         let (interpreter, rest) = line.split_first()?;
         if !is_program(Path::new(interpreter)) {
             return Some(ProgramFault::NoInterpreter(interpreter.clone()));

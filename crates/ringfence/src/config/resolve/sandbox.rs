@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use jail::limits::Limits;
-use jail::rights::Network;
+use jail::limits::ResourceLimits;
+use jail::rights::NetworkAccess;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -59,17 +59,17 @@ pub struct Sandbox {
     pub unprotect: Vec<PathBuf>,
     /// Relative paths start at the workspace.
     pub hide: Vec<PathBuf>,
-    pub limits: Limits,
+    pub limits: ResourceLimits,
 }
 
 impl Sandbox {
     /// Returns the kind of network that runs get.
-    pub fn network(&self) -> Network {
+    pub fn network(&self) -> NetworkAccess {
         match (self.allow_network, self.allow_domains.is_empty() && self.allow_addresses.is_empty())
         {
-            (true, _) => Network::All,
-            (false, true) => Network::Off,
-            (false, false) => Network::Proxied,
+            (true, _) => NetworkAccess::All,
+            (false, true) => NetworkAccess::Off,
+            (false, false) => NetworkAccess::Proxied,
         }
     }
 }
@@ -149,11 +149,11 @@ pub fn resolve(
         protect: paths!(protect, "--protect", home_path),
         unprotect: paths!(unprotect, "--unprotect", home_path),
         hide: paths!(hide, "--hide", home_path),
-        limits: Limits {
+        limits: ResourceLimits {
             memory_bytes: Some(number!(memory_mb) * MIB),
             processes: Some(number!(processes)),
             open_files: Some(number!(open_files)),
-            usual_files: jail::limits::usual_files(),
+            usual_files: jail::limits::initial_file_limit(),
             file_bytes: Some(number!(file_mb) * MIB),
             cpu_seconds: Some(number!(cpu_s)),
         },

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use jail::intercept::exec::wire::{Answer, HeldExec, Ruled, Rules};
+use jail::intercept::exec::wire::{ExecAnswer, ExecRules, HeldExec, RuledExec};
 use jail::rights::Rights;
-use policy::{Decision, Table};
+use policy::{Decision, RuleTable};
 
 use crate::approval::Gate;
 use crate::config::{Config, Escalate, EscalateRisky, Heuristics};
@@ -24,7 +24,7 @@ pub enum OnPrompt {
 
 /// Rules for one run.
 pub struct Ruling {
-    pub table: Table,
+    pub table: RuleTable,
     /// Reason why nothing can leave the sandbox although the config allows it, if there is one.
     pub obstacle: Option<String>,
     pub on_prompt: OnPrompt,
@@ -39,8 +39,8 @@ pub struct Ruling {
 
 impl Ruling {
     /// Returns the rules in the form that the supervisor takes.
-    pub fn rules(&self, config: &Config) -> Rules {
-        Rules {
+    pub fn rules(&self, config: &Config) -> ExecRules {
+        ExecRules {
             table: self.table.clone(),
             heuristics: config.policy.heuristics == Heuristics::Prompt,
             lets_out: self.lets_out(config),
@@ -105,7 +105,7 @@ enum Place {
 }
 
 impl Desk for AttachedDesk {
-    fn ruled(&self, ruled: Ruled) {
+    fn ruled(&self, ruled: RuledExec) {
         if ruled.verdict.decision == Decision::Allow
             && let Some(why) = ruled.kept_inside.as_ref().or(self.stays.as_ref())
         {
@@ -113,18 +113,18 @@ impl Desk for AttachedDesk {
         }
     }
 
-    fn held(self: Arc<Self>, waiting: Waiting) -> BoxFuture<'static, Answer> {
+    fn held(self: Arc<Self>, waiting: Waiting) -> BoxFuture<'static, ExecAnswer> {
         Box::pin(async move { self.answer(waiting).await })
     }
 }
 
 impl AttachedDesk {
-    async fn answer(self: &Arc<Self>, waiting: Waiting) -> Answer {
+    async fn answer(self: &Arc<Self>, waiting: Waiting) -> ExecAnswer {
         let held = waiting.held.clone();
         let is_allowed = held.verdict.decision == Decision::Allow;
         if !is_allowed && self.ruling.on_prompt == OnPrompt::Deny {
             let path = &held.program.path;
-            return Answer::Refuse(
+            return ExecAnswer::Refuse(
                 format!(
                     "ringfence: {path}: not allowed: a rule requires approval (use `--on-prompt allow`)\n"
                 ),
@@ -132,7 +132,7 @@ impl AttachedDesk {
             );
         }
         let exec = match self.place(&held).await {
-            Place::Inside => return Answer::Run,
+            Place::Inside => return ExecAnswer::Run,
             Place::Kept(why) => return self.run_inside(&held, &why),
             Place::Outside(exec) => exec,
         };
@@ -148,7 +148,7 @@ impl AttachedDesk {
     }
 
     async fn place(self: &Arc<Self>, held: &HeldExec) -> Place {
-        if !held.itself || held.verdict.origin.file == policy::HEURISTICS {
+        if !held.itself || held.verdict.origin.file == policy::HEURISTICS_ORIGIN {
             return Place::Inside;
         }
         if !self.lets_out {
@@ -171,8 +171,8 @@ impl AttachedDesk {
         }
     }
 
-    fn run_inside(&self, held: &HeldExec, why: &str) -> Answer {
+    fn run_inside(&self, held: &HeldExec, why: &str) -> ExecAnswer {
         self.kept_inside.add(&held.verdict.prefix, why);
-        Answer::Run
+        ExecAnswer::Run
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jail::rights::{Network, Protected, Rights, StandIn};
+use jail::rights::{NetworkAccess, ProtectedPath, Rights, StandIn};
 use rustix::fs::{Mode, OFlags};
 use tokio::io::AsyncReadExt;
 
@@ -75,12 +75,12 @@ impl Question {
 
     /// Returns its repository, read-only as a whole: for one that is not asked about, or has no
     /// answer.
-    pub fn closed(&self) -> Protected {
+    pub fn closed(&self) -> ProtectedPath {
         let path = match self {
             Question::WorkTree(path) => path.join(".git"),
             Question::GitDir(path) => path.clone(),
         };
-        Protected { path, stand_in: StandIn::Directory }
+        ProtectedPath { path, stand_in: StandIn::Directory }
     }
 
     fn word(&self) -> OsString {
@@ -198,7 +198,7 @@ fn read_only(rights: &Rights) -> Rights {
     less.closed.extend(rights.home.iter().chain(&rights.writable).cloned());
     (less.read_only, less.home, less.writable) = (true, None, Vec::new());
     (less.protected, less.for_git, less.repositories) = (Vec::new(), Some(Vec::new()), Vec::new());
-    less.network = Network::Off;
+    less.network = NetworkAccess::Off;
     less
 }
 

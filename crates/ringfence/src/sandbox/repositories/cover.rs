@@ -4,8 +4,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use jail::real_places;
-use jail::rights::{Protected, Rights, StandIn, Text, repository_names, worktree_names};
+use jail::paths_to_cover;
+use jail::rights::{
+    ProtectedPath, Rights, StandIn, StandInText, protected_in_repository, protected_in_worktree,
+};
 
 use super::ask::{Answer, Question, Settings};
 use super::compare::hook_files;
@@ -16,13 +18,14 @@ use crate::base::{Error, Result, lexical};
 const WORKTREES: usize = 64;
 /// Error reason for hooks that cannot be covered.
 pub const UNPROTECTABLE: &str = "hooks_path";
-const EMPTY_FILE: StandIn = StandIn::File(Text::Empty);
+const EMPTY_FILE: StandIn = StandIn::File(StandInText::Empty);
 
 /// Returns what to cover in a workspace that is not a repository, so that it cannot be made one:
 /// with `.git`, or as a bare one, which needs a `HEAD`.
-pub fn without_repository(rights: &Rights) -> Vec<Protected> {
+pub fn without_repository(rights: &Rights) -> Vec<ProtectedPath> {
     let exists = |name: &str| !find::is_vacant(&rights.workspace.join(name));
-    let protect = |name: &str, stand_in| Protected { path: rights.workspace.join(name), stand_in };
+    let protect =
+        |name: &str, stand_in| ProtectedPath { path: rights.workspace.join(name), stand_in };
     match (exists(".git"), exists("HEAD")) {
         (true, _) => Vec::new(),
         (false, true) => vec![protect(".git", StandIn::Directory)],
@@ -37,11 +40,11 @@ pub fn covered(
     home: Option<&Path>,
     answer: &Answer,
     warnings: &mut Vec<String>,
-) -> Result<Vec<Protected>> {
+) -> Result<Vec<ProtectedPath>> {
     let Some(settings) = &answer.settings else {
         // A directory that may become a repository, or a broken one; and the `.git` of a work tree.
         return Ok(match &answer.question {
-            Question::GitDir(path) => repository_names(path),
+            Question::GitDir(path) => protected_in_repository(path),
             Question::WorkTree(_) => vec![answer.question.closed()],
         });
     };
@@ -50,12 +53,12 @@ pub fn covered(
         // A run could change a file that names a repository elsewhere so that it names another one.
         let pointer = top.join(".git");
         if pointer.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
-            all.push(Protected { path: pointer, stand_in: StandIn::Directory });
+            all.push(ProtectedPath { path: pointer, stand_in: StandIn::Directory });
         }
     }
-    all.extend(repository_names(&settings.common_dir));
+    all.extend(protected_in_repository(&settings.common_dir));
     if settings.git_dir != settings.common_dir {
-        all.extend(worktree_names(&settings.git_dir));
+        all.extend(protected_in_worktree(&settings.git_dir));
     }
     let work_trees = settings.common_dir.join("worktrees");
     let own: Vec<PathBuf> = std::fs::read_dir(&work_trees)
@@ -69,18 +72,20 @@ pub fn covered(
     let mut with_submodules = vec![&settings.common_dir, &settings.git_dir];
     match own.len() <= WORKTREES {
         true => {
-            all.extend(own.iter().flat_map(|own| worktree_names(own)));
+            all.extend(own.iter().flat_map(|own| protected_in_worktree(own)));
             with_submodules.extend(&own);
         }
         // A run may have created most of them to hide the others behind.
-        false => all.push(Protected { path: work_trees, stand_in: StandIn::Directory }),
+        false => all.push(ProtectedPath { path: work_trees, stand_in: StandIn::Directory }),
     }
     let unknown = with_submodules.into_iter().filter(|place| find::modules(place).is_none());
     all.extend(
-        unknown
-            .map(|place| Protected { path: place.join("modules"), stand_in: StandIn::Directory }),
+        unknown.map(|place| ProtectedPath {
+            path: place.join("modules"),
+            stand_in: StandIn::Directory,
+        }),
     );
-    let protect_file = |path: PathBuf| Protected { path, stand_in: EMPTY_FILE };
+    let protect_file = |path: PathBuf| ProtectedPath { path, stand_in: EMPTY_FILE };
     all.extend(settings.entries.iter().map(|(file, ..)| file.clone()).map(protect_file));
     all.extend(included(settings, home).into_iter().map(protect_file));
     let top = work_tree(answer, settings);
@@ -99,13 +104,13 @@ pub fn covered(
                 super::shown(rights, answer.place())
             )),
             (false, false) if !is_inside => {}
-            _ => all.push(Protected { path: hooks, stand_in: StandIn::Directory }),
+            _ => all.push(ProtectedPath { path: hooks, stand_in: StandIn::Directory }),
         }
     }
     // A hook is often a link to a script of the project.
     let linked = hook_files(settings).into_iter().filter(|file| file.is_symlink());
     all.extend(linked.filter_map(|file| file.canonicalize().ok()).map(protect_file));
-    let mut all: Vec<Protected> = all.into_iter().flat_map(real_places).collect();
+    let mut all: Vec<ProtectedPath> = all.into_iter().flat_map(paths_to_cover).collect();
     all.retain(|protected| rights.writable_roots().any(|root| protected.path.starts_with(root)));
     Ok(all)
 }

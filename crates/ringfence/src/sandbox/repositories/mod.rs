@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use jail::rights::{Protected, Rights};
+use jail::rights::{ProtectedPath, Rights};
 
 use super::cell::Cell;
 use crate::base::Result;
@@ -48,7 +48,7 @@ struct Knowledge {
 /// Findings at one moment.
 pub struct Known {
     /// Paths that must be protected in every run.
-    pub covered: Vec<Protected>,
+    pub covered: Vec<ProtectedPath>,
     /// Gaps in the findings, for the log and the result.
     pub warnings: Vec<String>,
     picture: Picture,

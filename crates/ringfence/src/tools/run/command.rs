@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use jail::rights::{Network, Rights};
+use jail::rights::{NetworkAccess, Rights};
 use serde_json::{Map, Value};
 
 use super::attended::Attended;
@@ -69,11 +69,15 @@ impl About {
         let network = config.sandbox.network();
         let description = match (fenced, network) {
             (false, _) => UNFENCED.to_owned(),
-            (true, Network::Off) => format!("{FENCED}, and there is no network but localhost."),
-            (true, Network::Proxied) => format!("{FENCED}, and only some names can be reached."),
-            (true, Network::All) => format!("{FENCED}."),
+            (true, NetworkAccess::Off) => {
+                format!("{FENCED}, and there is no network but localhost.")
+            }
+            (true, NetworkAccess::Proxied) => {
+                format!("{FENCED}, and only some names can be reached.")
+            }
+            (true, NetworkAccess::All) => format!("{FENCED}."),
         };
-        let reaches_out = !fenced || network != Network::Off;
+        let reaches_out = !fenced || network != NetworkAccess::Off;
         let mut effects = vec!["exec", "filesystem_write"];
         effects.extend(reaches_out.then_some("network"));
         let hints = Hints {

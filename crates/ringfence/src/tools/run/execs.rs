@@ -16,9 +16,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ::policy::{Decision, Verdict};
+use ::policy::{Decision, ExecVerdict};
 use futures::future::BoxFuture;
-use jail::intercept::exec::wire::{Answer, HeldExec, Ruled, Rules};
+use jail::intercept::exec::wire::{ExecAnswer, ExecRules, HeldExec, RuledExec};
 use jail::rights::Rights;
 use serde_json::{Map, Value, json};
 
@@ -52,7 +52,7 @@ const NOISE: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
 /// The rules for one run, and whether commands may leave its sandbox.
 pub struct Policed {
     pub book: Arc<Rulebook>,
-    pub rules: Rules,
+    pub rules: ExecRules,
     leaving: Leaving,
 }
 
@@ -82,7 +82,8 @@ impl Policed {
         };
         let heuristics = cx.config.policy.heuristics == Heuristics::Prompt;
         let lets_out = leaving == Leaving::Possible;
-        let rules = Rules { table: book.table.clone(), heuristics, lets_out, ..Rules::default() };
+        let rules =
+            ExecRules { table: book.table.clone(), heuristics, lets_out, ..ExecRules::default() };
         Ok(Some(Policed { book, rules, leaving }))
     }
 
@@ -95,13 +96,13 @@ impl Policed {
             }
             leaving => leaving,
         };
-        Policed { rules: Rules { lets_out: false, ..self.rules }, leaving, ..self }
+        Policed { rules: ExecRules { lets_out: false, ..self.rules }, leaving, ..self }
     }
 
     /// Returns the decider for a run that belongs to no call: nothing leaves it, and no one is
     /// asked about it.
     pub fn quiet_desk(self, approvals: Approvals, root: &Path) -> Result<Execs> {
-        let rules = Rules { lets_out: false, heuristics: false, ..self.rules };
+        let rules = ExecRules { lets_out: false, heuristics: false, ..self.rules };
         let desk = QuietDesk::new(approvals);
         Ok(Execs { rules, desk: Arc::new(desk), log: Some(exec_log(root)?), wider: Arc::default() })
     }
@@ -179,7 +180,7 @@ enum Place {
 }
 
 impl Desk for RunDesk {
-    fn ruled(&self, ruled: Ruled) {
+    fn ruled(&self, ruled: RuledExec) {
         let how = if ruled.verdict.decision == Decision::Forbidden {
             "refused"
         } else {
@@ -200,13 +201,13 @@ impl Desk for RunDesk {
         }
     }
 
-    fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, Answer> {
+    fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, ExecAnswer> {
         Box::pin(async move { self.answer(exec).await })
     }
 }
 
 impl RunDesk {
-    async fn answer(&self, waiting: Waiting) -> Answer {
+    async fn answer(&self, waiting: Waiting) -> ExecAnswer {
         let held = waiting.held.clone();
         let (place, reason) = self.plan(&held).await;
         let granted = match reason {
@@ -225,7 +226,7 @@ impl RunDesk {
                     let (why, hint) = (error.detail(), error.hint_text().unwrap_or_default());
                     let line =
                         format!("ringfence: {}: not allowed: {why}. {hint}", held.program.path);
-                    return Answer::Refuse(format!("{}\n", line.trim_end()), 1);
+                    return ExecAnswer::Refuse(format!("{}\n", line.trim_end()), 1);
                 }
             },
         };
@@ -258,7 +259,7 @@ impl RunDesk {
 
     /// Lets it run in the sandbox it is in; `why` says why it did not leave although a rule lets
     /// it.
-    fn run_inside(&self, held: &HeldExec, by: &str, why: Option<&str>) -> Answer {
+    fn run_inside(&self, held: &HeldExec, by: &str, why: Option<&str>) -> ExecAnswer {
         let why = why.map(|why| {
             match escalate::is_git(&held.program.path) && self.is_repository_closed() {
                 true => format!("{why}; `.git` is read-only here while a rule lets git out"),
@@ -271,7 +272,7 @@ impl RunDesk {
         if let Some(why) = why {
             self.kept_inside.add(&held.verdict.prefix, &why);
         }
-        Answer::Run
+        ExecAnswer::Run
     }
 
     fn is_repository_closed(&self) -> bool {
@@ -315,7 +316,7 @@ impl RunDesk {
             _ if !held.itself => {
                 return Place::Here("it is not the program that the rule names");
             }
-            _ if held.verdict.origin.file == ::policy::HEURISTICS => {
+            _ if held.verdict.origin.file == ::policy::HEURISTICS_ORIGIN => {
                 return Place::Here("no rule lets it out");
             }
             Leaving::Prevented(why) => return Place::Kept(why.clone()),
@@ -487,9 +488,9 @@ fn denies_reading(cx: &RunCx) -> bool {
     !now.hidden.iter().all(is_ours) || !now.veils.is_empty()
 }
 
-fn unrecorded(held: &HeldExec) -> Answer {
+fn unrecorded(held: &HeldExec) -> ExecAnswer {
     let line = format!("ringfence: {}: refused: it could not be recorded\n", held.program.path);
-    Answer::Refuse(line, 126)
+    ExecAnswer::Refuse(line, 126)
 }
 
 /// Returns why no one has answered, if that is what the error means. In that case no one has said
@@ -509,7 +510,7 @@ fn unanswered(error: &Error) -> Option<&'static str> {
 }
 
 /// Names the rule without its directory: a client need not know where the operator keeps rules.
-fn origin(verdict: &Verdict) -> String {
+fn origin(verdict: &ExecVerdict) -> String {
     let file = Path::new(&verdict.origin.file);
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     format!("{name}:{}", verdict.origin.line)

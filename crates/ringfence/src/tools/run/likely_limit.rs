@@ -8,7 +8,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use jail::rights::Network;
+use jail::rights::NetworkAccess;
 use serde_json::{Map, Value};
 
 use crate::config::Profile;
@@ -54,7 +54,7 @@ struct Limits {
     offline_by_client: bool,
     /// Directories that the client requested and did not get.
     refused_roots: Vec<PathBuf>,
-    network: Network,
+    network: NetworkAccess,
 }
 
 impl Limits {
@@ -88,7 +88,8 @@ pub fn hint(
 
 /// Returns the file names of protected paths that are not directories.
 fn protected_files() -> Vec<&'static str> {
-    let names = jail::steering::names().filter_map(|(name, _)| name.file_name()?.to_str());
+    let names =
+        jail::control_files::list_names().filter_map(|(name, _)| name.file_name()?.to_str());
     names.filter(|name| name.ends_with(".json") || *name == ".envrc").collect()
 }
 
@@ -102,7 +103,7 @@ impl Limits {
         let at_stand_in = says(IS_DIRECTORY) && says(&protected_files());
         let writes = (says(READ_ONLY) || at_stand_in).then(|| self.explain_read_only());
         let network = match self.network {
-            Network::All => None,
+            NetworkAccess::All => None,
             _ if !wanted.is_empty() || says(UNREACHED) => Some(self.explain_network(&wanted)),
             _ if says(REFUSED) => Some(self.explain_localhost()),
             _ => None,
@@ -150,7 +151,9 @@ impl Limits {
             );
         }
         let limit = match self.network {
-            Network::Proxied => "only some names can be reached, through the proxy in HTTPS_PROXY",
+            NetworkAccess::Proxied => {
+                "only some names can be reached, through the proxy in HTTPS_PROXY"
+            }
             _ => "there is no network but the session's own localhost",
         };
         format!(
@@ -250,7 +253,7 @@ mod tests {
 
     use super::*;
 
-    fn limits(network: Network) -> Limits {
+    fn limits(network: NetworkAccess) -> Limits {
         Limits {
             section: "[sandbox]".to_owned(),
             declares_no_writes: false,
@@ -264,7 +267,7 @@ mod tests {
 
     #[test]
     fn ordinary_failures_get_no_hint() {
-        for network in [Network::Off, Network::Proxied, Network::All] {
+        for network in [NetworkAccess::Off, NetworkAccess::Proxied, NetworkAccess::All] {
             assert_eq!(
                 limits(network)
                     .explain(&["error: 2 tests failed", "No such file or directory"], &[]),
@@ -272,7 +275,7 @@ mod tests {
             );
         }
         assert_eq!(
-            limits(Network::All).explain(&["", "Could not resolve host: example.com"], &[]),
+            limits(NetworkAccess::All).explain(&["", "Could not resolve host: example.com"], &[]),
             None
         );
     }
@@ -290,7 +293,7 @@ mod tests {
         .iter()
         .filter_map(|denial| denial.as_object().cloned())
         .collect();
-        let hint = limits(Network::Off).explain(&["", ""], &denials).unwrap();
+        let hint = limits(NetworkAccess::Off).explain(&["", ""], &denials).unwrap();
         assert!(hint.starts_with("Likely the sandbox: there is no network but"), "{hint}");
         assert!(hint.contains("wanted registry.npmjs.org, 192.0.2.7:5432"), "{hint}");
         let keys = "`allow_domains = [\"registry.npmjs.org\"]` and `allow_addresses = [\"192.0.2.7:5432\"]`";
@@ -303,22 +306,27 @@ mod tests {
         let entry = Limits {
             declares_no_writes: true,
             section: "[mcp.lint]".to_owned(),
-            ..limits(Network::Off)
+            ..limits(NetworkAccess::Off)
         };
         let hint = entry.explain(read_only, &[]).unwrap();
         assert!(hint.contains("side_effects = [\"filesystem_write\"]` under [mcp.lint]"), "{hint}");
 
         let mode = Some("read-only".to_owned());
-        let client =
-            Limits { read_only_by_client: true, client_mode: mode.clone(), ..limits(Network::Off) };
+        let client = Limits {
+            read_only_by_client: true,
+            client_mode: mode.clone(),
+            ..limits(NetworkAccess::Off)
+        };
         let hint = client.explain(read_only, &[]).unwrap();
         assert!(hint.contains("`read-only`") && hint.contains("Change it in the client"), "{hint}");
 
-        let offline = Limits { offline_by_client: true, client_mode: mode, ..limits(Network::Off) };
+        let offline =
+            Limits { offline_by_client: true, client_mode: mode, ..limits(NetworkAccess::Off) };
         let hint = offline.explain(&["getaddrinfo EAI_AGAIN example.com", ""], &[]).unwrap();
         assert!(hint.contains("client's own sandbox") && !hint.contains("allow_domains"), "{hint}");
 
-        let roots = Limits { refused_roots: vec!["/srv/cache".into()], ..limits(Network::Off) };
+        let roots =
+            Limits { refused_roots: vec!["/srv/cache".into()], ..limits(NetworkAccess::Off) };
         let hint = roots.explain(read_only, &[]).unwrap();
         assert!(hint.contains("`writable = [\"/srv/cache\"]` under [sandbox]"), "{hint}");
     }
@@ -326,8 +334,8 @@ mod tests {
     #[test]
     fn only_the_end_of_a_long_output_is_looked_at() {
         let long = format!("Connection refused{}", "é".repeat(TAIL_BYTES));
-        assert_eq!(limits(Network::Off).explain(&[&long, ""], &[]), None);
-        let hint = limits(Network::Off)
+        assert_eq!(limits(NetworkAccess::Off).explain(&[&long, ""], &[]), None);
+        let hint = limits(NetworkAccess::Off)
             .explain(&["", "connect ECONNREFUSED 127.0.0.1:5432"], &[])
             .unwrap();
         assert!(hint.contains("localhost is the session's own"), "{hint}");

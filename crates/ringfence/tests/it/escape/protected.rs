@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use jail::control_files::list_names;
 use jail::rights::StandIn;
-use jail::steering::names;
 
 use super::{Cx, Effect, absent, by_default, held, unchanged};
 
@@ -192,7 +192,7 @@ fn a_git_file_is_not_pointed_elsewhere() {
 fn steering() -> Vec<(String, bool)> {
     let name =
         |(name, stand_in): (&std::path::Path, StandIn)| (name.display().to_string(), stand_in);
-    names().map(name).map(|(name, stand_in)| (name, stand_in == StandIn::Nothing)).collect()
+    list_names().map(name).map(|(name, stand_in)| (name, stand_in == StandIn::Nothing)).collect()
 }
 
 #[test]

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ::policy::{Decision, Verdict};
+use ::policy::{Decision, ExecVerdict};
 use futures::future::BoxFuture;
-use jail::intercept::exec::wire::{Answer, Ruled};
+use jail::intercept::exec::wire::{ExecAnswer, RuledExec};
 
 use super::AUDITED;
 use super::record::fields;
@@ -26,7 +26,7 @@ impl QuietDesk {
         QuietDesk { approvals, audited: AtomicUsize::new(0) }
     }
 
-    fn record(&self, pid: i32, path: &str, argv: &[String], verdict: &Verdict, ran: &str) {
+    fn record(&self, pid: i32, path: &str, argv: &[String], verdict: &ExecVerdict, ran: &str) {
         let mut fields = fields(pid, path, argv, verdict, &Own::default());
         fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), ran.into())]);
         if self.audited.fetch_add(1, Ordering::Relaxed) < AUDITED
@@ -38,19 +38,19 @@ impl QuietDesk {
 }
 
 impl Desk for QuietDesk {
-    fn ruled(&self, ruled: Ruled) {
+    fn ruled(&self, ruled: RuledExec) {
         let ran = if ruled.verdict.decision == Decision::Forbidden { "refused" } else { "inside" };
         self.record(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict, ran);
     }
 
-    fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, Answer> {
+    fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, ExecAnswer> {
         let held = &exec.held;
         let allowed = held.verdict.decision == Decision::Allow;
         let ran = if allowed { "inside" } else { "refused" };
         self.record(held.pid, &held.program.path, &held.argv, &held.verdict, ran);
         let answer = match allowed {
-            true => Answer::Run,
-            false => Answer::Refuse(
+            true => ExecAnswer::Run,
+            false => ExecAnswer::Refuse(
                 format!(
                     "ringfence: {}: a rule requires approval, but no one can be asked\n",
                     held.program.path

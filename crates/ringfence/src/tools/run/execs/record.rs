@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ::policy::Verdict;
+use ::policy::ExecVerdict;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -23,7 +23,7 @@ pub fn fields(
     pid: i32,
     path: &str,
     argv: &[String],
-    verdict: &Verdict,
+    verdict: &ExecVerdict,
     own: &Own,
 ) -> Map<String, Value> {
     let rule =

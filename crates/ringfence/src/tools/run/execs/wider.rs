@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use jail::intercept::exec::wire::Rules;
+use jail::intercept::exec::wire::ExecRules;
 
 use super::{Policed, RunDesk, audit_network};
 use crate::audit::Approvals;
@@ -97,7 +97,7 @@ impl RunDesk {
         };
         // The program itself has been judged; the programs it starts have not.
         let (table, heuristics) = (self.book.table.clone(), shared.heuristics);
-        let rules = Rules { table, heuristics, granted: true, ..Rules::default() };
+        let rules = ExecRules { table, heuristics, granted: true, ..ExecRules::default() };
         let log = Some(share(&shared.log)?);
         Ok(WiderTerms {
             execs: Execs { rules, desk: Arc::new(desk), log, wider: Arc::default() },

@@ -7,65 +7,70 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::read;
+use super::read_file;
 
 /// The contents of `/proc/self/mountinfo` and `/proc/self/cgroup`, which together give the
 /// location.
 #[derive(Debug, Default)]
-pub struct Places {
-    mounts: String,
-    groups: String,
+pub struct CgroupLocations {
+    mountinfo: String,
+    membership: String,
     /// Mount points opened in advance, so that they stay reachable after the root has changed.
-    held: Vec<(PathBuf, OwnedFd)>,
+    opened_mounts: Vec<(PathBuf, OwnedFd)>,
 }
 
-impl Places {
-    pub(in crate::limits) fn read() -> io::Result<Places> {
+impl CgroupLocations {
+    pub(in crate::limits) fn read() -> io::Result<CgroupLocations> {
         let (mounts, groups) = (Path::new("/proc/self/mountinfo"), Path::new("/proc/self/cgroup"));
-        Ok(Places { mounts: read(mounts)?, groups: read(groups)?, held: Vec::new() })
+        Ok(CgroupLocations {
+            mountinfo: read_file(mounts)?,
+            membership: read_file(groups)?,
+            opened_mounts: Vec::new(),
+        })
     }
 
     /// Records the current locations and opens them, for a process that is about to change its
     /// root: it and its forks can still write to them. Without /proc there are none.
-    pub fn hold() -> Places {
-        let mut places = Places::read().unwrap_or_default();
-        let points: BTreeSet<PathBuf> = places.mounts.lines().filter_map(cgroup_mount).collect();
+    pub fn open_current() -> CgroupLocations {
+        let mut places = CgroupLocations::read().unwrap_or_default();
+        let points: BTreeSet<PathBuf> = places.mountinfo.lines().filter_map(cgroup_mount).collect();
         for point in points {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             if let Ok(fd) = openat(CWD, &point, flags, Mode::empty()) {
-                places.held.push((point, fd));
+                places.opened_mounts.push((point, fd));
             }
         }
         places
     }
 
     /// Returns the path under which a mount point is reachable.
-    fn reach(&self, point: PathBuf) -> PathBuf {
-        match self.held.iter().find(|(held, _)| *held == point) {
+    fn reachable_path(&self, point: PathBuf) -> PathBuf {
+        match self.opened_mounts.iter().find(|(held, _)| *held == point) {
             Some((_, fd)) => PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd())),
             None => point,
         }
     }
 
     /// Returns our own group in the version 2 hierarchy, and the mount point of that hierarchy.
-    pub(in crate::limits) fn unified(&self) -> Option<(PathBuf, PathBuf)> {
-        self.find(|controllers| controllers.is_empty(), |kind, _| kind == "cgroup2")
+    pub(in crate::limits) fn own_v2_group(&self) -> Option<(PathBuf, PathBuf)> {
+        self.find_hierarchy(|controllers| controllers.is_empty(), |kind, _| kind == "cgroup2")
     }
 
     /// Returns our own group in the version 1 hierarchy that has this controller.
-    pub(in crate::limits) fn of(&self, controller: &str) -> Option<PathBuf> {
+    pub(in crate::limits) fn own_v1_group(&self, controller: &str) -> Option<PathBuf> {
         let has = |list: &str| list.split(',').any(|name| name == controller);
-        self.find(has, |kind, options| kind == "cgroup" && has(options)).map(|(own, _)| own)
+        self.find_hierarchy(has, |kind, options| kind == "cgroup" && has(options))
+            .map(|(own, _)| own)
     }
 
     /// Returns the directory of our own group and its mount point, for the first hierarchy that
     /// both conditions accept.
-    fn find(
+    fn find_hierarchy(
         &self,
         group: impl Fn(&str) -> bool,
         mount: impl Fn(&str, &str) -> bool,
     ) -> Option<(PathBuf, PathBuf)> {
-        let own = self.groups.lines().find_map(|line| {
+        let own = self.membership.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':').skip(1);
             group(fields.next()?).then(|| fields.next()).flatten()
         })?;
@@ -75,7 +80,7 @@ impl Places {
         {
             return None;
         }
-        self.mounts.lines().find_map(|line| {
+        self.mountinfo.lines().find_map(|line| {
             let (left, right) = line.split_once(" - ")?;
             let (left, right): (Vec<&str>, Vec<&str>) =
                 (left.split(' ').collect(), right.split(' ').collect());
@@ -83,8 +88,8 @@ impl Places {
                 return None;
             }
             // A container may see its own group mounted as if it were the root.
-            let below = Path::new(own).strip_prefix(unescape(left.get(3)?)).ok()?;
-            let mount = self.reach(PathBuf::from(unescape(left.get(4)?)));
+            let below = Path::new(own).strip_prefix(decode_octal(left.get(3)?)).ok()?;
+            let mount = self.reachable_path(PathBuf::from(decode_octal(left.get(4)?)));
             Some((
                 if below.as_os_str().is_empty() { mount.clone() } else { mount.join(below) },
                 mount,
@@ -98,11 +103,11 @@ fn cgroup_mount(line: &str) -> Option<PathBuf> {
     let (left, right) = line.split_once(" - ")?;
     right
         .starts_with("cgroup")
-        .then(|| left.split(' ').nth(4).map(|point| PathBuf::from(unescape(point))))?
+        .then(|| left.split(' ').nth(4).map(|point| PathBuf::from(decode_octal(point))))?
 }
 
 /// Decodes the four characters that `mountinfo` writes in octal.
-fn unescape(field: &str) -> String {
+fn decode_octal(field: &str) -> String {
     field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
@@ -110,8 +115,12 @@ fn unescape(field: &str) -> String {
 mod tests {
     use super::*;
 
-    fn places(mounts: &str, groups: &str) -> Places {
-        Places { mounts: mounts.to_owned(), groups: groups.to_owned(), held: Vec::new() }
+    fn places(mounts: &str, groups: &str) -> CgroupLocations {
+        CgroupLocations {
+            mountinfo: mounts.to_owned(),
+            membership: groups.to_owned(),
+            opened_mounts: Vec::new(),
+        }
     }
 
     const HYBRID: &str = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
@@ -122,11 +131,11 @@ mod tests {
     #[test]
     fn each_hierarchy_is_found_where_it_is_mounted() {
         let here = places(HYBRID, "4:memory:/a/b:c\n2:cpu,cpuacct:/\n0::/x\n");
-        assert_eq!(here.of("memory"), Some("/sys/fs/cgroup/memory/a/b:c".into()));
-        assert_eq!(here.of("cpuacct"), Some("/sys/fs/cgroup/cpu,cpuacct".into()));
-        assert_eq!(here.of("pids"), None);
+        assert_eq!(here.own_v1_group("memory"), Some("/sys/fs/cgroup/memory/a/b:c".into()));
+        assert_eq!(here.own_v1_group("cpuacct"), Some("/sys/fs/cgroup/cpu,cpuacct".into()));
+        assert_eq!(here.own_v1_group("pids"), None);
         assert_eq!(
-            here.unified(),
+            here.own_v2_group(),
             Some(("/sys/fs/cgroup/unified/x".into(), "/sys/fs/cgroup/unified".into()))
         );
     }
@@ -134,7 +143,7 @@ mod tests {
     #[test]
     fn a_container_sees_its_own_group_as_the_root() {
         let mounts = "9 1 0:3 /docker/ab /sys/fs/cgroup ro - cgroup2 cgroup rw,nsdelegate\n";
-        let own = |group| places(mounts, group).unified().map(|(own, _)| own);
+        let own = |group| places(mounts, group).own_v2_group().map(|(own, _)| own);
         assert_eq!(own("0::/docker/ab\n"), Some("/sys/fs/cgroup".into()));
         assert_eq!(own("0::/docker/ab/sub\n"), Some("/sys/fs/cgroup/sub".into()));
         assert_eq!(own("0::/docker/abc\n"), None, "a longer name is another group");
@@ -142,17 +151,17 @@ mod tests {
 
     #[test]
     fn what_has_no_directory_is_not_guessed() {
-        assert_eq!(places(HYBRID, "0::/../outside\n").unified(), None);
-        assert_eq!(places(HYBRID, "0::/gone (deleted)\n").unified(), None);
-        assert_eq!(places("", "0::/\n").unified(), None);
-        assert_eq!(places(HYBRID, "").unified(), None);
+        assert_eq!(places(HYBRID, "0::/../outside\n").own_v2_group(), None);
+        assert_eq!(places(HYBRID, "0::/gone (deleted)\n").own_v2_group(), None);
+        assert_eq!(places("", "0::/\n").own_v2_group(), None);
+        assert_eq!(places(HYBRID, "").own_v2_group(), None);
     }
 
     #[test]
     fn a_mount_point_with_a_space_is_read_back() {
         let mounts = "9 1 0:3 / /mnt/a\\040b\\134c rw - cgroup2 cgroup rw\n";
         assert_eq!(
-            places(mounts, "0::/\n").unified().map(|(own, _)| own),
+            places(mounts, "0::/\n").own_v2_group().map(|(own, _)| own),
             Some("/mnt/a b\\c".into())
         );
     }

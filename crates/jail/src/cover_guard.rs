@@ -25,54 +25,59 @@ use crate::rights::Rights;
 use crate::sys;
 
 /// Polling interval where inotify is unavailable.
-const INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of symbolic links in one path, the same as in the kernel.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// Events that can replace a name or make it reachable.
-const CHANGES: WatchFlags =
+const WATCHED_EVENTS: WatchFlags =
     WatchFlags::MOVED_TO.union(WatchFlags::CREATE).union(WatchFlags::ATTRIB);
 
 /// Names to watch, by directory.
-type Names = BTreeMap<PathBuf, BTreeSet<OsString>>;
+type WatchedNames = BTreeMap<PathBuf, BTreeSet<OsString>>;
 
 /// Watches the covers of a run and restores them.
-pub struct Keeper {
+pub struct CoverGuard {
     rights: Rights,
     covers: Vec<PathBuf>,
-    watch: Option<Watch>,
+    watch: Option<NameWatch>,
 }
 
 /// An inotify instance and the relevant names in each directory that it watches.
-struct Watch {
+struct NameWatch {
     fd: OwnedFd,
     names: HashMap<i32, BTreeSet<OsString>>,
 }
 
-impl Keeper {
+impl CoverGuard {
     /// Starts watching immediately.
-    pub fn new(rights: &Rights, covers: &[PathBuf]) -> Keeper {
-        let mut keeper = Keeper { rights: rights.clone(), covers: covers.to_vec(), watch: None };
-        keeper.watch = Watch::begin(&keeper.watched()).ok();
+    pub fn new(rights: &Rights, covers: &[PathBuf]) -> CoverGuard {
+        let mut keeper =
+            CoverGuard { rights: rights.clone(), covers: covers.to_vec(), watch: None };
+        keeper.watch = NameWatch::start(&keeper.watched_names()).ok();
         keeper
     }
 
     /// Creates a guard for a run without covers.
-    pub fn of_nothing() -> Keeper {
-        Keeper { rights: Rights::default(), covers: Vec::new(), watch: None }
+    pub fn without_covers() -> CoverGuard {
+        CoverGuard { rights: Rights::default(), covers: Vec::new(), watch: None }
     }
 
     /// Returns every name whose replacement or creation would remove a cover or expose a hidden
     /// path: covered paths and the directories that lead to them inside a writable root, and hidden
     /// paths with all directories that lead to them.
-    fn watched(&self) -> Names {
-        let mut ways = Ways { rights: &self.rights, names: Names::new(), links: HashMap::new() };
+    fn watched_names(&self) -> WatchedNames {
+        let mut ways = NameCollector {
+            rights: &self.rights,
+            names: WatchedNames::new(),
+            links: HashMap::new(),
+        };
         for cover in &self.covers {
-            let above = mounts::ancestors(&self.rights, cover);
-            above.into_iter().chain([cover.as_path()]).for_each(|path| ways.add(path));
+            let above = mounts::ancestors_in_root(&self.rights, cover);
+            above.into_iter().chain([cover.as_path()]).for_each(|path| ways.add_name(path));
         }
         for hidden in &self.rights.hidden {
-            ways.add_all(hidden, MOST_LINKS);
+            ways.add_path_names(hidden, MAX_LINKS);
         }
         ways.names
     }
@@ -86,21 +91,21 @@ impl Keeper {
     ///
     /// The thread enters the run's mount namespace. If it cannot, it covers nothing: in any other
     /// namespace the covers would affect processes outside the run.
-    pub fn serve(mut self, mounts: &OwnedFd, run: &OwnedFd, uncovered: impl Fn(&Path)) {
+    pub fn restore_until_end(mut self, mounts: &OwnedFd, run: &OwnedFd, uncovered: impl Fn(&Path)) {
         let entered = sys::unshare(UnshareFlags::FS).and_then(|()| {
             Ok(move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?)
         });
         if entered.is_err() {
             return;
         }
-        while self.wait(run) {
-            self.cover_missing(&uncovered);
+        while self.wait_for_change(run) {
+            self.restore_missing(&uncovered);
         }
     }
 
     /// Waits until the covers must be checked. Returns false when the run is over, that is when no
     /// process uses its seccomp filter any more.
-    fn wait(&self, run: &OwnedFd) -> bool {
+    fn wait_for_change(&self, run: &OwnedFd) -> bool {
         // Another thread handles the system calls pending on this descriptor. Only its hang-up
         // matters here, which poll reports even if no events are requested.
         let mut watched = vec![PollFd::from_borrowed_fd(run.as_fd(), PollFlags::empty())];
@@ -114,7 +119,7 @@ impl Keeper {
         let limit = self
             .watch
             .is_none()
-            .then(|| Timespec { tv_sec: 0, tv_nsec: i64::from(INTERVAL.subsec_nanos()) });
+            .then(|| Timespec { tv_sec: 0, tv_nsec: i64::from(POLL_INTERVAL.subsec_nanos()) });
         match poll(&mut watched, limit.as_ref()) {
             Ok(_) => watched[0].revents().is_empty(),
             Err(errno) => errno == Errno::INTR,
@@ -122,16 +127,16 @@ impl Keeper {
     }
 
     /// Restores missing covers and reports each of them.
-    fn cover_missing(&mut self, uncovered: &impl Fn(&Path)) {
-        let concerned = self.watch.as_mut().is_none_or(Watch::concerns);
+    fn restore_missing(&mut self, uncovered: &impl Fn(&Path)) {
+        let concerned = self.watch.as_mut().is_none_or(NameWatch::has_relevant_event);
         if !concerned {
             return;
         }
         // Update the watches before checking the covers: a new directory has had no watch, so a
         // change made between check and watch would go unnoticed.
-        let names = self.watched();
+        let names = self.watched_names();
         if let Some(watch) = &mut self.watch
-            && watch.follow(&names).is_err()
+            && watch.watch_directories(&names).is_err()
         {
             self.watch = None;
         }
@@ -139,28 +144,28 @@ impl Keeper {
         let open = self
             .covers
             .iter()
-            .filter(|cover| mounts::cover_again(&self.rights, cover).unwrap_or(false));
+            .filter(|cover| mounts::restore_cover(&self.rights, cover).unwrap_or(false));
         open.for_each(|path| uncovered(path));
         let hidden = self
             .rights
             .hidden
             .iter()
-            .filter(|hidden| !mounts::holds_writable(&self.rights, hidden));
-        let shown = hidden.filter(|hidden| mounts::hide_again(hidden).unwrap_or(false));
+            .filter(|hidden| !mounts::contains_writable(&self.rights, hidden));
+        let shown = hidden.filter(|hidden| mounts::restore_hidden(hidden).unwrap_or(false));
         shown.for_each(|path| uncovered(path));
     }
 }
 
 /// Collects the names that lead to a path.
-struct Ways<'a> {
+struct NameCollector<'a> {
     rights: &'a Rights,
-    names: Names,
+    names: WatchedNames,
     /// Cache of link targets.
     links: HashMap<PathBuf, Option<PathBuf>>,
 }
 
-impl Ways<'_> {
-    fn add(&mut self, path: &Path) {
+impl NameCollector<'_> {
+    fn add_name(&mut self, path: &Path) {
         if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
             self.names.entry(parent.to_owned()).or_default().insert(name.to_owned());
         }
@@ -168,7 +173,7 @@ impl Ways<'_> {
 
     /// Adds every name on the way to a path, following links: each of them could be created or
     /// replaced.
-    fn add_all(&mut self, path: &Path, most_links: usize) {
+    fn add_path_names(&mut self, path: &Path, most_links: usize) {
         let mut way = PathBuf::from("/");
         let mut rest = path.components();
         while let Some(component) = rest.next() {
@@ -177,11 +182,11 @@ impl Ways<'_> {
                 Component::ParentDir => drop(way.pop()),
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
             }
-            self.add(&way);
+            self.add_name(&way);
             if let Some(target) = self.read_link(&way) {
                 way.pop();
                 if most_links > 0 {
-                    self.add_all(&way.join(target).join(rest.as_path()), most_links - 1);
+                    self.add_path_names(&way.join(target).join(rest.as_path()), most_links - 1);
                 }
                 return;
             }
@@ -198,19 +203,19 @@ impl Ways<'_> {
     }
 }
 
-impl Watch {
-    fn begin(names: &Names) -> io::Result<Watch> {
+impl NameWatch {
+    fn start(names: &WatchedNames) -> io::Result<NameWatch> {
         let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        let mut watch = Watch { fd, names: HashMap::new() };
-        watch.follow(names)?;
+        let mut watch = NameWatch { fd, names: HashMap::new() };
+        watch.watch_directories(names)?;
         Ok(watch)
     }
 
     /// Watches these directories, outermost first. The first call sees the supervisor's mounts and
     /// later calls the run's; the directories are the same in both.
-    fn follow(&mut self, names: &Names) -> io::Result<()> {
+    fn watch_directories(&mut self, names: &WatchedNames) -> io::Result<()> {
         for (directory, names) in names {
-            match inotify::add_watch(&self.fd, directory, CHANGES | WatchFlags::ONLYDIR) {
+            match inotify::add_watch(&self.fd, directory, WATCHED_EVENTS | WatchFlags::ONLYDIR) {
                 // Two paths may lead to one directory.
                 Ok(id) => self.names.entry(id).or_default().extend(names.iter().cloned()),
                 // A directory that is missing or inaccessible contains nothing hidden yet; its
@@ -223,7 +228,7 @@ impl Watch {
     }
 
     /// Reads pending events and returns whether any of them affects a watched name.
-    fn concerns(&mut self) -> bool {
+    fn has_relevant_event(&mut self) -> bool {
         let mut space = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.fd, &mut space);
         let mut concerned = false;
@@ -255,20 +260,20 @@ mod tests {
         folder.canonicalize().unwrap()
     }
 
-    fn keeper(hidden: &Path) -> Keeper {
+    fn keeper(hidden: &Path) -> CoverGuard {
         let rights = Rights {
             workspace: "/nowhere".into(),
             hidden: vec![hidden.to_owned()],
             ..Rights::default()
         };
-        Keeper::new(&rights, &[])
+        CoverGuard::new(&rights, &[])
     }
 
     /// Returns whether a relevant event was seen, and updates the watches.
-    fn is_told(keeper: &mut Keeper) -> bool {
-        let told = keeper.watch.as_mut().unwrap().concerns();
-        let names = keeper.watched();
-        keeper.watch.as_mut().unwrap().follow(&names).unwrap();
+    fn is_told(keeper: &mut CoverGuard) -> bool {
+        let told = keeper.watch.as_mut().unwrap().has_relevant_event();
+        let names = keeper.watched_names();
+        keeper.watch.as_mut().unwrap().watch_directories(&names).unwrap();
         told
     }
 
@@ -309,10 +314,10 @@ mod tests {
         std::fs::write(home.join("target/secret"), "").unwrap();
         assert!(is_told(&mut keeper));
         keeper.rights.hidden = vec![home.join("one/secret")];
-        assert!(keeper.watched()[&home].contains(OsStr::new("two")));
+        assert!(keeper.watched_names()[&home].contains(OsStr::new("two")));
         keeper.rights.workspace.clone_from(&home);
         assert!(
-            !keeper.watched()[&home].contains(OsStr::new("two")),
+            !keeper.watched_names()[&home].contains(OsStr::new("two")),
             "a link that a run could have made"
         );
         std::fs::remove_dir_all(home).unwrap();

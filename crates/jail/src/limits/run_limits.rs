@@ -7,74 +7,89 @@ use std::time::Duration;
 
 use rustix::process::{Pid, getpid};
 
-use super::cgroup::{Door, Group, Name, Places, create_bare, create_legacy, create_unified};
-use super::poll::Watch;
-use super::{Limits, Means};
+use super::cgroup::{
+    CgroupJoiner, CgroupLocations, CgroupName, ControlGroup, create_legacy, create_unified,
+    create_unlimited_group,
+};
+use super::usage_watch::UsageWatch;
+use super::{LimitMechanism, ResourceLimits};
 
 /// How long dropping the limits waits for killed processes to exit. Only a process stuck in the
 /// kernel takes longer.
-const DEATH: Duration = Duration::from_secs(2);
-const HINT: &str = "limits are advisory; to enforce them, start the server with `systemd-run --user --scope`, \
+const KILL_WAIT: Duration = Duration::from_secs(2);
+const ADVISORY_HINT: &str = "limits are advisory; to enforce them, start the server with `systemd-run --user --scope`, \
                     or in a container with a writable cgroup v2";
 
 /// Limits that apply to everything inside together, including all child processes. Dropping it
 /// kills them.
 #[derive(Debug)]
-pub struct Cage {
-    means: Means,
-    why: Option<String>,
-    limits: Limits,
+pub struct RunLimits {
+    mechanism: LimitMechanism,
+    downgrade_reason: Option<String>,
+    limits: ResourceLimits,
     /// The first one is used to kill the run.
-    groups: Vec<Group>,
-    watch: Option<Watch>,
+    groups: Vec<ControlGroup>,
+    usage_watch: Option<UsageWatch>,
     /// A fork of the supervisor inherits this value and must not end the run when it drops its
     /// copy.
     owner: Pid,
 }
 
-impl Cage {
+impl RunLimits {
     /// Sets up the strongest mechanism that this host offers. Never fails: [`Cage::means`] reports
     /// which one is in use.
-    pub fn new(run: &str, limits: &Limits) -> Cage {
-        Cage::at_most(run, limits, Means::CgroupV2)
+    pub fn new(run: &str, limits: &ResourceLimits) -> RunLimits {
+        RunLimits::new_at_most(run, limits, LimitMechanism::CgroupV2)
     }
 
     /// Like [`Cage::new`], but uses nothing stronger than `means`.
-    pub fn at_most(run: &str, limits: &Limits, means: Means) -> Cage {
-        Cage::build(&Places::read().unwrap_or_default(), run, limits, means)
+    pub fn new_at_most(run: &str, limits: &ResourceLimits, means: LimitMechanism) -> RunLimits {
+        RunLimits::build_with(&CgroupLocations::read().unwrap_or_default(), run, limits, means)
     }
 
     /// Like [`Cage::new`], but in cgroup hierarchies that were opened before they became
     /// unreachable.
-    pub fn within(places: &Places, run: &str, limits: &Limits) -> Cage {
-        Cage::build(places, run, limits, Means::CgroupV2)
+    pub fn new_in(places: &CgroupLocations, run: &str, limits: &ResourceLimits) -> RunLimits {
+        RunLimits::build_with(places, run, limits, LimitMechanism::CgroupV2)
     }
 
-    fn build(places: &Places, run: &str, limits: &Limits, means: Means) -> Cage {
+    fn build_with(
+        places: &CgroupLocations,
+        run: &str,
+        limits: &ResourceLimits,
+        means: LimitMechanism,
+    ) -> RunLimits {
         let mut missed = Vec::new();
-        let (means, groups) = climb_down(places, run, limits, means, &mut missed);
+        let (means, groups) = choose_mechanism(places, run, limits, means, &mut missed);
         if means.is_advisory() {
-            missed.push(HINT.to_owned());
+            missed.push(ADVISORY_HINT.to_owned());
         }
         let why = (!missed.is_empty()).then(|| missed.join("; "));
-        Cage { means, why, limits: limits.clone(), groups, watch: None, owner: getpid() }
+        RunLimits {
+            mechanism: means,
+            downgrade_reason: why,
+            limits: limits.clone(),
+            groups,
+            usage_watch: None,
+            owner: getpid(),
+        }
     }
 
     /// Returns the mechanism that enforces these limits.
-    pub fn means(&self) -> Means {
-        self.means
+    pub fn mechanism(&self) -> LimitMechanism {
+        self.mechanism
     }
 
     /// Returns why no stronger mechanism is available, and what to do about it.
-    pub fn why(&self) -> Option<&str> {
-        self.why.as_deref()
+    pub fn downgrade_reason(&self) -> Option<&str> {
+        self.downgrade_reason.as_deref()
     }
 
     /// Moves a process in while it waits, before it has children or threads. This costs about ten
     /// milliseconds on an idle machine; a child that can enter on its own uses [`Cage::door`]
     /// instead.
-    pub fn add(&self, pid: Pid) -> io::Result<()> {
-        self.groups.iter().try_for_each(|group| group.add(pid)).map_err(|error| {
+    pub fn add_process(&self, pid: Pid) -> io::Result<()> {
+        self.groups.iter().try_for_each(|group| group.add_process(pid)).map_err(|error| {
             io::Error::new(
                 error.kind(),
                 format!("could not apply the limits to process {pid}: {error}"),
@@ -83,21 +98,25 @@ impl Cage {
     }
 
     /// Opens the descriptors with which a child moves itself in.
-    pub fn door(&self) -> io::Result<Door> {
-        Door::open(&self.groups)
+    pub fn open_joiner(&self) -> io::Result<CgroupJoiner> {
+        CgroupJoiner::open(&self.groups)
     }
 
     /// Returns a descriptor for `clone3` with `CLONE_INTO_CGROUP`, which takes a tenth of a
     /// millisecond: the child starts inside the group and need not move. Not available in cgroup
     /// v1.
-    pub fn directory(&self) -> Option<OwnedFd> {
-        if self.means == Means::CgroupV1 { None } else { self.groups.first()?.directory().ok() }
+    pub fn open_directory(&self) -> Option<OwnedFd> {
+        if self.mechanism == LimitMechanism::CgroupV1 {
+            None
+        } else {
+            self.groups.first()?.open_directory().ok()
+        }
     }
 
     /// Kills all processes inside, and returns whether that succeeded. Nothing can be started
     /// inside afterwards.
-    pub fn kill(&self) -> bool {
-        self.groups.first().is_some_and(Group::kill)
+    pub fn kill_all(&self) -> bool {
+        self.groups.first().is_some_and(ControlGroup::kill_all)
     }
 
     /// Returns whether no process is left inside, or `None` if that cannot be determined.
@@ -107,51 +126,53 @@ impl Cage {
 
     /// Polls the totals four times a second and calls `end` once when they are exceeded. Does
     /// nothing if the kernel enforces the limits.
-    pub fn watch(
+    pub fn watch_usage(
         &mut self,
         list: impl Fn() -> Vec<Pid> + Send + 'static,
         end: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
-        if self.means.is_advisory()
+        if self.mechanism.is_advisory()
             && (self.limits.memory_bytes.is_some() || self.limits.processes.is_some())
         {
-            self.watch = Some(Watch::start(&self.limits, list, end)?);
+            self.usage_watch = Some(UsageWatch::start(&self.limits, list, end)?);
         }
         Ok(())
     }
 
     /// Returns whether a process of the run was killed because the memory limit was reached.
     pub fn was_out_of_memory(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::saw_memory)
-            || self.counts(&[("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill")])
+        self.usage_watch.as_ref().is_some_and(UsageWatch::exceeded_memory)
+            || self.has_count(&[("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill")])
     }
 
     /// Returns whether a fork was refused. Without a control group a refusal leaves no trace; then
     /// this is true only if the run was ended for exceeding the limit.
     pub fn hit_process_limit(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::saw_processes)
-            || self.counts(&[("pids.events", "max")])
+        self.usage_watch.as_ref().is_some_and(UsageWatch::exceeded_processes)
+            || self.has_count(&[("pids.events", "max")])
     }
 
     /// Returns whether any of these `(file, key)` counters is above zero in any group.
-    fn counts(&self, places: &[(&str, &str)]) -> bool {
-        self.groups.iter().any(|group| places.iter().any(|(file, key)| group.count(file, key) > 0))
+    fn has_count(&self, places: &[(&str, &str)]) -> bool {
+        self.groups
+            .iter()
+            .any(|group| places.iter().any(|(file, key)| group.read_count(file, key) > 0))
     }
 }
 
-impl Drop for Cage {
+impl Drop for RunLimits {
     fn drop(&mut self) {
         if self.owner != getpid() {
             // The watching thread does not exist in the fork, so there is nothing to join.
-            std::mem::forget(self.watch.take());
+            std::mem::forget(self.usage_watch.take());
             return;
         }
-        self.watch = None;
+        self.usage_watch = None;
         let Some(first) = self.groups.first() else { return };
         if !first.remove_when_empty(Duration::ZERO) {
-            self.kill();
+            self.kill_all();
             for group in &self.groups {
-                group.remove_when_empty(DEATH);
+                group.remove_when_empty(KILL_WAIT);
             }
         }
     }
@@ -159,31 +180,31 @@ impl Drop for Cage {
 
 /// Tries the mechanisms from the strongest down to the first that works, and records why each
 /// stronger one failed.
-fn climb_down(
-    places: &Places,
+fn choose_mechanism(
+    places: &CgroupLocations,
     run: &str,
-    limits: &Limits,
-    highest: Means,
+    limits: &ResourceLimits,
+    highest: LimitMechanism,
     missed: &mut Vec<String>,
-) -> (Means, Vec<Group>) {
-    let name = match Name::new(run) {
+) -> (LimitMechanism, Vec<ControlGroup>) {
+    let name = match CgroupName::new(run) {
         Ok(name) => name,
         Err(error) => {
             missed.push(format!("cannot read /proc: {error}"));
-            return (Means::Rlimits, Vec::new());
+            return (LimitMechanism::Rlimits, Vec::new());
         }
     };
-    if highest <= Means::CgroupV2 {
+    if highest <= LimitMechanism::CgroupV2 {
         match create_unified(places, &name, limits) {
-            Ok(group) => return (Means::CgroupV2, vec![group]),
+            Ok(group) => return (LimitMechanism::CgroupV2, vec![group]),
             Err(reason) => missed.push(reason),
         }
     }
-    if highest <= Means::CgroupV1 {
+    if highest <= LimitMechanism::CgroupV1 {
         match create_legacy(places, &name, limits) {
-            Ok(groups) => return (Means::CgroupV1, groups),
+            Ok(groups) => return (LimitMechanism::CgroupV1, groups),
             Err(reason) => missed.push(reason),
         }
     }
-    (Means::Rlimits, create_bare(places, &name).into_iter().collect())
+    (LimitMechanism::Rlimits, create_unlimited_group(places, &name).into_iter().collect())
 }

@@ -6,10 +6,10 @@
 
 use std::path::Path;
 
-use crate::protect::real_places;
-use crate::rights::{Protected, Rights, StandIn};
+use crate::protect::paths_to_cover;
+use crate::rights::{ProtectedPath, Rights, StandIn};
 
-const LIST: &str = include_str!("steering.list");
+const CONTROL_FILE_LIST: &str = include_str!("steering.list");
 const IF_PRESENT: &str = "if present";
 
 /// Returns every name on the list, relative to the workspace, and the stand-in to create if it is
@@ -17,8 +17,9 @@ const IF_PRESENT: &str = "if present";
 ///
 /// The stand-in is an empty directory even for a file: git ignores an empty directory, while an
 /// empty file would be committed by the next `git add`.
-pub fn names() -> impl Iterator<Item = (&'static Path, StandIn)> {
-    let entries = LIST.lines().filter_map(|line| line.split('#').next()).map(str::trim);
+pub fn list_names() -> impl Iterator<Item = (&'static Path, StandIn)> {
+    let entries =
+        CONTROL_FILE_LIST.lines().filter_map(|line| line.split('#').next()).map(str::trim);
     entries.filter(|entry| !entry.is_empty()).map(|entry| match entry.strip_suffix(IF_PRESENT) {
         Some(name) => (Path::new(name.trim_end()), StandIn::Nothing),
         None => (Path::new(entry), StandIn::Directory),
@@ -27,12 +28,12 @@ pub fn names() -> impl Iterator<Item = (&'static Path, StandIn)> {
 
 impl Rights {
     /// Protects the control files in the workspace, except those that the operator released.
-    pub fn protect_steering(&mut self) {
-        let all =
-            names().map(|(name, stand_in)| Protected { path: self.workspace.join(name), stand_in });
-        let kept: Vec<Protected> =
-            all.filter(|protected| !self.is_unprotected(&protected.path)).collect();
-        self.protected.extend(kept.into_iter().flat_map(real_places));
+    pub fn protect_control_files(&mut self) {
+        let all = list_names()
+            .map(|(name, stand_in)| ProtectedPath { path: self.workspace.join(name), stand_in });
+        let kept: Vec<ProtectedPath> =
+            all.filter(|protected| !self.is_released(&protected.path)).collect();
+        self.protected.extend(kept.into_iter().flat_map(paths_to_cover));
     }
 }
 
@@ -45,18 +46,19 @@ mod tests {
         let rights = |unprotected: &[&str]| {
             let unprotected = unprotected.iter().map(Into::into).collect();
             let mut rights = Rights { workspace: "/w".into(), unprotected, ..Rights::default() };
-            rights.protect_steering();
+            rights.protect_control_files();
             rights
         };
-        let entries = LIST.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let entries =
+            CONTROL_FILE_LIST.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         for line in entries.clone() {
             assert!(
                 line.split_once('#').is_some_and(|(_, reason)| reason.contains(": ")),
                 "{line}"
             );
         }
-        assert_eq!(names().count(), entries.count());
-        let protects = |rights: &Rights, path: &str| rights.protects(Path::new(path));
+        assert_eq!(list_names().count(), entries.count());
+        let protects = |rights: &Rights, path: &str| rights.protects_path(Path::new(path));
         for path in [
             "/w/.claude/settings.json",
             "/w/.mcp.json",

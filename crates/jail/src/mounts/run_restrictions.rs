@@ -7,56 +7,59 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use super::{EMPTY, InMounts, Tree, attach, clone_tree, tmpfs};
-use crate::fault::Fault;
+use super::{MountContext, MountTree, NAMES_ONLY_SIZE, attach_mount, clone_tree, make_tmpfs};
+use crate::error::SandboxError;
 use crate::rights::Rights;
 use crate::sys::{self, NODEV, NOEXEC, NOSUID, RDONLY};
 
 /// Covers each restricted directory, outermost first, and mounts the parts that stay visible on top
 /// again, unchanged.
-pub(super) fn veil(tree: &Tree, rights: &Rights) -> Result<(), Fault> {
+pub(super) fn cover_partially(tree: &MountTree, rights: &Rights) -> Result<(), SandboxError> {
     for veil in &rights.veils {
         let shown = veil.path.display().to_string();
-        let Some(at) = tree.open(&veil.path).mounts(&shown)? else { continue };
+        let Some(at) = tree.open(&veil.path).in_mounts(&shown)? else { continue };
         let mut kept = Vec::new();
         // An outer path already includes the inner one.
         for path in
             veil.keep.iter().filter(|path| !veil.keep.iter().any(|other| is_below(path, other)))
         {
-            if let Some(place) = tree.open(path).mounts(&shown)? {
+            if let Some(place) = tree.open(path).in_mounts(&shown)? {
                 kept.push((
                     path,
-                    clone_tree(place.as_fd(), true, NOSUID).mounts(path.display().to_string())?,
+                    clone_tree(place.as_fd(), true, NOSUID)
+                        .in_mounts(path.display().to_string())?,
                 ));
             }
         }
-        let cover = tmpfs("0711", &EMPTY, NOSUID | NODEV | NOEXEC).mounts(&shown)?;
-        attach(&cover, &at).mounts(&shown)?;
+        let cover =
+            make_tmpfs("0711", &NAMES_ONLY_SIZE, NOSUID | NODEV | NOEXEC).in_mounts(&shown)?;
+        attach_mount(&cover, &at).in_mounts(&shown)?;
         for (path, source) in kept {
             let is_file = !rustix::fs::FileType::from_raw_mode(
-                rustix::fs::fstat(&source).mounts(&shown)?.st_mode,
+                rustix::fs::fstat(&source).in_mounts(&shown)?.st_mode,
             )
             .is_dir();
-            attach(&source, &tree.make_place(path, is_file).mounts(&shown)?).mounts(&shown)?;
+            attach_mount(&source, &tree.make_mount_point(path, is_file).in_mounts(&shown)?)
+                .in_mounts(&shown)?;
         }
-        sys::mount_setattr(cover.as_fd(), RDONLY, false).mounts(&shown)?;
+        sys::mount_setattr(cover.as_fd(), RDONLY, false).in_mounts(&shown)?;
     }
     Ok(())
 }
 
 /// Makes read-only what this run may not write, including everything mounted below it.
-pub(super) fn close(tree: &Tree, rights: &Rights) -> Result<(), Fault> {
-    for path in closed_places(rights) {
+pub(super) fn make_read_only(tree: &MountTree, rights: &Rights) -> Result<(), SandboxError> {
+    for path in closed_paths(rights) {
         let shown = path.display().to_string();
-        if let Some(at) = tree.open(path).mounts(&shown)? {
-            sys::mount_setattr(at.as_fd(), RDONLY, true).mounts(&shown)?;
+        if let Some(at) = tree.open(path).in_mounts(&shown)? {
+            sys::mount_setattr(at.as_fd(), RDONLY, true).in_mounts(&shown)?;
         }
     }
     Ok(())
 }
 
 /// Returns the paths that the session may write and this run may not.
-fn closed_places(rights: &Rights) -> impl Iterator<Item = &Path> {
+fn closed_paths(rights: &Rights) -> impl Iterator<Item = &Path> {
     let workspace = rights.read_only.then_some(rights.workspace.as_path());
     workspace.into_iter().chain(rights.closed.iter().map(PathBuf::as_path))
 }
@@ -67,12 +70,16 @@ fn is_below(path: &Path, above: &Path) -> bool {
 
 /// Writable directories inside read-only or covered ones, to be mounted on top of these again.
 /// Outer directories come first.
-pub(super) struct Opened(Vec<(PathBuf, OwnedFd)>);
+pub(super) struct ReopenedDirectories(Vec<(PathBuf, OwnedFd)>);
 
 /// Copies them while they are still writable.
-pub(super) fn opened(tree: &Tree, rights: &Rights, covers: &[PathBuf]) -> Result<Opened, Fault> {
+pub(super) fn clone_reopened(
+    tree: &MountTree,
+    rights: &Rights,
+    covers: &[PathBuf],
+) -> Result<ReopenedDirectories, SandboxError> {
     let shut = |path: &Path| {
-        closed_places(rights)
+        closed_paths(rights)
             .chain(covers.iter().map(PathBuf::as_path))
             .any(|closed| is_below(path, closed))
     };
@@ -82,30 +89,32 @@ pub(super) fn opened(tree: &Tree, rights: &Rights, covers: &[PathBuf]) -> Result
     paths.dedup();
     let mut sources = Vec::new();
     for path in paths {
-        let place = tree.open_exactly(&path).mounts(path.display().to_string())?;
-        let source = clone_tree(place.as_fd(), true, NOSUID).mounts(path.display().to_string())?;
+        let place = tree.open_without_links(&path).in_mounts(path.display().to_string())?;
+        let source =
+            clone_tree(place.as_fd(), true, NOSUID).in_mounts(path.display().to_string())?;
         sources.push((path, source));
     }
-    Ok(Opened(sources))
+    Ok(ReopenedDirectories(sources))
 }
 
-impl Opened {
+impl ReopenedDirectories {
     /// Attaches those that contain the cover or sort before it, so that covers and reopened
     /// directories alternate from the outside in.
-    pub fn attach_above(&mut self, tree: &Tree, cover: &Path) -> Result<(), Fault> {
+    pub fn attach_up_to(&mut self, tree: &MountTree, cover: &Path) -> Result<(), SandboxError> {
         let after = self.0.partition_point(|(path, _)| path.as_path() <= cover);
-        self.attach(tree, after)
+        self.attach_first(tree, after)
     }
 
     /// Attaches the remaining ones, after the last cover.
-    pub fn attach_rest(mut self, tree: &Tree) -> Result<(), Fault> {
-        self.attach(tree, self.0.len())
+    pub fn attach_rest(mut self, tree: &MountTree) -> Result<(), SandboxError> {
+        self.attach_first(tree, self.0.len())
     }
 
-    fn attach(&mut self, tree: &Tree, count: usize) -> Result<(), Fault> {
+    fn attach_first(&mut self, tree: &MountTree, count: usize) -> Result<(), SandboxError> {
         for (path, source) in self.0.drain(..count) {
             let shown = path.display().to_string();
-            attach(&source, &tree.open_exactly(&path).mounts(&shown)?).mounts(&shown)?;
+            attach_mount(&source, &tree.open_without_links(&path).in_mounts(&shown)?)
+                .in_mounts(&shown)?;
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ impl Layer {
 
 /// Error from setting up a layer of the sandbox, or from starting the program in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct SandboxError {
     pub layer: Layer,
     /// The attempted action, in a few words.
     pub what: String,
@@ -64,34 +64,43 @@ pub struct Fault {
     pub text: String,
 }
 
-impl Fault {
+impl SandboxError {
     /// Creates an error from what the system reported.
-    pub fn new(layer: Layer, what: impl Into<String>, error: &io::Error) -> Fault {
-        Fault { layer, what: what.into(), errno: error.raw_os_error(), text: error.to_string() }
+    pub fn from_io_error(layer: Layer, what: impl Into<String>, error: &io::Error) -> SandboxError {
+        SandboxError {
+            layer,
+            what: what.into(),
+            errno: error.raw_os_error(),
+            text: error.to_string(),
+        }
     }
 
     /// Creates an error that the system did not report.
-    pub fn other(layer: Layer, what: impl Into<String>, text: impl Into<String>) -> Fault {
-        Fault { layer, what: what.into(), errno: None, text: text.into() }
+    pub fn from_message(
+        layer: Layer,
+        what: impl Into<String>,
+        text: impl Into<String>,
+    ) -> SandboxError {
+        SandboxError { layer, what: what.into(), errno: None, text: text.into() }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for SandboxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}", self.layer.name(), self.what, self.text)
     }
 }
 
 /// Attaches the layer in which an error occurred.
-pub trait InLayer<T> {
+pub trait LayerContext<T> {
     /// Turns an error into a [`Fault`] of `layer`; `what` says what was attempted.
-    fn in_layer(self, layer: Layer, what: impl Into<String>) -> Result<T, Fault>;
+    fn in_layer(self, layer: Layer, what: impl Into<String>) -> Result<T, SandboxError>;
 }
 
-impl<T, E: Into<io::Error>> InLayer<T> for Result<T, E> {
-    fn in_layer(self, layer: Layer, what: impl Into<String>) -> Result<T, Fault> {
-        self.map_err(|error| Fault::new(layer, what, &error.into()))
+impl<T, E: Into<io::Error>> LayerContext<T> for Result<T, E> {
+    fn in_layer(self, layer: Layer, what: impl Into<String>) -> Result<T, SandboxError> {
+        self.map_err(|error| SandboxError::from_io_error(layer, what, &error.into()))
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for SandboxError {}

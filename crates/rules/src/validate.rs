@@ -3,18 +3,18 @@
 
 use std::path::Path;
 
-use policy::{Protocol, Table};
+use policy::{NetworkProtocol, RuleTable};
 
 /// Validates the host of a `network_rule`: a single host without scheme, port or path. Returns it
 /// in lower case.
-pub fn network(given: &str) -> Result<String, String> {
+pub fn parse_host(given: &str) -> Result<String, String> {
     let host = given.trim();
     if host.contains(['/', '?', '#']) {
         return Err(format!(
             "host must be a name or an IP address, without scheme or path (got {given:?})"
         ));
     }
-    let host = without_port(host)
+    let host = strip_port(host)
         .ok_or_else(|| format!("host is not a valid IPv6 address in brackets (got {given:?})"))?;
     let host = host.trim_end_matches('.').trim().to_ascii_lowercase();
     match host {
@@ -31,7 +31,7 @@ pub fn network(given: &str) -> Result<String, String> {
 
 /// Removes the port. Text with more than one colon and no brackets is an IPv6 address without a
 /// port.
-fn without_port(host: &str) -> Option<&str> {
+fn strip_port(host: &str) -> Option<&str> {
     let is_port = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(inner) = host.strip_prefix('[') {
         let (address, rest) = inner.split_once(']')?;
@@ -44,12 +44,12 @@ fn without_port(host: &str) -> Option<&str> {
 }
 
 /// Validates the protocol of a `network_rule`.
-pub fn protocol(given: &str) -> Result<Protocol, String> {
+pub fn parse_protocol(given: &str) -> Result<NetworkProtocol, String> {
     match given {
-        "http" => Ok(Protocol::Http),
-        "https" | "https_connect" | "http-connect" => Ok(Protocol::Https),
-        "socks5_tcp" => Ok(Protocol::Socks5Tcp),
-        "socks5_udp" => Ok(Protocol::Socks5Udp),
+        "http" => Ok(NetworkProtocol::Http),
+        "https" | "https_connect" | "http-connect" => Ok(NetworkProtocol::Https),
+        "socks5_tcp" => Ok(NetworkProtocol::Socks5Tcp),
+        "socks5_udp" => Ok(NetworkProtocol::Socks5Udp),
         other => {
             Err(format!("protocol must be http, https, socks5_tcp or socks5_udp (got {other:?})"))
         }
@@ -57,7 +57,7 @@ pub fn protocol(given: &str) -> Result<Protocol, String> {
 }
 
 /// Validates the name of a `host_executable`, which must be a file name and not a path.
-pub fn executable(name: &str) -> Result<(), String> {
+pub fn check_program_name(name: &str) -> Result<(), String> {
     match name {
         "" => Err("name must not be empty".to_owned()),
         name if Path::new(name).file_name().is_some_and(|only| only == name) => Ok(()),
@@ -66,11 +66,11 @@ pub fn executable(name: &str) -> Result<(), String> {
 }
 
 /// Validates one path of a `host_executable` and returns it without `.` and `..`.
-pub fn executable_path(name: &str, given: &str) -> Result<String, String> {
+pub fn parse_program_path(name: &str, given: &str) -> Result<String, String> {
     if !Path::new(given).is_absolute() {
         return Err(format!("paths must be absolute (got {given:?})"));
     }
-    let path = Table::normal_path(Path::new(given));
+    let path = RuleTable::normalize_path(Path::new(given));
     match path.to_str() {
         Some(text) if path.file_name().is_some_and(|last| last == name) => Ok(text.to_owned()),
         _ => Err(format!("every path must end in {name:?} (got {given:?})")),
@@ -94,7 +94,7 @@ mod tests {
             ("host:port", "host:port"),
             (":80", ":80"),
         ] {
-            assert_eq!(network(given).as_deref(), Ok(expected), "{given}");
+            assert_eq!(parse_host(given).as_deref(), Ok(expected), "{given}");
         }
         for bad in [
             "",
@@ -111,19 +111,22 @@ mod tests {
             "[::1]:",
             "[]",
         ] {
-            assert!(network(bad).is_err(), "{bad}");
+            assert!(parse_host(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn a_program_has_a_bare_name_and_paths_that_end_in_it() {
-        assert!(executable("git").is_ok() && executable("a b").is_ok());
+        assert!(check_program_name("git").is_ok() && check_program_name("a b").is_ok());
         for bad in ["", ".", "..", "/", "./git", "git/", "/usr/bin/git", "bin/git"] {
-            assert!(executable(bad).is_err(), "{bad}");
+            assert!(check_program_name(bad).is_err(), "{bad}");
         }
-        assert_eq!(executable_path("git", "/usr//lib/../bin/./git").as_deref(), Ok("/usr/bin/git"));
+        assert_eq!(
+            parse_program_path("git", "/usr//lib/../bin/./git").as_deref(),
+            Ok("/usr/bin/git")
+        );
         for bad in ["git", "~/git", "/usr/bin/hub", "/", "/git/.."] {
-            assert!(executable_path("git", bad).is_err(), "{bad}");
+            assert!(parse_program_path("git", bad).is_err(), "{bad}");
         }
     }
 }

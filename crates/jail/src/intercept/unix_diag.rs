@@ -12,48 +12,50 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 
-const BY_FAMILY: u16 = 20;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const DUMP_REQUEST: u16 = 0x301;
-const DONE: u16 = 3;
-const ERROR: u16 = 2;
-const LISTENING: u32 = 1 << 10;
+const NLMSG_DONE: u16 = 3;
+const NLMSG_ERROR: u16 = 2;
+const LISTENING_STATE: u32 = 1 << 10;
 /// Requests the file that a socket is bound to, and the attribute that carries it.
-const SHOW_FILE: u32 = 2;
-const FILE: u16 = 1;
-const HEADER: usize = 16;
-const MESSAGE: usize = 16;
+const UDIAG_SHOW_VFS: u32 = 2;
+const UNIX_DIAG_VFS: u16 = 1;
+const HEADER_BYTES: usize = 16;
+const MESSAGE_BYTES: usize = 16;
 /// Offset of the socket's number in a message.
-const SOCKET: usize = 4;
+const SOCKET_OFFSET: usize = 4;
 
 /// Returns the number of the socket that is bound to this file and listened on, if there is one.
-pub fn listener(device: u64, inode: u64) -> io::Result<Option<u32>> {
+pub fn find_listener(device: u64, inode: u64) -> io::Result<Option<u32>> {
     let socket = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
         SocketFlags::CLOEXEC,
         Some(netlink::SOCK_DIAG),
     )?;
-    send(&socket, &request(), SendFlags::empty())?;
+    send(&socket, &build_request(), SendFlags::empty())?;
     // The kernel reports 32 bits of the inode number, and the device number in its own format.
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let wanted = (inode as u32, major << 20 | minor);
-    search(&socket, wanted)
+    receive_match(&socket, wanted)
 }
 
-fn search(socket: &OwnedFd, wanted: (u32, u32)) -> io::Result<Option<u32>> {
+fn receive_match(socket: &OwnedFd, wanted: (u32, u32)) -> io::Result<Option<u32>> {
     let mut buffer = vec![0; 32 << 10];
     loop {
         let (count, _) = recv(socket.as_fd(), &mut buffer[..], RecvFlags::empty())?;
         let mut rest = &buffer[..count];
         while let Some(length) =
-            u32_at(rest, 0).map(|length| length as usize).filter(|length| *length >= HEADER)
+            read_u32(rest, 0).map(|length| length as usize).filter(|length| *length >= HEADER_BYTES)
         {
             let Some(message) = rest.get(..length) else { break };
-            match u16_at(message, 4) {
-                Some(DONE) => return Ok(None),
-                Some(ERROR) => return Err(io::Error::other("the kernel refused to list sockets")),
-                _ if file_of(message) == Some(wanted) => {
-                    return Ok(u32_at(message, HEADER + SOCKET));
+            match read_u16(message, 4) {
+                Some(NLMSG_DONE) => return Ok(None),
+                Some(NLMSG_ERROR) => {
+                    return Err(io::Error::other("the kernel refused to list sockets"));
+                }
+                _ if read_bound_file(message) == Some(wanted) => {
+                    return Ok(read_u32(message, HEADER_BYTES + SOCKET_OFFSET));
                 }
                 _ => {}
             }
@@ -65,37 +67,37 @@ fn search(socket: &OwnedFd, wanted: (u32, u32)) -> io::Result<Option<u32>> {
     }
 }
 
-fn request() -> Vec<u8> {
+fn build_request() -> Vec<u8> {
     let mut bytes = Vec::with_capacity(40);
     bytes.extend(40_u32.to_ne_bytes());
-    bytes.extend(BY_FAMILY.to_ne_bytes());
+    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(DUMP_REQUEST.to_ne_bytes());
     bytes.extend([0; 8]);
     bytes.extend([libc::AF_UNIX as u8, 0, 0, 0]);
-    bytes.extend(LISTENING.to_ne_bytes());
+    bytes.extend(LISTENING_STATE.to_ne_bytes());
     bytes.extend([0; 4]);
-    bytes.extend(SHOW_FILE.to_ne_bytes());
+    bytes.extend(UDIAG_SHOW_VFS.to_ne_bytes());
     bytes.extend([0; 8]);
     bytes
 }
 
 /// Returns the file (inode, device) of the socket that a message describes.
-fn file_of(message: &[u8]) -> Option<(u32, u32)> {
-    let mut rest = message.get(HEADER + MESSAGE..)?;
+fn read_bound_file(message: &[u8]) -> Option<(u32, u32)> {
+    let mut rest = message.get(HEADER_BYTES + MESSAGE_BYTES..)?;
     loop {
-        let length = usize::from(u16_at(rest, 0)?);
-        if u16_at(rest, 2)? == FILE {
-            return Some((u32_at(rest, 4)?, u32_at(rest, 8)?));
+        let length = usize::from(read_u16(rest, 0)?);
+        if read_u16(rest, 2)? == UNIX_DIAG_VFS {
+            return Some((read_u32(rest, 4)?, read_u32(rest, 8)?));
         }
         rest = rest.get(length.max(4).next_multiple_of(4)..)?;
     }
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
@@ -109,10 +111,10 @@ mod tests {
         let path = std::env::temp_dir().join(format!("jail-diag-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
         let file = std::fs::symlink_metadata(&path).unwrap();
-        assert!(super::listener(file.dev(), file.ino()).unwrap().is_some());
-        assert_eq!(super::listener(file.dev(), file.ino() + 1).unwrap(), None);
+        assert!(super::find_listener(file.dev(), file.ino()).unwrap().is_some());
+        assert_eq!(super::find_listener(file.dev(), file.ino() + 1).unwrap(), None);
         drop(listener);
-        assert_eq!(super::listener(file.dev(), file.ino()).unwrap(), None);
+        assert_eq!(super::find_listener(file.dev(), file.ino()).unwrap(), None);
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -5,11 +5,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Maximum width of a displayed line, around the relevant position.
-const WIDTH: usize = 120;
+const MAX_WIDTH: usize = 120;
 
 /// A single error. Its text contains nothing that could control a terminal or forge a log line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct RulesError {
     /// Name of the source file.
     pub file: String,
     /// Starts at one; zero if the error concerns the whole file.
@@ -24,34 +24,34 @@ pub struct Fault {
 
 /// A position in a text, counted from zero as the interpreter does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct TextSpan {
     pub line: usize,
     pub column: usize,
     /// Number of characters it covers on that line.
     pub width: usize,
 }
 
-impl Fault {
+impl RulesError {
     /// Creates an error about the whole file.
-    pub fn of_file(file: &str, message: &str) -> Fault {
-        Fault {
-            file: printable(file),
+    pub fn for_file(file: &str, message: &str) -> RulesError {
+        RulesError {
+            file: replace_unprintable(file),
             line: 0,
             column: 0,
-            message: printable(message),
+            message: replace_unprintable(message),
             excerpt: String::new(),
         }
     }
 
     /// Creates an error at a position in this text.
-    pub(crate) fn at(file: &str, text: &str, place: Place, message: &str) -> Fault {
+    pub(crate) fn at_span(file: &str, text: &str, place: TextSpan, message: &str) -> RulesError {
         let count = |number: usize| u32::try_from(number + 1).unwrap_or(u32::MAX);
-        Fault {
-            file: printable(file),
+        RulesError {
+            file: replace_unprintable(file),
             line: count(place.line),
             column: count(place.column),
-            message: printable(message),
-            excerpt: excerpt(text, place),
+            message: replace_unprintable(message),
+            excerpt: render_excerpt(text, place),
         }
     }
 
@@ -64,7 +64,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for RulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\n  --> {}", self.message, self.location())?;
         if !self.excerpt.is_empty() {
@@ -75,12 +75,13 @@ impl fmt::Display for Fault {
 }
 
 /// Renders the line with its number, and carets below the affected characters.
-fn excerpt(text: &str, place: Place) -> String {
+fn render_excerpt(text: &str, place: TextSpan) -> String {
     let Some(line) = text.lines().nth(place.line) else { return String::new() };
-    let line: Vec<char> = printable(line).chars().collect();
+    let line: Vec<char> = replace_unprintable(line).chars().collect();
     // A long line is shown from slightly before the position.
-    let start = if place.column + 1 >= WIDTH { place.column.saturating_sub(WIDTH / 4) } else { 0 };
-    let shown: String = line.iter().skip(start).take(WIDTH).collect();
+    let start =
+        if place.column + 1 >= MAX_WIDTH { place.column.saturating_sub(MAX_WIDTH / 4) } else { 0 };
+    let shown: String = line.iter().skip(start).take(MAX_WIDTH).collect();
     let offset = place.column.saturating_sub(start);
     let room = shown.chars().count().saturating_sub(offset).max(1);
     let carets = "^".repeat(place.width.clamp(1, room));
@@ -94,7 +95,7 @@ fn excerpt(text: &str, place: Place) -> String {
 }
 
 /// Replaces control characters one for one, so that the caret stays below the right character.
-fn printable(text: &str) -> String {
+fn replace_unprintable(text: &str) -> String {
     let hidden = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
     text.chars()
         .map(|c| match c {
@@ -111,10 +112,10 @@ mod tests {
 
     #[test]
     fn a_caret_stands_beneath_the_place() {
-        let fault = Fault::at(
+        let fault = RulesError::at_span(
             "a.rules",
             "x = 1\n\tfoo(bär)\n",
-            Place { line: 1, column: 5, width: 3 },
+            TextSpan { line: 1, column: 5, width: 3 },
             "no bear",
         );
         assert_eq!(
@@ -126,7 +127,8 @@ mod tests {
     #[test]
     fn a_long_line_is_shown_around_the_place() {
         let text = format!("{}here{}", "x".repeat(5000), "y".repeat(5000));
-        let fault = Fault::at("a", &text, Place { line: 0, column: 5000, width: 4 }, "m");
+        let fault =
+            RulesError::at_span("a", &text, TextSpan { line: 0, column: 5000, width: 4 }, "m");
         let lines: Vec<&str> = fault.excerpt.lines().collect();
         assert!(lines[1].len() < 200, "{}", fault.excerpt);
         assert_eq!(lines[1].find("here"), lines[2].find('^'));
@@ -135,10 +137,10 @@ mod tests {
 
     #[test]
     fn text_of_a_file_cannot_drive_a_terminal() {
-        let fault = Fault::at(
+        let fault = RulesError::at_span(
             "a\u{1b}[2J",
             "\u{1b}]0;x\u{7}\u{202e}",
-            Place { line: 0, column: 0, width: 900 },
+            TextSpan { line: 0, column: 0, width: 900 },
             "m\n\u{9b}",
         );
         assert!(!fault.to_string().contains(['\u{1b}', '\u{7}', '\u{202e}', '\u{9b}']), "{fault}");
@@ -147,7 +149,10 @@ mod tests {
 
     #[test]
     fn a_place_beyond_the_text_has_no_excerpt() {
-        assert_eq!(Fault::at("a", "x", Place { line: 7, column: 0, width: 1 }, "m").excerpt, "");
-        assert_eq!(Fault::of_file("a", "m").to_string(), "m\n  --> a");
+        assert_eq!(
+            RulesError::at_span("a", "x", TextSpan { line: 7, column: 0, width: 1 }, "m").excerpt,
+            ""
+        );
+        assert_eq!(RulesError::for_file("a", "m").to_string(), "m\n  --> a");
     }
 }

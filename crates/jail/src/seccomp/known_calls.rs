@@ -7,11 +7,11 @@
 //! Being listed makes a call known, not allowed: the rules refuse some of these calls.
 
 /// An inclusive range of call numbers.
-type Numbers = (u32, u32);
+type NumberRange = (u32, u32);
 
 /// Calls up to Linux 5.0, whose numbers differ between architectures.
 #[cfg(target_arch = "x86_64")]
-const OF_THIS_MACHINE: &[Numbers] = &[
+const OF_THIS_MACHINE: &[NumberRange] = &[
     // read to rseq, without a gap
     (0, 334),
     // uretprobe, uprobe: made by code that the kernel inserts into programs that the host traces;
@@ -19,7 +19,7 @@ const OF_THIS_MACHINE: &[Numbers] = &[
     (335, 336),
 ];
 #[cfg(target_arch = "aarch64")]
-const OF_THIS_MACHINE: &[Numbers] = &[
+const OF_THIS_MACHINE: &[NumberRange] = &[
     // io_setup to recvmmsg, without a gap
     (0, 243),
     // wait4 to kexec_file_load; the numbers in between belong to other architectures
@@ -27,7 +27,7 @@ const OF_THIS_MACHINE: &[Numbers] = &[
 ];
 
 /// Later calls, which have the same number on all architectures.
-const LATER: &[Numbers] = &[
+const ON_ALL_MACHINES: &[NumberRange] = &[
     // pidfd_send_signal: signals that cannot hit the wrong process
     (424, 424),
     // io_uring_setup, io_uring_enter, io_uring_register: refused by rules
@@ -111,10 +111,13 @@ pub const LEFT_OUT: &[(u32, &str, &str)] = &[
 
 /// Returns whether a call exists for a run.
 pub fn is_known(number: u32) -> bool {
-    OF_THIS_MACHINE.iter().chain(LATER).any(|(first, last)| (*first..=*last).contains(&number))
+    OF_THIS_MACHINE
+        .iter()
+        .chain(ON_ALL_MACHINES)
+        .any(|(first, last)| (*first..=*last).contains(&number))
 }
 
 /// Returns the highest known number.
-pub fn last() -> u32 {
-    OF_THIS_MACHINE.iter().chain(LATER).map(|(_, last)| *last).max().unwrap_or_default()
+pub fn last_known() -> u32 {
+    OF_THIS_MACHINE.iter().chain(ON_ALL_MACHINES).map(|(_, last)| *last).max().unwrap_or_default()
 }

@@ -10,55 +10,55 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-use super::Limits;
+use super::ResourceLimits;
 
-const INTERVAL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Pause after a check, as a multiple of its duration: checking never uses more than a tenth of a
 /// core.
-const SHARE: u32 = 10;
+const PAUSE_FACTOR: u32 = 10;
 
 /// Values of the flag that records which limit was exceeded.
-const MEMORY: u8 = 1;
-const PROCESSES: u8 = 2;
+const EXCEEDED_MEMORY: u8 = 1;
+const EXCEEDED_PROCESSES: u8 = 2;
 
 /// Polling thread that stops when this is dropped and calls nothing afterwards.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct UsageWatch {
     exceeded: Arc<AtomicU8>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl UsageWatch {
     pub(super) fn start(
-        limits: &Limits,
+        limits: &ResourceLimits,
         list: impl Fn() -> Vec<Pid> + Send + 'static,
         end: impl FnOnce() + Send + 'static,
-    ) -> io::Result<Watch> {
+    ) -> io::Result<UsageWatch> {
         let exceeded = Arc::new(AtomicU8::new(0));
         let (stop, stopped) = mpsc::channel();
         let (limits, flag) = (limits.clone(), Arc::clone(&exceeded));
         let look = move || {
-            let found = judge(&limits, &list());
+            let found = find_exceeded_limit(&limits, &list());
             flag.store(found, Ordering::Release);
             found != 0
         };
         let thread = thread::Builder::new()
             .name("limits".to_owned())
-            .spawn(move || watch(&stopped, look, end))?;
-        Ok(Watch { exceeded, stop: Some(stop), thread: Some(thread) })
+            .spawn(move || poll_usage(&stopped, look, end))?;
+        Ok(UsageWatch { exceeded, stop: Some(stop), thread: Some(thread) })
     }
 
-    pub(super) fn saw_memory(&self) -> bool {
-        self.exceeded.load(Ordering::Acquire) == MEMORY
+    pub(super) fn exceeded_memory(&self) -> bool {
+        self.exceeded.load(Ordering::Acquire) == EXCEEDED_MEMORY
     }
 
-    pub(super) fn saw_processes(&self) -> bool {
-        self.exceeded.load(Ordering::Acquire) == PROCESSES
+    pub(super) fn exceeded_processes(&self) -> bool {
+        self.exceeded.load(Ordering::Acquire) == EXCEEDED_PROCESSES
     }
 }
 
-impl Drop for Watch {
+impl Drop for UsageWatch {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
@@ -68,60 +68,68 @@ impl Drop for Watch {
 }
 
 /// Checks until stopped; calls `end` once when a limit is exceeded.
-fn watch(stopped: &Receiver<()>, look: impl Fn() -> bool, end: impl FnOnce()) {
-    let mut pause = INTERVAL;
+fn poll_usage(stopped: &Receiver<()>, look: impl Fn() -> bool, end: impl FnOnce()) {
+    let mut pause = POLL_INTERVAL;
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         let begun = Instant::now();
         if look() {
             return end();
         }
-        pause = INTERVAL.max(begun.elapsed() * SHARE);
+        pause = POLL_INTERVAL.max(begun.elapsed() * PAUSE_FACTOR);
     }
 }
 
 /// Returns which limit these processes exceed, or zero.
-fn judge(limits: &Limits, pids: &[Pid]) -> u8 {
+fn find_exceeded_limit(limits: &ResourceLimits, pids: &[Pid]) -> u8 {
     if limits.processes.is_some_and(|most| pids.len() as u64 > most) {
-        return PROCESSES;
+        return EXCEEDED_PROCESSES;
     }
     match limits.memory_bytes {
         // The quick sum counts pages that a fork shares with its parent twice. It is never too
         // small, so the exact sum, which walks every page, is needed only when the quick one
         // exceeds the limit.
-        Some(most) if sum(pids, resident) > most && sum(pids, proportional) > most => MEMORY,
+        Some(most)
+            if sum_usage(pids, resident_bytes) > most
+                && sum_usage(pids, proportional_bytes) > most =>
+        {
+            EXCEEDED_MEMORY
+        }
         _ => 0,
     }
 }
 
 /// Adds up the usage. A process that has ended in the meantime uses nothing.
-fn sum(pids: &[Pid], of: fn(Pid) -> Option<u64>) -> u64 {
+fn sum_usage(pids: &[Pid], of: fn(Pid) -> Option<u64>) -> u64 {
     pids.iter().filter_map(|pid| of(*pid)).sum()
 }
 
 /// Returns the resident set size plus swap.
-fn resident(pid: Pid) -> Option<u64> {
-    let status = read(pid, "status")?;
-    Some(bytes(&status, "VmRSS:")? + bytes(&status, "VmSwap:").unwrap_or(0))
+fn resident_bytes(pid: Pid) -> Option<u64> {
+    let status = read_proc_file(pid, "status")?;
+    Some(parse_kilobytes(&status, "VmRSS:")? + parse_kilobytes(&status, "VmSwap:").unwrap_or(0))
 }
 
 /// Returns the proportional set size: its own pages plus its share of pages used together with
 /// others.
-fn proportional(pid: Pid) -> Option<u64> {
-    let Some(rollup) = read(pid, "smaps_rollup") else {
+fn proportional_bytes(pid: Pid) -> Option<u64> {
+    let Some(rollup) = read_proc_file(pid, "smaps_rollup") else {
         // We may not read this process's page map. File-backed pages are certainly shared and are
         // left out; everything else counts in full.
-        let status = read(pid, "status")?;
-        return Some(bytes(&status, "RssAnon:")? + bytes(&status, "VmSwap:").unwrap_or(0));
+        let status = read_proc_file(pid, "status")?;
+        return Some(
+            parse_kilobytes(&status, "RssAnon:")?
+                + parse_kilobytes(&status, "VmSwap:").unwrap_or(0),
+        );
     };
-    Some(bytes(&rollup, "Pss:")? + bytes(&rollup, "SwapPss:").unwrap_or(0))
+    Some(parse_kilobytes(&rollup, "Pss:")? + parse_kilobytes(&rollup, "SwapPss:").unwrap_or(0))
 }
 
-fn read(pid: Pid, file: &str) -> Option<String> {
+fn read_proc_file(pid: Pid, file: &str) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/{file}")).ok()
 }
 
 /// Parses the value of a `key: number kB` line.
-fn bytes(text: &str, key: &str) -> Option<u64> {
+fn parse_kilobytes(text: &str, key: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(key))?;
     Some(value.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }

@@ -7,11 +7,11 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 
 /// Number of bytes of a file that the kernel reads to determine its format.
-pub const FIRST_BYTES: usize = 256;
+pub const SHEBANG_BYTES: usize = 256;
 
 /// Returns the interpreter's absolute path and everything after it as one word. A line that is
 /// longer than what the kernel reads does not count as a `#!` line.
-pub fn first_line(text: &[u8]) -> Option<Vec<&str>> {
+pub fn parse_shebang(text: &[u8]) -> Option<Vec<&str>> {
     let line = text.strip_prefix(b"#!")?;
     let end = line.iter().position(|byte| *byte == b'\n')?;
     let line = std::str::from_utf8(&line[..end]).ok()?.trim_matches([' ', '\t']);
@@ -23,15 +23,15 @@ pub fn first_line(text: &[u8]) -> Option<Vec<&str>> {
 
 /// Reads the words of a file's `#!` line, if it is a readable script. Does not block, whatever the
 /// file is: it may be a pipe.
-pub fn read_first_line(path: &Path) -> Option<Vec<String>> {
+pub fn read_shebang(path: &Path) -> Option<Vec<String>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     if FileType::from_raw_mode(fstat(&file).ok()?.st_mode) != FileType::RegularFile {
         return None;
     }
     let mut text = Vec::new();
-    File::from(file).take(FIRST_BYTES as u64).read_to_end(&mut text).ok()?;
-    first_line(&text).map(|words| words.into_iter().map(str::to_owned).collect())
+    File::from(file).take(SHEBANG_BYTES as u64).read_to_end(&mut text).ok()?;
+    parse_shebang(&text).map(|words| words.into_iter().map(str::to_owned).collect())
 }
 
 #[cfg(test)]
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_first_line_is_read_as_the_kernel_reads_it() {
-        let words = |text: &'static str| first_line(text.as_bytes());
+        let words = |text: &'static str| parse_shebang(text.as_bytes());
         assert_eq!(words("#!/bin/sh\nx"), Some(vec!["/bin/sh"]));
         assert_eq!(words("#! /usr/bin/env  -S a b \t\n"), Some(vec!["/usr/bin/env", "-S a b"]));
         for none in
@@ -52,8 +52,8 @@ mod tests {
 
     #[test]
     fn only_a_regular_file_has_a_first_line() {
-        assert_eq!(read_first_line(Path::new("/dev/zero")), None);
-        assert_eq!(read_first_line(Path::new("/nowhere")), None);
-        assert_eq!(read_first_line(Path::new("/usr")), None);
+        assert_eq!(read_shebang(Path::new("/dev/zero")), None);
+        assert_eq!(read_shebang(Path::new("/nowhere")), None);
+        assert_eq!(read_shebang(Path::new("/usr")), None);
     }
 }
