@@ -20,7 +20,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
-use crate::sandbox::browser::{BrowserRun, Road, Terms};
+use crate::sandbox::browser::{BrowserOptions, BrowserRun, SessionProxy};
 use crate::session::Session;
 
 /// Timeout from the start of the process to its first answer, generous enough for a busy machine.
@@ -98,7 +98,7 @@ pub struct Browser {
 }
 
 /// Terms for starting a browser; awaited only if one has to be started.
-pub type Asked<'a> = BoxFuture<'a, Result<Terms>>;
+pub type Asked<'a> = BoxFuture<'a, Result<BrowserOptions>>;
 
 /// Root and principal: in tests, one process may serve more than one root.
 type Key = (PathBuf, String);
@@ -132,18 +132,26 @@ impl Browser {
         session: &Session,
         config: &Config,
         launcher: &Launcher,
-        terms: Terms,
+        terms: BrowserOptions,
     ) -> Result<Arc<Browser>> {
         let found = find::find(config)?;
         let mut args: Vec<String> = QUIET.iter().map(|arg| (*arg).to_owned()).collect();
         args.push(found.headless.to_owned());
         let mut hide = vec![session.workspace.path()];
         hide.extend(config.workspace.as_deref());
-        let mut run =
-            crate::sandbox::browser::start(config, launcher, &found.program, &args, &hide, terms)
-                .await?;
-        let line =
-            run.line.take().ok_or_else(|| Error::internal("the browser has no connection"))?;
+        let mut run = crate::sandbox::browser::start_browser(
+            config,
+            launcher,
+            &found.program,
+            &args,
+            &hide,
+            terms,
+        )
+        .await?;
+        let line = run
+            .debug_pipe
+            .take()
+            .ok_or_else(|| Error::internal("the browser has no connection"))?;
         let line = Line::new(line);
         let dir = run.dir.clone();
         let hello = async {
@@ -224,7 +232,7 @@ impl Browser {
             context.lose_all();
         }
         if let Some(run) = lock(&self.run).take() {
-            run.end();
+            run.stop_browser();
         }
     }
 
@@ -249,12 +257,12 @@ impl Browser {
         launcher: &Launcher,
         denied: &[String],
         traffic: &Arc<Traffic>,
-    ) -> Result<Road> {
+    ) -> Result<SessionProxy> {
         let run = lock(&self.run);
         let run = run
             .as_ref()
             .ok_or_else(|| Error::new(Kind::Unavailable, "the browser has just ended"))?;
-        run.road(session, config, launcher, denied, traffic.ear())
+        run.open_session_proxy(session, config, launcher, denied, traffic.ear())
     }
 
     /// Registers a context, so that it receives events.

@@ -19,7 +19,7 @@ use crate::base::narrowing::Narrowing;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
-use crate::sandbox::browser::Road;
+use crate::sandbox::browser::SessionProxy;
 use crate::session::{Session, View};
 
 /// Maximum number of pages per session. Pages opened beyond it are closed immediately.
@@ -128,7 +128,7 @@ pub struct Context {
     /// Decisions of the proxy about its pages.
     pub traffic: Arc<Traffic>,
     /// Proxy of its pages; closed with the context.
-    pub road: Road,
+    pub road: SessionProxy,
     last: Arc<AtomicU64>,
     pages: Mutex<Pages>,
     changed: watch::Sender<u64>,
@@ -178,9 +178,9 @@ impl Context {
     ) -> Result<Arc<Context>> {
         let traffic = Arc::new(Traffic::default());
         let road = browser.road(session, config, launcher, denied, &traffic)?;
-        traffic.shut_with(road.closer());
+        traffic.shut_with(road.make_closer());
         // Loopback goes through the proxy, too: it means the session's own loopback.
-        let wanted = json!({"disposeOnDetach": true, "proxyServer": road.proxy, "proxyBypassList": "<-loopback>"});
+        let wanted = json!({"disposeOnDetach": true, "proxyServer": road.proxy_url, "proxyBypassList": "<-loopback>"});
         let made = browser.line.call(None, "Target.createBrowserContext", wanted).await?;
         let id = made["browserContextId"].as_str().unwrap_or_default().to_owned();
         let made = Made { browser, id };

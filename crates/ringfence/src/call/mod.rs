@@ -29,7 +29,7 @@ use crate::base::{Result, TraceId};
 use crate::config::Config;
 use crate::registry::Registry;
 use crate::rulebook::{Places, Policy};
-use crate::sandbox::Ground;
+use crate::sandbox::DedicatedSandbox;
 use crate::session::{Session, Shape, View};
 
 pub use prepare::{TIMEOUT_META, asks};
@@ -155,7 +155,7 @@ impl Pipeline {
                 .get(name)
                 .is_some_and(|tool| tool.ground().is_some() && tool.definition() == definition)
         };
-        if let Err(error) = Ground::tidy(session, is_there) {
+        if let Err(error) = DedicatedSandbox::release_stale(session, is_there) {
             tracing::warn!("cannot remove the sandboxes of former tools: {}", error.log_line());
         }
     }

@@ -15,8 +15,8 @@ use crate::redact::known;
 use crate::redact::secret::{is_sensitive, shown_value};
 use crate::redact::shown::shown;
 use crate::rulebook::Leaving;
-use crate::sandbox::repositories::{Repositories, UNPROTECTABLE};
-use crate::sandbox::{Cell, Launcher, git, profile};
+use crate::sandbox::repositories::{SessionRepositories, UNPROTECTABLE};
+use crate::sandbox::{Launcher, SessionSandbox, git, profile};
 use crate::session::Shape;
 use crate::tools::{PrepareCx, Tool};
 
@@ -39,8 +39,8 @@ pub async fn hold(
     request: &CallRequest,
 ) -> Result<(Arc<Workspace>, Option<Value>)> {
     let whole = match tool.ground() {
-        Some(ground) => ground.workspace(&request.view.session)?,
-        None => profile::hiding(&request.view.session.workspace, config),
+        Some(ground) => ground.restricted_workspace(&request.view.session)?,
+        None => profile::workspace_hiding_private(&request.view.session.workspace, config),
     };
     let (workspace, about) = narrow(request, whole).await?;
     let workspace = guard_repositories(tool, config, request, workspace).await?;
@@ -48,14 +48,14 @@ pub async fn hold(
         return Ok((workspace, about));
     }
     let book = pipeline.policy.current(workspace.path()).await;
-    if !git::is_let_out(&book.table) {
+    if !git::escalates_git(&book.table) {
         return Ok((workspace, about));
     }
     // git executes what a repository configures. Where a rule lets git out of the sandbox, no run
     // may change the repository. Where nothing can leave the sandbox, the rule must not take away
     // what runs may do without it.
     match book.leaving(config, pipeline.gate.can_ask(request.abilities)) {
-        Leaving::Possible => Ok((Arc::new(workspace.guarded(git::protect)), about)),
+        Leaving::Possible => Ok((Arc::new(workspace.guarded(git::close_repository)), about)),
         // A rules file is broken for a moment while it is being edited. The repository is not noted
         // as open then, so that `git` remains usable afterwards.
         Leaving::Prevented(_) if !book.faults.is_empty() => Ok((workspace, about)),
@@ -79,15 +79,19 @@ async fn guard_repositories(
         return Ok(workspace);
     }
     let session = &request.view.session;
-    let cell = Cell::of_call(
+    let cell = SessionSandbox::for_call(
         session,
         config,
-        &Launcher::own(),
+        &Launcher::from_current_exe(),
         tool.ground().map(AsRef::as_ref),
         &workspace,
     );
     let known = match cell {
-        Ok(cell) => Repositories::of(session)?.look(&cell, config.home.as_deref()).await,
+        Ok(cell) => {
+            SessionRepositories::for_session(session)?
+                .current_findings(&cell, config.home.as_deref())
+                .await
+        }
         Err(error) => Err(error),
     };
     match known {
@@ -205,7 +209,7 @@ pub fn timeout_hint(
         }
         Some(ground) if limit < ceiling => format!(
             "Do less in one call, or ask the operator to raise `timeout_ms` (at most {most}) under {}.",
-            ground.section()
+            ground.config_table()
         ),
         None if takes_timeout && limit < ceiling => {
             format!("Raise `timeout_ms` (at most {most}) or do less in one call.")

@@ -266,7 +266,7 @@ fn make(made: &Made, first: &Config, now: &State, seen: &Prints) -> (Outcome, Pr
         if now.config.file.is_some() && config.file.is_none() {
             return Err(gone(file.as_deref()));
         }
-        crate::sandbox::profile::check(&config)?;
+        crate::sandbox::profile::check_profile(&config)?;
         let restart_needed = hold_to_start(&mut config, first, &now.config);
         config.generation = now.config.generation + 1;
         Ok((State::new(Arc::new(config)).after(now), restart_needed))

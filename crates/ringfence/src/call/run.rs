@@ -17,7 +17,7 @@ use crate::base::caller::{Caller, Event};
 use crate::base::clock::Deadline;
 use crate::base::narrowing;
 use crate::base::{Cancel, Cause, Error, Kind, Result, TraceId};
-use crate::sandbox::{self, Reported};
+use crate::sandbox::{self, ReportCompleteness};
 use crate::tools::RunCx;
 
 /// Handle to a call that has been started. Dropping it does not end the call; `cancel` does.
@@ -108,7 +108,9 @@ impl Pipeline {
                     return Err(self.count_refusal(record, error, wait));
                 }
                 let is_unknown = error.reason_name() == Some(sandbox::SUPERVISOR_LOST);
-                let report = is_unknown.then_some(Reported::Missing).and_then(Reported::name);
+                let report = is_unknown
+                    .then_some(ReportCompleteness::Missing)
+                    .and_then(ReportCompleteness::audit_name);
                 let facts = Facts { status: Some(status_of(error)), report, ..Facts::default() };
                 // The log has the details that the caller does not get, under the same trace id.
                 match error.kind() {
@@ -204,9 +206,11 @@ impl Pipeline {
         // dropped.
         let ended = match ended {
             Some(result) => Some(result),
-            None => tokio::time::timeout(sandbox::longest_end(state.config.limits.grace), work)
-                .await
-                .ok(),
+            None => {
+                tokio::time::timeout(sandbox::max_end_duration(state.config.limits.grace), work)
+                    .await
+                    .ok()
+            }
         };
         match ended {
             Some(Ok(result)) => result

@@ -63,6 +63,6 @@ pub fn about(shape: &Shape) -> Value {
 pub fn over(upper: Shape, lower: &Shape) -> Shape {
     Shape {
         cwd: upper.cwd.or_else(|| lower.cwd.clone()),
-        env: env::merge(lower.env.clone(), upper.env),
+        env: env::merge_env(lower.env.clone(), upper.env),
     }
 }

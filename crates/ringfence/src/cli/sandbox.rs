@@ -11,7 +11,7 @@ use crate::config::{
 };
 use crate::rulebook::leaving::{KEPT_BY_SETTING, NO_ONE_TO_ASK};
 use crate::rulebook::{Places, Policy, Rulebook, unasked};
-use crate::sandbox::attached::{self, OnPrompt, Ruling, Terms};
+use crate::sandbox::foreground::{self, ForegroundOptions, ForegroundRules, OnPrompt};
 
 /// Run a command in the sandbox, passing through its input, output and exit code
 #[derive(clap::Args)]
@@ -112,23 +112,23 @@ pub fn run(args: Args) -> Result<u8> {
     };
     let config = config::resolve(&flags, &Env::of_process())?;
     config::prepare_root(&config)?;
-    let terms = Terms {
+    let terms = ForegroundOptions {
         report: args.report.as_deref(),
-        only: args.tier.as_deref().map(parse_tier).transpose()?,
+        only_tier: args.tier.as_deref().map(parse_tier).transpose()?,
     };
     let book = read_rules(&config)?;
-    let ruling = Ruling {
-        obstacle: book
+    let ruling = ForegroundRules {
+        escalation_obstacle: book
             .leaving(&config, args.on_prompt == OnPrompt::Allow)
             .obstacle()
             .map(str::to_owned),
         table: book.table,
         on_prompt: args.on_prompt,
         reason_to_ask: unasked::reason_to_ask,
-        risky_stays: [KEPT_BY_SETTING, NO_ONE_TO_ASK],
+        kept_inside_reasons: [KEPT_BY_SETTING, NO_ONE_TO_ASK],
         watchers: args.watchers,
     };
-    attached::run(&config, &args.command, &terms, ruling)
+    foreground::run(&config, &args.command, &terms, ruling)
 }
 
 /// Reads the rules that apply here. Reports errors in them; while there are any, no command leaves

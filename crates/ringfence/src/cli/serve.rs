@@ -131,7 +131,7 @@ fn start(args: Args, stage: &mut Stage) -> Result<()> {
     log::start(&config.log, known::redact)?;
     said.say();
     config::prepare_root(&config)?;
-    sandbox::profile::check(&config)?;
+    sandbox::profile::check_profile(&config)?;
     let root = config.root.clone();
     // Leftovers of killed servers may be large, and no client should wait for their removal.
     std::thread::spawn(move || sandbox::sweep_abandoned(&root));
@@ -223,7 +223,7 @@ async fn serve(
     let mut stop = StopSignals::new()?;
     tokio::spawn(async move {
         stop.received().await;
-        stopped.stop(sandbox::longest_end(stopped.config.limits.grace)).await;
+        stopped.stop(sandbox::max_end_duration(stopped.config.limits.grace)).await;
     });
     let result = match door {
         Some((app, listener)) => within_grace(&server, http::serve(app, listener)).await,
@@ -236,7 +236,7 @@ async fn serve(
     };
     server.shutdown.cancel(Cause::Eof);
     drop(watch);
-    server.pipeline.idle(sandbox::longest_end(server.config.limits.grace)).await;
+    server.pipeline.idle(sandbox::max_end_duration(server.config.limits.grace)).await;
     sandbox::end_zygotes(ZYGOTES_END).await;
     let reason = server.shutdown.cause().map_or("eof", Cause::name);
     audit.write_refusal_counts();
@@ -258,7 +258,7 @@ codex mcp add ringfence -- ringfence serve\nPress Ctrl-C to stop. `ringfence try
 
 /// Runs `serving` to its end; after a stop signal, open connections get the grace period to finish.
 async fn within_grace(server: &Server, serving: impl Future<Output = Result<()>>) -> Result<()> {
-    let grace = sandbox::longest_end(server.config.limits.grace);
+    let grace = sandbox::max_end_duration(server.config.limits.grace);
     tokio::select! {
         result = serving => result,
         () = async {

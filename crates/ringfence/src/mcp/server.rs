@@ -116,7 +116,7 @@ impl Server {
 
     fn workspace(&self, principal: &Principal) -> Result<Arc<Workspace>> {
         let opened = crate::config::workspace_for(&self.config, &principal.directory())?;
-        let rights = crate::sandbox::profile::rights(&self.config, opened.path())?;
+        let rights = crate::sandbox::profile::run_rights(&self.config, opened.path())?;
         let opened = opened.held_to(rights)?;
         let mut workspaces = lock(&self.workspaces);
         Ok(Arc::clone(

@@ -27,7 +27,7 @@ pub fn check(flags: &Flags, env: &Env) -> Result<Look> {
             .next()
             .is_some_and(|key| key.starts_with(home))
     };
-    if let Err(error) = profile::check(config)
+    if let Err(error) = profile::check_profile(config)
         && !is_reported("sandbox.")
     {
         errors.push((key_of(&error, "sandbox"), error));

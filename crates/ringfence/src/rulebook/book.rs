@@ -86,7 +86,7 @@ pub async fn make(
     };
     let operator = found.operator.clone();
     let sources = blocking(move || files::read(&operator), &mut book).await;
-    let readings = evaluate::evaluate(launcher, &sources, &HostExecutables::new()).await;
+    let readings = evaluate::evaluate_rules(launcher, &sources, &HostExecutables::new()).await;
     for (source, reading) in sources.iter().zip(readings) {
         book.add(source, reading);
     }
@@ -95,7 +95,8 @@ pub async fn make(
         let sources = blocking(move || project::read(&at, &project), &mut book).await;
         // Evaluate in a separate child process, so that untrusted rules cannot break the
         // operator's.
-        let readings = evaluate::evaluate(launcher, &sources, &book.table.host_executables).await;
+        let readings =
+            evaluate::evaluate_rules(launcher, &sources, &book.table.host_executables).await;
         for (source, mut reading) in sources.iter().zip(readings) {
             book.ignored.extend(project::tighten(&source.name, &mut reading.table));
             book.add(source, reading);

@@ -74,7 +74,7 @@ impl Rulebook {
             );
         }
         if policy.escalate == Escalate::Outside
-            && let Err(error) = escalate::account(config)
+            && let Err(error) = escalate::escalation_account(config)
         {
             return Leaving::Prevented(error.detail());
         }

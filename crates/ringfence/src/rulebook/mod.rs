@@ -138,7 +138,7 @@ struct Kept {
 impl Policy {
     /// Creates a cache that evaluates rules with this server's own binary.
     pub fn new(places: Places) -> Policy {
-        Policy::with(places, Launcher::own())
+        Policy::with(places, Launcher::from_current_exe())
     }
 
     /// Creates a cache that evaluates rules with another binary.

@@ -10,16 +10,21 @@ use jail::supervisor::SupervisorReport;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::launch::Run;
-use super::live::{Ended, Late, Reported};
-use super::stream::KILLING;
+use super::launch::StartedRun;
+use super::run_driver::KILL_ALLOWANCE;
+use super::run_handle::{OnLateEnd, ReportCompleteness, RunResult};
 
 /// Waits for the final report of a run whose result was already returned, and passes it to the
 /// record. `refused` lists what the run's proxy had refused by then.
-pub(super) async fn follow(mut run: Run, mut ended: Ended, refused: Vec<Value>, late: Late) {
-    let last = timeout(run.grace + KILLING, async {
+pub(super) async fn follow_left_behind(
+    mut run: StartedRun,
+    mut ended: RunResult,
+    refused: Vec<Value>,
+    late: OnLateEnd,
+) {
+    let last = timeout(run.grace + KILL_ALLOWANCE, async {
         loop {
-            match run.report().await {
+            match run.next_report().await {
                 Ok(Some(SupervisorReport::Over(exit))) => return Some(exit),
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => return None,
@@ -28,12 +33,12 @@ pub(super) async fn follow(mut run: Run, mut ended: Ended, refused: Vec<Value>, 
     });
     match last.await {
         Ok(Some(exit)) => {
-            ended.set_report(&exit, Reported::Whole);
+            ended.set_report(&exit, ReportCompleteness::Whole);
             ended.add_denials(refused);
         }
         // Keep what is known so far; the record marks it as incomplete.
         Ok(None) | Err(_) => tracing::warn!("the final report of a run did not arrive"),
     }
-    run.finish(&mut ended).await;
+    run.finish_execs(&mut ended).await;
     late(&mut ended);
 }

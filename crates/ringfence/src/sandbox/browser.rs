@@ -5,7 +5,7 @@
 //! closed to the others. `localhost` in a page is the session's own loopback, with the servers that
 //! its commands have started, and never the host's.
 
-mod room;
+mod profile_dir;
 
 use std::fs::DirBuilder;
 use std::io;
@@ -21,60 +21,60 @@ use jail::rights::{NetworkAccess, Rights};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio_util::task::TaskTracker;
 
-use super::cell::Cell;
-use super::execs::Execs;
-use super::launch::{Launch, Launcher, Stdin};
-use super::live::{Ended, Keep, Live, Stop};
+use super::execs::ExecPolicy;
+use super::launch::{LaunchRequest, Launcher, StdinSource};
+use super::run_handle::{RunHandle, RunOptions, RunResult, StopReason};
+use super::session_sandbox::SessionSandbox;
 use super::{env, profile};
 use crate::base::{Cancel, Cause, Error, Kind, Result};
 use crate::config::{Config, Profile};
 use crate::net::{Allow, Decided, Dial, Switch};
 use crate::session::{Outputs, Session};
-use room::Room;
-pub use room::sweep_abandoned;
+use profile_dir::BrowserProfileDir;
+pub use profile_dir::sweep_abandoned;
 
 /// Returns bash where it is installed: only bash is certain to redirect descriptors of any number.
-fn shell() -> &'static str {
+fn find_shell() -> &'static str {
     if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" }
 }
 
 /// Passes the driver socket on as the two descriptors that Chromium expects.
-const HAND_ON: &str = r#"exec "$0" "$@" 3<&"$RINGFENCE_LINE" 4>&"$RINGFENCE_LINE""#;
+const PASS_SOCKET_SCRIPT: &str = r#"exec "$0" "$@" 3<&"$RINGFENCE_LINE" 4>&"$RINGFENCE_LINE""#;
 /// Bytes of its standard streams that are kept for the log.
-const SAID: usize = 4096;
+const MAX_LOGGED_BYTES: usize = 4096;
 
 /// Running browser process.
 pub struct BrowserRun {
     /// Debugging pipe.
-    pub line: Option<UnixStream>,
+    pub debug_pipe: Option<UnixStream>,
     /// Its own directory, at the same path inside and outside. The browser controls the contents,
     /// so they are not to be trusted.
     pub dir: PathBuf,
-    pub live: Live,
-    switch: Arc<Switch>,
-    port: u16,
-    addresses: AtomicU32,
+    pub handle: RunHandle,
+    router: Arc<Switch>,
+    proxy_port: u16,
+    next_address: AtomicU32,
 }
 
 /// Context of a browser, which belongs to no call.
-pub struct Terms {
+pub struct BrowserOptions {
     /// Rules for the execs of its processes.
-    pub execs: Option<Execs>,
+    pub execs: Option<ExecPolicy>,
     /// Called when it has ended.
-    pub ended: Box<dyn FnOnce(&mut Ended) + Send + Sync>,
+    pub on_end: Box<dyn FnOnce(&mut RunResult) + Send + Sync>,
     /// Token that ends the browser: the server's own.
     pub cancel: Cancel,
     pub tasks: TaskTracker,
 }
 
 /// Starts a browser. `hide` lists the workspaces that it must not see.
-pub async fn start(
+pub async fn start_browser(
     config: &Config,
     launcher: &Launcher,
     program: &Path,
     args: &[String],
     hide: &[&Path],
-    terms: Terms,
+    terms: BrowserOptions,
 ) -> Result<BrowserRun> {
     let failed =
         |error: io::Error| Error::internal("the browser could not be started").source(error);
@@ -88,62 +88,76 @@ pub async fn start(
     }
     let root = config.root.clone();
     // Another server may hold the lock, and there may be much to sweep.
-    let room = tokio::task::spawn_blocking(move || Room::open(&root)).await;
+    let room = tokio::task::spawn_blocking(move || BrowserProfileDir::create(&root)).await;
     let room = room.map_err(io::Error::other).and_then(|room| room).map_err(failed)?;
     let dir = room.dir.clone();
-    let cell = Cell::for_browser(config, launcher.clone(), rights(config, &dir, program, hide)?);
+    let cell = SessionSandbox::for_browser(
+        config,
+        launcher.clone(),
+        browser_rights(config, &dir, program, hide)?,
+    );
     let (ours, theirs) = Socket::pair().map_err(failed)?;
     ours.set_nonblocking(true).map_err(failed)?;
     let switch = Arc::new(Switch::default());
-    let mut words = vec!["-c".to_owned(), HAND_ON.to_owned(), program.display().to_string()];
+    let mut words =
+        vec!["-c".to_owned(), PASS_SOCKET_SCRIPT.to_owned(), program.display().to_string()];
     words.push(format!("--user-data-dir={}", dir.join("profile").display()));
     words.extend(args.iter().cloned());
-    let launch = Launch {
-        program: shell().to_owned(),
+    let launch = LaunchRequest {
+        program: find_shell().to_owned(),
         args: words,
         cwd: OwnedFd::from(std::fs::File::open(&dir).map_err(failed)?),
         cwd_path: dir.clone(),
         env: env::build(&[])?,
-        stdin: Stdin::Empty,
-        merged: true,
+        stdin: StdinSource::Empty,
+        merge_stderr: true,
         rights: None,
         grace: config.limits.grace,
-        decided: None,
+        on_decision: None,
         execs: terms.execs,
         denied_hosts: Vec::new(),
-        line: Some(theirs.into()),
-        switch: Some(Arc::clone(&switch)),
+        driver_socket: Some(theirs.into()),
+        session_router: Some(Arc::clone(&switch)),
     };
-    let run = cell.start(launch).await?;
-    let Some(port) = run.port() else { return Err(Error::internal("the browser has no proxy")) };
-    let keep = Keep {
-        outputs: Arc::new(Outputs::new(room.said.clone())),
+    let run = cell.start_run(launch).await?;
+    let Some(port) = run.shared_proxy_port() else {
+        return Err(Error::internal("the browser has no proxy"));
+    };
+    let keep = RunOptions {
+        outputs: Arc::new(Outputs::new(room.log_dir.clone())),
         cancel: terms.cancel,
         deadline: None,
-        budget: SAID,
-        file_bytes: 0,
-        reads: None,
-        ended: Box::new(move |ended| {
+        budget: MAX_LOGGED_BYTES,
+        max_file_bytes: 0,
+        stdout_filter: None,
+        on_end: Box::new(move |ended| {
             tracing::debug!("a browser has ended: {:?} {:?}", ended.exit_code, ended.signal);
-            (terms.ended)(ended);
+            (terms.on_end)(ended);
             // Its namespaces go with it, and then its files.
             drop(cell);
             drop(room);
             Box::pin(async {})
         }),
         // No one waits for a result, so the end of its last process can be awaited.
-        late: None,
-        forgotten: Box::new(|| {}),
+        on_late_end: None,
+        on_forgotten: Box::new(|| {}),
         tasks: terms.tasks,
     };
     let line = Some(UnixStream::from_std(ours).map_err(failed)?);
-    Ok(BrowserRun { line, dir, live: run.keep(keep), switch, port, addresses: AtomicU32::new(2) })
+    Ok(BrowserRun {
+        debug_pipe: line,
+        dir,
+        handle: run.into_handle(keep),
+        router: switch,
+        proxy_port: port,
+        next_address: AtomicU32::new(2),
+    })
 }
 
 /// Builds its rights: it reads the system, writes its own directory, and sees neither the user's
 /// files nor the workspaces.
-fn rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result<Rights> {
-    let mut hidden = profile::hidden(config, dir);
+fn browser_rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result<Rights> {
+    let mut hidden = profile::hidden_paths(config, dir);
     hidden.extend(hide.iter().map(|path| path.to_path_buf()));
     // A browser may be installed in its user's home directory, which is then read-only instead of
     // hidden.
@@ -168,122 +182,139 @@ fn rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result
 
 /// Hosts that the operator and the user have allowed for a session's pages, and those that rules
 /// deny.
-struct Allowed {
-    most: Allow,
-    denied: Vec<String>,
-    loopback: Loopback,
+struct PageAccess {
+    granted: Allow,
+    denied_hosts: Vec<String>,
+    loopback: PageLoopback,
 }
 
 /// Loopback that pages reach: that of commands in this sandbox, with this network.
-struct Loopback {
-    cell: Arc<Cell>,
+struct PageLoopback {
+    sandbox: Arc<SessionSandbox>,
     network: NetworkAccess,
 }
 
 /// A session's connection through the browser's proxy. Dropping it closes the connection.
-pub struct Road {
+pub struct SessionProxy {
     /// Proxy URL for a browser context.
-    pub proxy: String,
-    at: IpAddr,
-    allow: Mutex<Allowed>,
-    decided: Decided,
-    switch: Arc<Switch>,
+    pub proxy_url: String,
+    address: IpAddr,
+    access: Mutex<PageAccess>,
+    on_decision: Decided,
+    router: Arc<Switch>,
     closed: Arc<AtomicBool>,
 }
 
 impl BrowserRun {
     /// Opens a connection for this session: to what the sandbox allows it, and to its own loopback.
     /// `denied` lists the hosts that a rule closes.
-    pub fn road(
+    pub fn open_session_proxy(
         &self,
         session: &Arc<Session>,
         config: &Config,
         launcher: &Launcher,
         denied: &[String],
         decided: Decided,
-    ) -> Result<Road> {
-        let allow = policy(config)?;
-        let number = self.addresses.fetch_add(1, Ordering::Relaxed);
+    ) -> Result<SessionProxy> {
+        let allow = page_allow_list(config)?;
+        let number = self.next_address.fetch_add(1, Ordering::Relaxed);
         let at = IpAddr::V4(Ipv4Addr::from(
             u32::from(Ipv4Addr::new(127, 0, 0, 0)) + (number & 0x00ff_ffff),
         ));
-        let cell = Cell::of(session, config, launcher)?;
-        let loopback = Loopback { network: cell.rights.network, cell };
+        let cell = SessionSandbox::for_session(session, config, launcher)?;
+        let loopback = PageLoopback { network: cell.rights.network, sandbox: cell };
         let denied = denied.to_vec();
-        self.switch.set(at, allow.denying(&denied)?, inside(&loopback), Arc::clone(&decided));
-        let proxy = format!("http://{at}:{}", self.port);
-        let allow = Mutex::new(Allowed { most: allow, denied, loopback });
-        Ok(Road {
-            proxy,
+        self.router.set(
             at,
-            allow,
-            decided,
-            switch: Arc::clone(&self.switch),
+            allow.denying(&denied)?,
+            loopback_dialer(&loopback),
+            Arc::clone(&decided),
+        );
+        let proxy = format!("http://{at}:{}", self.proxy_port);
+        let allow = Mutex::new(PageAccess { granted: allow, denied_hosts: denied, loopback });
+        Ok(SessionProxy {
+            proxy_url: proxy,
+            address: at,
+            access: allow,
+            on_decision: decided,
+            router: Arc::clone(&self.router),
             closed: Arc::default(),
         })
     }
 
     /// Ends the browser with all its processes.
-    pub fn end(&self) {
-        self.live.stop(Stop::Cancelled(Cause::Operator));
+    pub fn stop_browser(&self) {
+        self.handle.stop(StopReason::Cancelled(Cause::Operator));
     }
 }
 
-impl Road {
+impl SessionProxy {
     /// Lets this session reach one more host, which a human has approved.
-    pub fn grant(&self, host: &str, port: u16) -> Result<()> {
-        let mut allow = self.lock();
-        allow.most = allow.most.granting(host, port)?;
-        self.set(&allow)
+    pub fn allow_host(&self, host: &str, port: u16) -> Result<()> {
+        let mut allow = self.lock_access();
+        allow.granted = allow.granted.granting(host, port)?;
+        self.apply_access(&allow)
     }
 
     /// Closes what the rules deny now, even if it was approved before, and switches to the loopback
     /// of this call's commands.
-    pub fn follow(&self, denied: &[String], cell: Arc<Cell>, network: NetworkAccess) -> Result<()> {
-        let mut allow = self.lock();
-        let is_same = Arc::ptr_eq(&allow.loopback.cell, &cell) && allow.loopback.network == network;
-        if allow.denied == denied && is_same {
+    pub fn update_access(
+        &self,
+        denied: &[String],
+        cell: Arc<SessionSandbox>,
+        network: NetworkAccess,
+    ) -> Result<()> {
+        let mut allow = self.lock_access();
+        let is_same =
+            Arc::ptr_eq(&allow.loopback.sandbox, &cell) && allow.loopback.network == network;
+        if allow.denied_hosts == denied && is_same {
             return Ok(());
         }
-        allow.denied = denied.to_vec();
-        allow.loopback = Loopback { cell, network };
-        self.set(&allow)
+        allow.denied_hosts = denied.to_vec();
+        allow.loopback = PageLoopback { sandbox: cell, network };
+        self.apply_access(&allow)
     }
 
     /// Returns a function that closes the connection permanently, for a caller that does not own
     /// it.
-    pub fn closer(&self) -> impl Fn() + Send + Sync + 'static {
-        let (switch, at, closed) = (Arc::clone(&self.switch), self.at, Arc::clone(&self.closed));
+    pub fn make_closer(&self) -> impl Fn() + Send + Sync + 'static {
+        let (switch, at, closed) =
+            (Arc::clone(&self.router), self.address, Arc::clone(&self.closed));
         move || {
             closed.store(true, Ordering::SeqCst);
             switch.remove(at);
         }
     }
 
-    fn set(&self, allow: &Allowed) -> Result<()> {
-        let left = allow.most.denying(&allow.denied)?;
+    fn apply_access(&self, allow: &PageAccess) -> Result<()> {
+        let left = allow.granted.denying(&allow.denied_hosts)?;
         if self.closed.load(Ordering::SeqCst) {
             return Ok(());
         }
-        self.switch.set(self.at, left, inside(&allow.loopback), Arc::clone(&self.decided));
+        self.router.set(
+            self.address,
+            left,
+            loopback_dialer(&allow.loopback),
+            Arc::clone(&self.on_decision),
+        );
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Allowed> {
-        self.allow.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_access(&self) -> MutexGuard<'_, PageAccess> {
+        self.access.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Road {
+impl Drop for SessionProxy {
     fn drop(&mut self) {
-        self.switch.remove(self.at);
+        self.router.remove(self.address);
     }
 }
 
 /// Returns what pages may reach in addition to the session's loopback: what the operator's sandbox
 /// allows commands. Unlike commands, pages are strangers, so an open network means the public one
 /// plus what is listed.
-pub fn policy(config: &Config) -> Result<Allow> {
+pub fn page_allow_list(config: &Config) -> Result<Allow> {
     let sandbox = &config.sandbox;
     match sandbox.network() {
         NetworkAccess::Off => Ok(Allow::default()),
@@ -297,9 +328,9 @@ pub fn policy(config: &Config) -> Result<Allow> {
 /// Returns a dialer for the loopback of the session's commands. Without a network of their own that
 /// is the host's loopback, which no page may reach: then only addresses that the operator has
 /// listed are reachable, like any others.
-fn inside(loopback: &Loopback) -> Option<Dial> {
-    let network = Cell::network(loopback.network)?;
-    let cell = Arc::clone(&loopback.cell);
+fn loopback_dialer(loopback: &PageLoopback) -> Option<Dial> {
+    let network = SessionSandbox::network_number(loopback.network)?;
+    let cell = Arc::clone(&loopback.sandbox);
     cell.zygote.as_ref()?;
     Some(Arc::new(move |address| {
         let cell = Arc::clone(&cell);
@@ -308,13 +339,13 @@ fn inside(loopback: &Loopback) -> Option<Dial> {
                 return Err(io::ErrorKind::ConnectionRefused.into());
             };
             let socket =
-                zygote.socket(network, address.is_ipv6()).await.map_err(io::Error::other)?;
-            dial(socket, address).await
+                zygote.open_socket(network, address.is_ipv6()).await.map_err(io::Error::other)?;
+            connect_socket(socket, address).await
         })
     }))
 }
 
-async fn dial(socket: OwnedFd, address: SocketAddr) -> io::Result<TcpStream> {
+async fn connect_socket(socket: OwnedFd, address: SocketAddr) -> io::Result<TcpStream> {
     let socket = std::net::TcpStream::from(socket);
     socket.set_nonblocking(true)?;
     TcpSocket::from_std_stream(socket).connect(address).await
@@ -344,14 +375,15 @@ mod tests {
             "--no-startup-window",
         ];
         let args = args.map(str::to_owned);
-        let terms = Terms {
+        let terms = BrowserOptions {
             execs: None,
-            ended: Box::new(|_| {}),
+            on_end: Box::new(|_| {}),
             cancel: Cancel::new(),
             tasks: TaskTracker::new(),
         };
-        let mut run = start(&config, &launcher(), program, &args, &[], terms).await.unwrap();
-        let mut line = run.line.take().unwrap();
+        let mut run =
+            start_browser(&config, &launcher(), program, &args, &[], terms).await.unwrap();
+        let mut line = run.debug_pipe.take().unwrap();
         line.write_all(b"{\"id\":1,\"method\":\"Browser.getVersion\"}\0").await.unwrap();
         let mut said = Vec::new();
         while !said.ends_with(b"\0") {

@@ -13,7 +13,7 @@ use crate::base::{Error, Result};
 use crate::config::{Config, Profile, Sandbox};
 
 /// Returns the operator's sandbox with the host's network.
-pub(super) fn sandbox(config: &Config) -> Sandbox {
+pub(super) fn with_host_network(config: &Config) -> Sandbox {
     Sandbox {
         allow_network: true,
         allow_domains: Vec::new(),
@@ -25,7 +25,7 @@ pub(super) fn sandbox(config: &Config) -> Sandbox {
 
 /// Codex process to start.
 #[derive(Clone, Copy)]
-pub struct Run<'a> {
+pub struct CodexLaunch<'a> {
     pub program: &'a Path,
     /// Its home, once one exists.
     pub home: Option<&'a Path>,
@@ -34,8 +34,8 @@ pub struct Run<'a> {
 }
 
 /// Returns these rights, of a session or of one call, with what Codex needs in addition.
-pub fn rights(config: &Config, of: &Rights, run: Run<'_>) -> Result<Rights> {
-    let Run { program, home, nested } = run;
+pub fn codex_rights(config: &Config, of: &Rights, run: CodexLaunch<'_>) -> Result<Rights> {
+    let CodexLaunch { program, home, nested } = run;
     let mut rights = of.clone();
     rights.network = NetworkAccess::All;
     let users =

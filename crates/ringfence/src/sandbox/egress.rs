@@ -14,17 +14,17 @@ use crate::net::{Allow, Decided, Decision, Proxy, Switch, System};
 
 /// Maximum number of different refusals that are counted separately; further ones are counted
 /// together.
-const KINDS: usize = 64;
+const MAX_REFUSAL_KINDS: usize = 64;
 
 /// Proxy of one run. Serves until dropped.
 pub struct Egress {
     _proxy: Proxy,
-    refused: Refused,
+    refused: RefusalCounts,
 }
 
 /// Number of refusals for each target and reason.
 #[derive(Clone, Default)]
-struct Refused(Arc<Mutex<BTreeMap<(String, &'static str), u64>>>);
+struct RefusalCounts(Arc<Mutex<BTreeMap<(String, &'static str), u64>>>);
 
 impl Egress {
     /// Starts the proxy on the listener that the run's supervisor has put into `handout`, which
@@ -34,36 +34,33 @@ impl Egress {
         allow: &Arc<Allow>,
         decided: Option<Decided>,
     ) -> io::Result<Egress> {
-        Egress::serve(Egress::take(handout)?, allow, decided)
+        Egress::serve_listener(Egress::receive_listener(handout)?, allow, decided)
     }
 
     /// Starts the proxy of a run that acts for several sessions, and returns its port.
-    pub fn start_for_many(
-        handout: &PacketChannel,
-        switch: &Arc<Switch>,
-    ) -> io::Result<(Proxy, u16)> {
-        let listener = TcpListener::from(Egress::take(handout)?);
+    pub fn start_shared(handout: &PacketChannel, switch: &Arc<Switch>) -> io::Result<(Proxy, u16)> {
+        let listener = TcpListener::from(Egress::receive_listener(handout)?);
         let port = listener.local_addr()?.port();
         Ok((Proxy::start_for_many(listener, Arc::clone(switch))?, port))
     }
 
-    fn take(handout: &PacketChannel) -> io::Result<OwnedFd> {
+    fn receive_listener(handout: &PacketChannel) -> io::Result<OwnedFd> {
         match handout.receive::<()>()? {
             Some(((), mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
             _ => Err(io::Error::other("the run has handed out no listener")),
         }
     }
 
-    fn serve(
+    fn serve_listener(
         listener: OwnedFd,
         allow: &Arc<Allow>,
         decided: Option<Decided>,
     ) -> io::Result<Egress> {
-        let refused = Refused::default();
+        let refused = RefusalCounts::default();
         let counted = refused.clone();
         let note = move |decision: &Decision| {
             if !decision.allowed {
-                counted.add(decision);
+                counted.count_refusal(decision);
             }
             if let Some(decided) = &decided {
                 decided(decision);
@@ -77,16 +74,16 @@ impl Egress {
 
     /// Returns what was refused, in the form of a result's `denials`.
     pub fn denials(&self) -> Vec<Value> {
-        self.refused.list()
+        self.refused.to_denials()
     }
 }
 
-impl Refused {
-    fn add(&self, decision: &Decision) {
+impl RefusalCounts {
+    fn count_refusal(&self, decision: &Decision) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key =
             (format!("{}:{}", decision.host, decision.port), decision.reason.unwrap_or("refused"));
-        let key = if all.len() < KINDS || all.contains_key(&key) {
+        let key = if all.len() < MAX_REFUSAL_KINDS || all.contains_key(&key) {
             key
         } else {
             ("…".to_owned(), "refused")
@@ -94,7 +91,7 @@ impl Refused {
         *all.entry(key).or_default() += 1;
     }
 
-    fn list(&self) -> Vec<Value> {
+    fn to_denials(&self) -> Vec<Value> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let show = |((name, reason), count): (&(String, &'static str), &u64)| json!({"kind": "network", "name": name, "reason": reason, "count": count});
         all.iter().map(show).collect()
@@ -102,7 +99,7 @@ impl Refused {
 }
 
 /// Returns the audit fields for a decision.
-pub fn fields(decision: &Decision) -> Map<String, Value> {
+pub fn decision_fields(decision: &Decision) -> Map<String, Value> {
     let mut fields = Map::new();
     let mut add = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
     add("allowed", decision.allowed.into());

@@ -16,7 +16,7 @@ pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Names that make a program load or run other code than it was asked to: a call that says `git
 /// status` must not run another program. A command may still set them itself, where everyone who
 /// reads it sees them.
-const LOADERS: &[&str] = &[
+const CODE_LOADING_NAMES: &[&str] = &[
     "PATH",
     "BASH_ENV",
     "ENV",
@@ -69,7 +69,7 @@ const LOADERS: &[&str] = &[
     "MAKEFLAGS",
     "MAKEFILES",
 ];
-const LOADER_PREFIXES: &[&str] =
+const CODE_LOADING_PREFIXES: &[&str] =
     &["LD_", "DYLD_", "BASH_FUNC_", "LUA_INIT_", "GIT_", "CARGO_", "npm_config_", "NPM_CONFIG_"];
 
 /// More names that a client may not set for a whole session: they would decide, for every command
@@ -133,9 +133,9 @@ const STEERING_SUFFIXES: &[&str] = &["_PROXY", "_ASKPASS"];
 
 /// Returns the exact environment of a run: the baseline, overridden by what the call gives.
 pub fn build(given: &[(String, String)]) -> Result<Vec<(String, String)>> {
-    let mut env = baseline(std::env::vars_os());
+    let mut env = baseline_env(std::env::vars_os());
     for (name, value) in given {
-        check(name, value)?;
+        check_variable(name, value)?;
         env.retain(|(known, _)| known != name);
         env.push((name.clone(), value.clone()));
     }
@@ -154,7 +154,10 @@ pub fn git_settings(prefix: &str) -> Vec<(String, String)> {
 }
 
 /// Returns `env` with the variables of `more`, which replace those of the same names.
-pub fn merge(mut env: Vec<(String, String)>, more: Vec<(String, String)>) -> Vec<(String, String)> {
+pub fn merge_env(
+    mut env: Vec<(String, String)>,
+    more: Vec<(String, String)>,
+) -> Vec<(String, String)> {
     env.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
     env.extend(more);
     env
@@ -172,7 +175,7 @@ pub fn codex_keys() -> Vec<(String, String)> {
 
 /// Returns the operator's own environment, for commands that leave the sandbox: all of it except
 /// the variables of this server.
-pub fn operators() -> Vec<(String, String)> {
+pub fn operator_env() -> Vec<(String, String)> {
     let ours = |name: &str| {
         ["MCP_AUTH_", "RINGFENCE_", "SANDBOX_"].iter().any(|prefix| name.starts_with(prefix))
             || crate::config::env::VARIABLES
@@ -184,7 +187,7 @@ pub fn operators() -> Vec<(String, String)> {
     texts.filter(|(name, _)| !ours(name)).collect()
 }
 
-fn baseline(ours: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
+fn baseline_env(ours: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
     let mut env: Vec<(String, String)> = ours
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| BASELINE.contains(&name.as_str()) || name.starts_with(BASELINE_PREFIX))
@@ -197,7 +200,7 @@ fn baseline(ours: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, St
 }
 
 /// Checks that a call may set this variable.
-pub fn check(name: &str, value: &str) -> Result<()> {
+pub fn check_variable(name: &str, value: &str) -> Result<()> {
     let shown: String = name.chars().take(64).collect();
     if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
         return Err(Error::invalid_arguments(format!(
@@ -205,7 +208,9 @@ pub fn check(name: &str, value: &str) -> Result<()> {
         ))
         .hint("A name must not be empty or contain `=`; neither name nor value may contain a NUL."));
     }
-    if LOADERS.contains(&name) || LOADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+    if CODE_LOADING_NAMES.contains(&name)
+        || CODE_LOADING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    {
         return Err(Error::permission_denied(
             "env_name",
             format!("a call may not set the variable `{shown}`"),
@@ -220,11 +225,11 @@ pub fn check(name: &str, value: &str) -> Result<()> {
 /// Checks that a client may set this variable for its session, where the operator lets clients do
 /// so.
 pub fn check_override(name: &str, value: &str) -> Result<()> {
-    check(name, value)?;
+    check_variable(name, value)?;
     let capitals = name.to_ascii_uppercase();
     let steers = STEERING.contains(&capitals.as_str())
-        || LOADERS.contains(&capitals.as_str())
-        || [STEERING_PREFIXES, LOADER_PREFIXES]
+        || CODE_LOADING_NAMES.contains(&capitals.as_str())
+        || [STEERING_PREFIXES, CODE_LOADING_PREFIXES]
             .concat()
             .iter()
             .any(|prefix| capitals.starts_with(prefix))
@@ -255,7 +260,7 @@ mod tests {
             ("LD_PRELOAD", "x"),
             ("HOMEX", "y"),
         ]);
-        let env = baseline(ours.into_iter());
+        let env = baseline_env(ours.into_iter());
         let expected = [("HOME", "/h"), ("LC_ALL", "C"), ("PATH", DEFAULT_PATH)];
         assert_eq!(env, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
@@ -279,7 +284,7 @@ mod tests {
             assert_eq!(error.reason_name(), Some("env_name"), "{name}");
         }
         for (name, value) in [("", "x"), ("A=B", "x"), ("A", "x\0y")] {
-            assert!(check(name, value).is_err(), "{name}");
+            assert!(check_variable(name, value).is_err(), "{name}");
         }
     }
 

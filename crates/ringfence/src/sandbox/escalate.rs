@@ -16,12 +16,12 @@ use policy::{Decision, RuleTable};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use tokio::sync::mpsc;
 
-use super::cell::Cell;
-use super::execs::Waiting;
-use super::launch::{Control, Launcher};
-use super::repositories::Repositories;
-use super::user::Account;
-use super::wider::WiderTerms;
+use super::execs::WaitingExec;
+use super::launch::{Launcher, SupervisorControl};
+use super::repositories::SessionRepositories;
+use super::session_sandbox::SessionSandbox;
+use super::user::UserAccount;
+use super::wider::WiderRunOptions;
 use super::{env, git, script};
 use crate::approval::Granted;
 use crate::base::{Error, Result};
@@ -29,32 +29,32 @@ use crate::config::{Config, Escalate, Sandbox};
 use crate::session::Session;
 
 /// Exit code of a command that is allowed but cannot leave the sandbox.
-const NOT_LET_OUT: i32 = 126;
+const CANNOT_LEAVE: i32 = 126;
 
 /// Command about to leave the sandbox: checked, with its files held open.
-pub struct Exec {
+pub struct EscalatedExec {
     held: HeldExec,
     program: OwnedFd,
     cwd: OwnedFd,
     argv0: String,
     args: Vec<String>,
     /// Variables that it gets in addition to the operator's environment.
-    env: Vec<(String, String)>,
+    added_env: Vec<(String, String)>,
     /// Places that the run can write, so that no program is searched for there.
-    writable: Vec<PathBuf>,
+    writable_places: Vec<PathBuf>,
 }
 
-impl Exec {
+impl EscalatedExec {
     /// Opens the program, script and directory on the host and compares them with what was judged.
     /// An error says why the command cannot leave, in words that the caller may read. Reads files,
     /// so it must not run on a thread that others wait for. `is_repository_open` says that a run
     /// could write all of `.git`, so that git must not trust it.
-    pub fn check(
+    pub fn verify_held(
         held: &HeldExec,
         rights: &Rights,
         table: &RuleTable,
         is_repository_open: bool,
-    ) -> Result<Exec, String> {
+    ) -> Result<EscalatedExec, String> {
         if !held.itself {
             return Err("it was not called by its own name".to_owned());
         }
@@ -68,10 +68,10 @@ impl Exec {
         if !files.into_iter().any(|file| (file.device, file.inode) == (meant.device, meant.inode)) {
             return Err("it is not the file that the rule names".to_owned());
         }
-        let program = same("the program", &held.program, OFlags::empty(), rights)?;
+        let program = open_unwritable("the program", &held.program, OFlags::empty(), rights)?;
         if let Some(script) = &held.script {
-            let file = same("the script", script, OFlags::empty(), rights)?;
-            script::check(
+            let file = open_unwritable("the script", script, OFlags::empty(), rights)?;
+            script::check_interpreter(
                 &file,
                 held.argv.get(..held.script_at).unwrap_or_default(),
                 &held.program,
@@ -82,7 +82,7 @@ impl Exec {
         let argv0 = match &held.script {
             // The kernel has put the interpreter's own name there.
             Some(_) => held.argv.first().cloned().unwrap_or_default(),
-            None => own_name(held, rights, table),
+            None => argv0_by_rule(held, rights, table),
         };
         let mut args: Vec<String> = held.argv.iter().skip(1).cloned().collect();
         if let (Some(script), Some(word)) =
@@ -96,24 +96,31 @@ impl Exec {
                 return Err("an earlier call could write all of `.git`".to_owned());
             }
             true => {
-                let command = git_command(&argv0, &args);
+                let command = git_subcommand(&argv0, &args);
                 git::check_command(command)?;
-                git::environment(rights, name, command)?
+                git::repository_env(rights, name, command)?
             }
             // Other programs call git, and must find the same repository or none.
-            false if is_repository_open => git::without_repository(),
-            false => {
-                git::environment(rights, name, "").unwrap_or_else(|_| git::without_repository())
-            }
+            false if is_repository_open => git::env_without_repository(),
+            false => git::repository_env(rights, name, "")
+                .unwrap_or_else(|_| git::env_without_repository()),
         };
         let writable = rights.writable_roots().map(Path::to_owned).collect();
-        Ok(Exec { held: held.clone(), program, cwd, argv0, args, env, writable })
+        Ok(EscalatedExec {
+            held: held.clone(),
+            program,
+            cwd,
+            argv0,
+            args,
+            added_env: env,
+            writable_places: writable,
+        })
     }
 }
 
-impl Exec {
+impl EscalatedExec {
     /// Builds the spec: no sandbox, and an empty environment.
-    fn spec(&self, config: &Config) -> RunSpec {
+    fn build_spec(&self, config: &Config) -> RunSpec {
         RunSpec {
             program: self.held.program.path.clone(),
             args: self.args.clone(),
@@ -131,7 +138,7 @@ impl Exec {
         }
     }
 
-    fn fds<'a>(&'a self, [stdin, stdout, stderr]: &'a [OwnedFd; 3]) -> RunFds<BorrowedFd<'a>> {
+    fn run_fds<'a>(&'a self, [stdin, stdout, stderr]: &'a [OwnedFd; 3]) -> RunFds<BorrowedFd<'a>> {
         RunFds {
             stdin: stdin.as_fd(),
             stdout: stdout.as_fd(),
@@ -153,14 +160,14 @@ pub fn is_git(program: &str) -> bool {
 }
 
 /// Returns the subcommand of `git push` or `git-push`.
-fn git_command<'a>(program: &'a str, args: &'a [String]) -> &'a str {
+fn git_subcommand<'a>(program: &'a str, args: &'a [String]) -> &'a str {
     let name = program.rsplit('/').next().unwrap_or(program);
     name.strip_prefix("git-").or_else(|| args.first().map(String::as_str)).unwrap_or_default()
 }
 
 /// Returns the name to run a program by: the one that the rule uses, because a program with many
 /// names acts by the name it is called by.
-fn own_name(held: &HeldExec, rights: &Rights, table: &RuleTable) -> String {
+fn argv0_by_rule(held: &HeldExec, rights: &Rights, table: &RuleTable) -> String {
     let word = held.verdict.out.as_deref().unwrap_or_default();
     if word.starts_with('/') {
         return word.to_owned();
@@ -173,7 +180,7 @@ fn own_name(held: &HeldExec, rights: &Rights, table: &RuleTable) -> String {
 }
 
 /// Opens the same file that the run sees, by the same name, where the run cannot write.
-fn same(
+fn open_unwritable(
     what: &str,
     file: &FileIdentity,
     flags: OFlags,
@@ -198,53 +205,60 @@ fn open_same(what: &str, file: &FileIdentity, flags: OFlags) -> Result<OwnedFd, 
 
 /// Gives the reason why a command of so many words needs approval to leave under an `allow` rule
 /// that names these words.
-pub type ReasonToAsk = fn(&[String], usize) -> Option<&'static str>;
+pub type ApprovalReasonFn = fn(&[String], usize) -> Option<&'static str>;
 
 /// Returns why a rule that allows the command is not enough to let it leave without approval.
-pub fn reason_to_ask(held: &HeldExec, decide: ReasonToAsk) -> Option<&'static str> {
+pub fn approval_reason(held: &HeldExec, decide: ApprovalReasonFn) -> Option<&'static str> {
     let verdict = &held.verdict;
     if verdict.decision == Decision::Allow { decide(&verdict.prefix, held.words) } else { None }
 }
 
 /// The session's wider sandbox, which rules let commands into. A separate type, since a session
 /// keeps one value of each type.
-pub struct Wider(pub Cell);
+pub struct WiderSandbox(pub SessionSandbox);
 
 /// Place where the command runs.
-pub enum Where<'a> {
+pub enum EscalationTarget<'a> {
     Outside { launcher: &'a Launcher, config: &'a Config },
-    Wider(Box<WiderPlace>),
+    Wider(Box<WiderTarget>),
 }
 
 /// The wider sandbox of a session, for one run in it. It owns what it needs: such a run is followed
 /// to its report even if no one waits for it any more.
-pub struct WiderPlace {
+pub struct WiderTarget {
     pub session: Arc<Session>,
     pub config: Arc<Config>,
     pub sandbox: Box<Sandbox>,
     pub launcher: Launcher,
-    pub terms: WiderTerms,
+    pub terms: WiderRunOptions,
 }
 
 /// Runs the command to its end in place of the process that waits, and returns how that process
 /// ends. An error says why the command could not be started: nothing of it has run, and no signal
 /// was meant for it.
-pub async fn run(
-    granted: Granted<(Exec, Waiting)>,
-    place: Where<'_>,
+pub async fn run_escalated(
+    granted: Granted<(EscalatedExec, WaitingExec)>,
+    place: EscalationTarget<'_>,
 ) -> Result<ExecAnswer, String> {
     let (exec, waiting) = granted.consume();
-    start(exec, waiting, place).await.map_err(|error| error.detail())
+    start_escalated(exec, waiting, place).await.map_err(|error| error.detail())
 }
 
 /// Returns the answer for a process that may not leave the sandbox.
-pub fn refusal(path: &str, why: &str) -> ExecAnswer {
-    ExecAnswer::Refuse(format!("ringfence: {path}: cannot leave the sandbox: {why}\n"), NOT_LET_OUT)
+pub fn refuse_escalation(path: &str, why: &str) -> ExecAnswer {
+    ExecAnswer::Refuse(
+        format!("ringfence: {path}: cannot leave the sandbox: {why}\n"),
+        CANNOT_LEAVE,
+    )
 }
 
-async fn start(exec: Exec, waiting: Waiting, place: Where<'_>) -> Result<ExecAnswer> {
-    let Waiting { streams, begun, signals, .. } = waiting;
-    let [Ok(stdin), Ok(stdout), Ok(stderr)] = streams.map(usable) else {
+async fn start_escalated(
+    exec: EscalatedExec,
+    waiting: WaitingExec,
+    place: EscalationTarget<'_>,
+) -> Result<ExecAnswer> {
+    let WaitingExec { streams, on_begun: begun, signals, .. } = waiting;
+    let [Ok(stdin), Ok(stdout), Ok(stderr)] = streams.map(data_stream_or_null) else {
         return Err(Error::internal("its standard streams could not be opened"));
     };
     let streams = [stdin, stdout, stderr];
@@ -253,71 +267,86 @@ async fn start(exec: Exec, waiting: Waiting, place: Where<'_>) -> Result<ExecAns
     // waits here until then.
     begun();
     match place {
-        Where::Outside { launcher, config } => {
+        EscalationTarget::Outside { launcher, config } => {
             let control = start_outside(&exec, &streams, launcher, config).await?;
-            follow(control, &path, signals).await
+            follow_outside(control, &path, signals).await
         }
-        Where::Wider(place) => {
-            let (runs, grace) = (Arc::clone(&place.terms.runs), place.config.limits.grace);
-            runs.follow(start_wider(exec, streams, *place), grace, path, signals).await
+        EscalationTarget::Wider(place) => {
+            let (runs, grace) = (Arc::clone(&place.terms.wider_runs), place.config.limits.grace);
+            runs.run_to_answer(start_wider(exec, streams, *place), grace, path, signals).await
         }
     }
 }
 
 async fn start_outside(
-    exec: &Exec,
+    exec: &EscalatedExec,
     streams: &[OwnedFd; 3],
     launcher: &Launcher,
     config: &Config,
-) -> Result<Control> {
-    let account = account(config)?;
+) -> Result<SupervisorControl> {
+    let account = escalation_account(config)?;
     let spec = RunSpec {
         env: outside_env(exec, config, account.as_ref()),
         user: account.map(|account| account.user),
         limits: config.sandbox.limits.clone(),
-        ..exec.spec(config)
+        ..exec.build_spec(config)
     };
-    Control::open(launcher.supervisor(), &spec, &exec.fds(streams)).await
+    SupervisorControl::open(launcher.supervisor_spawner(), &spec, &exec.run_fds(streams)).await
 }
 
-async fn start_wider(exec: Exec, streams: [OwnedFd; 3], place: WiderPlace) -> Result<Control> {
-    let WiderPlace { session, config, sandbox, launcher, terms } = place;
-    let make = || Cell::wider(&session, &config, &sandbox, launcher.clone()).map(Wider);
-    let cell = session.keep_while(|Wider(cell)| cell.hides(&config), make)?;
-    let Wider(cell) = &*cell;
-    let env = env::merge(env::merge(env::build(&[])?, cell.env.clone()), kept(&exec, &config));
-    let known = Repositories::of(&session)?.look(cell, config.home.as_deref()).await?;
+async fn start_wider(
+    exec: EscalatedExec,
+    streams: [OwnedFd; 3],
+    place: WiderTarget,
+) -> Result<SupervisorControl> {
+    let WiderTarget { session, config, sandbox, launcher, terms } = place;
+    let make = || {
+        SessionSandbox::new_wider(&session, &config, &sandbox, launcher.clone()).map(WiderSandbox)
+    };
+    let cell = session.keep_while(|WiderSandbox(cell)| cell.hides_private_paths(&config), make)?;
+    let WiderSandbox(cell) = &*cell;
+    let env = env::merge_env(
+        env::merge_env(env::build(&[])?, cell.env.clone()),
+        kept_env(&exec, &config),
+    );
+    let known = SessionRepositories::for_session(&session)?
+        .current_findings(cell, config.home.as_deref())
+        .await?;
     let rights =
         Rights { for_git: known.map(|known| known.covered.clone()), ..cell.rights.clone() };
-    let spec = RunSpec { env: env::merge(env, exec.env.clone()), rights, ..exec.spec(&config) };
+    let spec = RunSpec {
+        env: env::merge_env(env, exec.added_env.clone()),
+        rights,
+        ..exec.build_spec(&config)
+    };
     // By name, because the mounts in the wider sandbox are different.
-    cell.start_in(spec, RunFds { program_file: None, ..exec.fds(&streams) }, terms).await
+    cell.start_escalated(spec, RunFds { program_file: None, ..exec.run_fds(&streams) }, terms).await
 }
 
 /// Waits for the end of a command that runs outside.
-async fn follow(
-    mut control: Control,
+async fn follow_outside(
+    mut control: SupervisorControl,
     path: &str,
     mut signals: mpsc::UnboundedReceiver<i32>,
 ) -> Result<ExecAnswer> {
     let mut was_signalled = false;
     loop {
         tokio::select! {
-            report = control.report() => {
-                if let Some(answer) = answer_to(report, was_signalled, path) {
+            report = control.next_report() => {
+                if let Some(answer) = answer_from_report(report, was_signalled, path) {
                     return answer;
                 }
             }
             Some(signal) = next_signal(&mut signals) => {
                 was_signalled = true;
-                control.order(SupervisorCommand::Signal(signal)).await;
+                control.send_order(SupervisorCommand::Signal(signal)).await;
             }
         }
     }
 }
 
 /// Returns the answer to the waiting process that follows from a report, if any.
-pub(super) fn answer_to(
+pub(super) fn answer_from_report(
     report: std::io::Result<Option<SupervisorReport>>,
     was_signalled: bool,
     path: &str,
@@ -328,12 +357,14 @@ pub(super) fn answer_to(
         // the command that did not start: the waiting process must not run after all as if there
         // had been none.
         Ok(Some(SupervisorReport::Failed(fault))) if was_signalled => {
-            Ok(refusal(path, &fault.to_string()))
+            Ok(refuse_escalation(path, &fault.to_string()))
         }
         Ok(Some(SupervisorReport::Failed(fault))) => Err(Error::internal(fault.to_string())),
-        Ok(Some(SupervisorReport::Exited(exit) | SupervisorReport::Over(exit))) => Ok(ended(&exit)),
+        Ok(Some(SupervisorReport::Exited(exit) | SupervisorReport::Over(exit))) => {
+            Ok(exit_answer(&exit))
+        }
         // It may have begun, so it must not begin a second time.
-        Ok(None) | Err(_) => Ok(refusal(path, "its supervisor was lost")),
+        Ok(None) | Err(_) => Ok(refuse_escalation(path, "its supervisor was lost")),
     })
 }
 
@@ -345,13 +376,13 @@ pub(super) async fn next_signal(signals: &mut mpsc::UnboundedReceiver<i32>) -> O
     }
 }
 
-fn ended(exit: &RunExit) -> ExecAnswer {
+fn exit_answer(exit: &RunExit) -> ExecAnswer {
     ExecAnswer::Ended { code: exit.code, signal: exit.signal }
 }
 
 /// Returns a stream that only carries data, or else `/dev/null`. A directory would be a way to name
 /// places inside the sandbox, and no command may read from a terminal.
-fn usable(stream: Option<OwnedFd>) -> std::io::Result<OwnedFd> {
+fn data_stream_or_null(stream: Option<OwnedFd>) -> std::io::Result<OwnedFd> {
     let nothing = || {
         open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(std::io::Error::from)
@@ -368,11 +399,11 @@ fn usable(stream: Option<OwnedFd>) -> std::io::Result<OwnedFd> {
 
 /// Returns the account that a command outside runs as. `None` is the server's own user, which must
 /// not be root.
-pub fn account(config: &Config) -> Result<Option<Account>> {
+pub fn escalation_account(config: &Config) -> Result<Option<UserAccount>> {
     let root = rustix::process::geteuid().is_root();
     match &config.policy.escalate_as {
         Some(name) => {
-            let account = Account::find(name)?;
+            let account = UserAccount::from_name(name)?;
             if account.user.uid == 0 {
                 return Err(Error::invalid_arguments("`escalate_as` under [policy] names root")
                     .hint(
@@ -398,13 +429,14 @@ pub fn account(config: &Config) -> Result<Option<Account>> {
 
 /// Returns the `PATH` of a command that runs outside: it decides which programs the command's own
 /// words refer to.
-pub fn search_path(exec: &Exec, config: &Config) -> Option<String> {
+pub fn search_path(exec: &EscalatedExec, config: &Config) -> Option<String> {
     let env = match config.policy.escalate {
-        Escalate::Wider => {
-            env::merge(env::merge(env::build(&[]).ok()?, kept(exec, config)), exec.env.clone())
-        }
+        Escalate::Wider => env::merge_env(
+            env::merge_env(env::build(&[]).ok()?, kept_env(exec, config)),
+            exec.added_env.clone(),
+        ),
         Escalate::Off | Escalate::Outside => {
-            outside_env(exec, config, account(config).ok()?.as_ref())
+            outside_env(exec, config, escalation_account(config).ok()?.as_ref())
         }
     };
     env.into_iter().find_map(|(name, value)| (name == "PATH").then_some(value))
@@ -412,26 +444,30 @@ pub fn search_path(exec: &Exec, config: &Config) -> Option<String> {
 
 /// Builds the environment: the operator's without the server's own variables, then what the command
 /// keeps of its own, then what it has to be given.
-fn outside_env(exec: &Exec, config: &Config, account: Option<&Account>) -> Vec<(String, String)> {
+fn outside_env(
+    exec: &EscalatedExec,
+    config: &Config,
+    account: Option<&UserAccount>,
+) -> Vec<(String, String)> {
     let mut env = match account {
-        None => env::operators(),
+        None => env::operator_env(),
         // Root's environment is not for another user.
         Some(account) => {
             let own =
                 [("HOME", &account.home), ("USER", &account.name), ("LOGNAME", &account.name)];
             let own = own.into_iter().chain([("SHELL", &account.shell)]);
             let own = own.map(|(name, value)| (name.to_owned(), value.clone())).collect();
-            env::merge(env::build(&[]).unwrap_or_default(), own)
+            env::merge_env(env::build(&[]).unwrap_or_default(), own)
         }
     };
     if let Some((_, path)) = env.iter_mut().find(|(name, _)| name == "PATH") {
-        *path = unplanted(path, &exec.writable);
+        *path = without_writable_dirs(path, &exec.writable_places);
     }
-    env::merge(env::merge(env, kept(exec, config)), exec.env.clone())
+    env::merge_env(env::merge_env(env, kept_env(exec, config)), exec.added_env.clone())
 }
 
 /// Returns the search path without places where the run could have put a program.
-fn unplanted(path: &str, writable: &[PathBuf]) -> String {
+fn without_writable_dirs(path: &str, writable: &[PathBuf]) -> String {
     let fixed = |place: &&str| {
         let real = Path::new(place).canonicalize();
         place.starts_with('/')
@@ -440,7 +476,7 @@ fn unplanted(path: &str, writable: &[PathBuf]) -> String {
     path.split(':').filter(fixed).collect::<Vec<_>>().join(":")
 }
 
-fn kept(exec: &Exec, config: &Config) -> Vec<(String, String)> {
+fn kept_env(exec: &EscalatedExec, config: &Config) -> Vec<(String, String)> {
     let listed = |(name, _): &&(String, String)| config.policy.escalate_env.contains(name);
     exec.held.env.iter().filter(listed).cloned().collect()
 }

@@ -14,38 +14,40 @@ use tokio::time::{Instant, timeout_at};
 use super::Launcher;
 
 /// Time limit for all files together, however many children they take.
-const TIME: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Size limit for the answers about all files, far above what anyone writes by hand.
-const MAX_ANSWERS: u64 = 16 << 20;
+const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
 /// Evaluates these files, in this order. Returns a reading for each of them: a file that kills its
 /// child costs only itself. `known` is what earlier files said about which programs may use a name.
-pub async fn evaluate(
+pub async fn evaluate_rules(
     launcher: &Launcher,
     sources: &[RulesSource],
     known: &HostExecutables,
 ) -> Vec<ParsedRules> {
-    within(MAX_ANSWERS, launcher, sources, known).await
+    evaluate_within(MAX_ANSWER_BYTES, launcher, sources, known).await
 }
 
-async fn within(
+async fn evaluate_within(
     mut room: u64,
     launcher: &Launcher,
     sources: &[RulesSource],
     known: &HostExecutables,
 ) -> Vec<ParsedRules> {
-    let until = Instant::now() + TIME;
+    let until = Instant::now() + TIME_LIMIT;
     let mut known = known.clone();
     let mut readings: Vec<ParsedRules> = Vec::new();
     while let Some(rest) = sources.get(readings.len()..).filter(|rest| !rest.is_empty()) {
         let before = readings.len();
         let request = EvaluateRequest { sources: rest.to_vec(), known: known.clone() };
-        let ended = match timeout_at(until, ask(launcher, &request, &mut readings, &mut room)).await
-        {
-            Ok(Ok(status)) => explain(status),
-            Ok(Err(error)) => format!("the rules evaluator failed: {error}"),
-            Err(_) => format!("reading the rules took more than {} s", TIME.as_secs()),
-        };
+        let ended =
+            match timeout_at(until, run_evaluator(launcher, &request, &mut readings, &mut room))
+                .await
+            {
+                Ok(Ok(status)) => explain_exit(status),
+                Ok(Err(error)) => format!("the rules evaluator failed: {error}"),
+                Err(_) => format!("reading the rules took more than {} s", TIME_LIMIT.as_secs()),
+            };
         for reading in readings.iter().skip(before) {
             known.extend(reading.table.host_executables.clone());
         }
@@ -59,16 +61,16 @@ async fn within(
 }
 
 /// Runs one child, which is gone when this is done or dropped.
-async fn ask(
+async fn run_evaluator(
     launcher: &Launcher,
     request: &EvaluateRequest,
     readings: &mut Vec<ParsedRules>,
     room: &mut u64,
 ) -> io::Result<ExitStatus> {
     if *room == 0 {
-        return Err(too_much());
+        return Err(too_many_rules());
     }
-    let mut command = launcher.command(CHILD_ARGUMENT);
+    let mut command = launcher.build_command(CHILD_ARGUMENT);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     let mut child = command.spawn()?;
     let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
@@ -81,13 +83,13 @@ async fn ask(
         let _ = stdin.write_all(&line).await;
         drop(stdin);
     };
-    let heard = hear(BufReader::new(stdout), request.sources.len(), readings, room);
+    let heard = read_answers(BufReader::new(stdout), request.sources.len(), readings, room);
     let ((), heard) = tokio::join!(told, heard);
     heard?;
     child.wait().await
 }
 
-async fn hear(
+async fn read_answers(
     mut stdout: BufReader<tokio::process::ChildStdout>,
     count: usize,
     readings: &mut Vec<ParsedRules>,
@@ -97,18 +99,18 @@ async fn hear(
         let mut line = Vec::new();
         *room -= (&mut stdout).take(*room).read_until(b'\n', &mut line).await? as u64;
         if line.last() != Some(&b'\n') {
-            return if *room == 0 { Err(too_much()) } else { Ok(()) };
+            return if *room == 0 { Err(too_many_rules()) } else { Ok(()) };
         }
         readings.push(serde_json::from_slice(&line)?);
     }
     Ok(())
 }
 
-fn too_much() -> io::Error {
+fn too_many_rules() -> io::Error {
     io::Error::other("there are too many rules in total")
 }
 
-fn explain(status: ExitStatus) -> String {
+fn explain_exit(status: ExitStatus) -> String {
     match status.signal() {
         // SIGKILL is how the kernel enforces the limit on CPU time.
         Some(9) => "reading this file takes more than 5 s of CPU time: simplify it".to_owned(),
@@ -139,7 +141,7 @@ mod tests {
             source("large", "x = 'a' * (1 << 33)"),
             source("last", "host_executable('b', ['/b'])\nprefix_rule(['b'], match = ['/b'])"),
         ];
-        let readings = evaluate(&launcher(), &sources, &HostExecutables::new()).await;
+        let readings = evaluate_rules(&launcher(), &sources, &HostExecutables::new()).await;
         let faults: Vec<usize> = readings.iter().map(|reading| reading.faults.len()).collect();
         assert_eq!(faults, [0, 1, 1, 0], "{readings:#?}");
         assert!(readings[1].faults[0].message.contains("simplify it"), "{readings:#?}");
@@ -155,7 +157,7 @@ mod tests {
             source("deep", &deep),
             source("last", "prefix_rule(['git'], not_match = ['/opt/git'])"),
         ];
-        let readings = evaluate(&launcher(), &sources, &HostExecutables::new()).await;
+        let readings = evaluate_rules(&launcher(), &sources, &HostExecutables::new()).await;
         assert!(readings[2].faults.is_empty(), "{readings:#?}");
     }
 
@@ -168,7 +170,8 @@ mod tests {
             many,
             source("last", "prefix_rule(['b'])"),
         ];
-        let readings = within(10_000, &launcher(), &sources, &HostExecutables::new()).await;
+        let readings =
+            evaluate_within(10_000, &launcher(), &sources, &HostExecutables::new()).await;
         assert!(readings.len() == 4 && readings[0].faults.is_empty(), "{}", readings.len());
         for reading in &readings[1..] {
             assert!(reading.faults[0].message.contains("too many rules"), "{}", reading.faults[0]);
@@ -179,7 +182,7 @@ mod tests {
     async fn a_binary_that_cannot_be_started_is_a_fault_of_every_file() {
         let sources = [source("a", ""), source("b", "")];
         let readings =
-            evaluate(&Launcher::new("/nonexistent"), &sources, &HostExecutables::new()).await;
+            evaluate_rules(&Launcher::new("/nonexistent"), &sources, &HostExecutables::new()).await;
         assert!(
             readings.len() == 2 && readings.iter().all(|reading| reading.faults.len() == 1),
             "{readings:#?}"

@@ -25,43 +25,43 @@ use super::wider::WiderRuns;
 use crate::base::{Error, Result};
 
 /// Rules for a run's execs, and the decider for those where a rule is not enough.
-pub struct Execs {
+pub struct ExecPolicy {
     pub rules: ExecRules,
-    pub desk: Arc<dyn Desk>,
+    pub decider: Arc<dyn ExecDecider>,
     /// Log for execs that no rule names.
     pub log: Option<File>,
     /// Runs that the decider starts in the wider sandbox.
-    pub wider: Arc<WiderRuns>,
+    pub wider_runs: Arc<WiderRuns>,
 }
 
 /// Decides about the execs of one run.
-pub trait Desk: Send + Sync + 'static {
+pub trait ExecDecider: Send + Sync + 'static {
     /// Called when a rule has decided.
-    fn ruled(&self, ruled: RuledExec);
+    fn record_ruling(&self, ruled: RuledExec);
 
     /// Called when a process waits for a decision. Dropping the future ends whatever it has started
     /// in place of that process.
-    fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, ExecAnswer>;
+    fn decide_exec(self: Arc<Self>, exec: WaitingExec) -> BoxFuture<'static, ExecAnswer>;
 }
 
 /// Process that waits for an answer, with its standard streams.
-pub struct Waiting {
+pub struct WaitingExec {
     pub held: HeldExec,
     pub streams: [Option<OwnedFd>; 3],
     /// Reports that something runs in its place; from then on its signals arrive.
-    pub begun: Box<dyn FnOnce() + Send>,
+    pub on_begun: Box<dyn FnOnce() + Send>,
     pub signals: mpsc::UnboundedReceiver<i32>,
 }
 
 /// Task that answers the supervisor of one run. Serves until dropped.
-pub struct Service {
+pub struct ExecService {
     task: JoinHandle<()>,
     /// Cancelled once no exec is to be answered any more.
-    over: CancellationToken,
-    wider: Arc<WiderRuns>,
+    stopped: CancellationToken,
+    wider_runs: Arc<WiderRuns>,
 }
 
-impl Drop for Service {
+impl Drop for ExecService {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -71,69 +71,73 @@ impl Drop for Service {
 /// else may delay a result for longer.
 const LAST_NOTICES: Duration = Duration::from_secs(1);
 
-impl Service {
+impl ExecService {
     /// Receives everything that a supervisor sent before it ended, so that no decision is missing
     /// from the record. Ends what ran elsewhere in place of the run's processes; the caller must
     /// wait for the wider runs among that.
-    pub async fn finish(mut self) -> Arc<WiderRuns> {
+    pub async fn finish_notices(mut self) -> Arc<WiderRuns> {
         if tokio::time::timeout(LAST_NOTICES, &mut self.task).await.is_err() {
             tracing::warn!("the last exec notices of a run did not arrive in time");
         }
         self.task.abort();
-        Arc::clone(&self.wider)
+        Arc::clone(&self.wider_runs)
     }
 
     /// Ends what runs elsewhere in place of the run's processes, and refuses all further requests.
     /// Rule decisions are still received.
     pub fn stop_answering(&self) {
-        self.over.cancel();
+        self.stopped.cancel();
     }
 
     /// Starts to serve this channel.
-    pub fn start(
+    pub fn start_serving(
         channel: PacketChannel,
-        desk: Arc<dyn Desk>,
+        desk: Arc<dyn ExecDecider>,
         wider: Arc<WiderRuns>,
-    ) -> io::Result<Service> {
+    ) -> io::Result<ExecService> {
         rustix::io::ioctl_fionbio(&channel, true)?;
         let watched = std::os::unix::net::UnixDatagram::from(channel.as_fd().try_clone_to_owned()?);
-        let line = Arc::new(Line { channel, watched: UnixDatagram::from_std(watched)? });
+        let line = Arc::new(NoticeChannel { channel, watched: UnixDatagram::from_std(watched)? });
         let over = CancellationToken::new();
-        let task = tokio::spawn(serve(line, desk, over.clone()).in_current_span());
-        Ok(Service { task, over, wider })
+        let task = tokio::spawn(serve_notices(line, desk, over.clone()).in_current_span());
+        Ok(ExecService { task, stopped: over, wider_runs: wider })
     }
 }
 
 /// The channel, without blocking.
-struct Line {
+struct NoticeChannel {
     channel: PacketChannel,
     /// The same socket, as the runtime knows it.
     watched: UnixDatagram,
 }
 
-impl Line {
-    async fn next(&self) -> io::Result<Option<(ExecNotice, Vec<OwnedFd>)>> {
+impl NoticeChannel {
+    async fn next_notice(&self) -> io::Result<Option<(ExecNotice, Vec<OwnedFd>)>> {
         self.watched.async_io(Interest::READABLE, || self.channel.receive_long()).await
     }
 
-    async fn reply(&self, reply: &ExecReply) -> io::Result<()> {
+    async fn send_reply(&self, reply: &ExecReply) -> io::Result<()> {
         self.watched.async_io(Interest::WRITABLE, || self.channel.send(reply, &[])).await
     }
 }
 
 /// Exec that is being answered.
-struct Open {
+struct PendingExec {
     signals: mpsc::UnboundedSender<i32>,
     task: AbortHandle,
 }
 
-async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>, over: CancellationToken) {
+async fn serve_notices(
+    line: Arc<NoticeChannel>,
+    desk: Arc<dyn ExecDecider>,
+    over: CancellationToken,
+) {
     let mut answering = JoinSet::new();
-    let mut open: HashMap<u64, Open> = HashMap::new();
+    let mut open: HashMap<u64, PendingExec> = HashMap::new();
     let mut is_over = false;
     loop {
         let notice = tokio::select! {
-            notice = line.next() => notice,
+            notice = line.next_notice() => notice,
             () = over.cancelled(), if !is_over => {
                 is_over = true;
                 answering.abort_all();
@@ -148,26 +152,26 @@ async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>, over: CancellationToken) {
             }
         };
         match notice {
-            Ok(Some((ExecNotice::Ruled(ruled), _))) => desk.ruled(ruled),
+            Ok(Some((ExecNotice::Ruled(ruled), _))) => desk.record_ruling(ruled),
             Ok(Some((ExecNotice::Held(id), _))) if is_over => {
                 let answer = ExecAnswer::Refuse(
                     "ringfence: not started: its run has ended\n".to_owned(),
                     126,
                 );
                 // A send error means that the supervisor is gone, and the run with it.
-                let _ = line.reply(&ExecReply { id, answer }).await;
+                let _ = line.send_reply(&ExecReply { id, answer }).await;
             }
             Ok(Some((ExecNotice::Held(id), fds))) => {
                 let (signals, inbox) = mpsc::unbounded_channel();
                 let (line, desk) = (Arc::clone(&line), Arc::clone(&desk));
                 let answered = async move {
-                    let answer = answer(&line, id, fds, inbox, desk).await;
+                    let answer = answer_exec(&line, id, fds, inbox, desk).await;
                     // A send error means that the supervisor is gone, and the run with it.
-                    let _ = line.reply(&ExecReply { id, answer }).await;
+                    let _ = line.send_reply(&ExecReply { id, answer }).await;
                     id
                 };
                 let task = answering.spawn(answered.in_current_span());
-                open.insert(id, Open { signals, task });
+                open.insert(id, PendingExec { signals, task });
             }
             Ok(Some((ExecNotice::Signal(id, signal), _))) => {
                 if let Some(open) = open.get(&id) {
@@ -189,12 +193,12 @@ async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>, over: CancellationToken) {
     }
 }
 
-async fn answer(
-    line: &Arc<Line>,
+async fn answer_exec(
+    line: &Arc<NoticeChannel>,
     id: u64,
     fds: Vec<OwnedFd>,
     signals: mpsc::UnboundedReceiver<i32>,
-    desk: Arc<dyn Desk>,
+    desk: Arc<dyn ExecDecider>,
 ) -> ExecAnswer {
     let mut fds = fds.into_iter();
     let held = fds.next().map(read_memory_file::<HeldExec>);
@@ -209,16 +213,16 @@ async fn answer(
     let begun = {
         let line = Arc::clone(line);
         move || {
-            tokio::spawn(
-                async move { line.reply(&ExecReply { id, answer: ExecAnswer::Begun }).await },
-            );
+            tokio::spawn(async move {
+                line.send_reply(&ExecReply { id, answer: ExecAnswer::Begun }).await
+            });
         }
     };
-    desk.held(Waiting { held, streams, begun: Box::new(begun), signals }).await
+    desk.decide_exec(WaitingExec { held, streams, on_begun: Box::new(begun), signals }).await
 }
 
 /// Opens a file without a name, which disappears with its last holder.
-pub fn exec_log(root: &Path) -> Result<File> {
+pub fn create_exec_log(root: &Path) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::APPEND | OFlags::CLOEXEC;
     let opened = rustix::fs::open(root, flags, Mode::from_raw_mode(0o600)).or_else(|_| {
         // Not every file system supports unnamed files; memory is good enough. Several supervisors

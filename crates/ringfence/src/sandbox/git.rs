@@ -16,13 +16,13 @@ use rustix::io::Errno;
 use super::gitlinks;
 
 /// Returns whether a rule lets git leave the sandbox.
-pub fn is_let_out(table: &RuleTable) -> bool {
+pub fn escalates_git(table: &RuleTable) -> bool {
     let is_git = |program: &str| matches!(program.rsplit('/').next(), Some(name) if name == "git" || name.starts_with("git-"));
     table.prefixes.iter().any(|rule| rule.decision < Decision::Forbidden && is_git(&rule.program))
 }
 
 /// Closes the whole repository to the run, not only what makes git run code.
-pub fn protect(rights: &mut Rights) {
+pub fn close_repository(rights: &mut Rights) {
     let own = rights.workspace.join(".git");
     // A worktree's repository is elsewhere and listed as writable on its own: close it too.
     let (elsewhere, kept) = std::mem::take(&mut rights.writable)
@@ -42,7 +42,7 @@ pub fn protect(rights: &mut Rights) {
 }
 
 /// Returns whether [`protect`] was applied to these rights.
-pub fn is_closed(rights: &Rights) -> bool {
+pub fn is_repository_closed(rights: &Rights) -> bool {
     let own = rights.workspace.join(".git");
     rights.closed.contains(&own) || rights.protected.iter().any(|known| known.path == own)
 }
@@ -50,7 +50,7 @@ pub fn is_closed(rights: &Rights) -> bool {
 /// Commands that work on their own repository whichever one git is given, or on the given one
 /// although another is meant: with `GIT_DIR` set, `git init DIR` initialises that repository again
 /// and reports success.
-const OTHER_REPOSITORY: [(&str, &str); 4] = [
+const OTHER_REPOSITORY_COMMANDS: [(&str, &str); 4] = [
     ("init", "creates a repository"),
     ("init-db", "creates a repository"),
     ("clone", "creates a repository"),
@@ -66,7 +66,7 @@ pub fn check_command(command: &str) -> Result<(), String> {
             "an option before the subcommand of git can choose another repository".to_owned()
         );
     }
-    match OTHER_REPOSITORY.iter().find(|(name, _)| *name == command) {
+    match OTHER_REPOSITORY_COMMANDS.iter().find(|(name, _)| *name == command) {
         Some((name, does)) => Err(format!(
             "`git {name}` {does}, but git outside the sandbox works only on the workspace's own"
         )),
@@ -75,28 +75,28 @@ pub fn check_command(command: &str) -> Result<(), String> {
 }
 
 /// Commands that look into no submodule when the settings say so. All others do in any case.
-const SHALLOW: [&str; 3] = ["push", "fetch", "ls-remote"];
+const SUBMODULE_SAFE_COMMANDS: [&str; 3] = ["push", "fetch", "ls-remote"];
 
 /// Returns the variables that name git's repository, so that it searches for none.
-pub fn environment(
+pub fn repository_env(
     rights: &Rights,
     cwd: &Path,
     command: &str,
 ) -> Result<Vec<(String, String)>, String> {
-    let told = repository(rights, cwd)?;
+    let told = select_repository(rights, cwd)?;
     let own = told.iter().find(|(name, _)| name == "GIT_DIR").map(|(_, path)| Path::new(path));
     match own {
-        Some(own) if !SHALLOW.contains(&command) && gitlinks::may_have(own) => {
+        Some(own) if !SUBMODULE_SAFE_COMMANDS.contains(&command) && gitlinks::may_have_submodules(own) => {
             Err(format!("`git {command}` looks into submodules, and those are not closed to the sandbox"))
         }
-        Some(own) if takes_in_others(own) => {
+        Some(own) if may_include_files(own) => {
             Err("the settings of its repository include other files, which may not be closed to the sandbox".to_owned())
         }
         _ => Ok(told),
     }
 }
 
-fn repository(rights: &Rights, cwd: &Path) -> Result<Vec<(String, String)>, String> {
+fn select_repository(rights: &Rights, cwd: &Path) -> Result<Vec<(String, String)>, String> {
     let in_writable = |path: &Path| rights.writable_roots().any(|root| path.starts_with(root));
     // A sandbox with a separate directory for temporary files has no mounts, and nothing in the
     // workspace can be closed.
@@ -110,14 +110,14 @@ fn repository(rights: &Rights, cwd: &Path) -> Result<Vec<(String, String)>, Stri
             let repository = top.join(".git");
             let kind = repository.symlink_metadata().map(|found| found.file_type());
             match kind {
-                Ok(kind) if kind.is_dir() => Ok(quiet()
+                Ok(kind) if kind.is_dir() => Ok(quiet_settings()
                     .chain([set("GIT_DIR", &repository), set("GIT_WORK_TREE", top)])
                     .collect()),
                 // A work tree of a repository elsewhere. Its file is closed to the run as the
                 // directory would be, but git would search for it from where it is called, and find
                 // what was put nearer in the meantime.
                 Ok(kind) if kind.is_file() => {
-                    let own = elsewhere(&repository).ok_or_else(|| {
+                    let own = linked_git_dir(&repository).ok_or_else(|| {
                         format!("{} does not name a repository", repository.display())
                     })?;
                     let is_taken_in =
@@ -127,7 +127,7 @@ fn repository(rights: &Rights, cwd: &Path) -> Result<Vec<(String, String)>, Stri
                             "the repository in {} is not closed to the sandbox",
                             own.display()
                         )),
-                        false => Ok(quiet()
+                        false => Ok(quiet_settings()
                             .chain([set("GIT_DIR", &own), set("GIT_WORK_TREE", top)])
                             .collect()),
                     }
@@ -141,29 +141,29 @@ fn repository(rights: &Rights, cwd: &Path) -> Result<Vec<(String, String)>, Stri
         // Where no repository exists, the run may not create one either: this is true for the
         // workspace itself and for everything outside. But the workspace could be made to look like
         // one, so git is given the path where it would have to be.
-        None if cwd == rights.workspace => Ok(quiet()
+        None if cwd == rights.workspace => Ok(quiet_settings()
             .chain([("GIT_DIR".to_owned(), cwd.join(".git").display().to_string())])
             .collect()),
-        None if !in_writable(cwd) => Ok(quiet().collect()),
+        None if !in_writable(cwd) => Ok(quiet_settings().collect()),
         None => Err(format!("{} is not in a repository", cwd.display())),
     }
 }
 
 /// Returns the variables for a program that may call git where no repository is closed to the run.
-pub fn without_repository() -> Vec<(String, String)> {
-    quiet().chain([("GIT_DIR".to_owned(), "/dev/null".to_owned())]).collect()
+pub fn env_without_repository() -> Vec<(String, String)> {
+    quiet_settings().chain([("GIT_DIR".to_owned(), "/dev/null".to_owned())]).collect()
 }
 
 /// Size limit, far above any path and any settings that a person writes.
-const MAX_SETTINGS: u64 = 1 << 20;
+const MAX_SETTINGS_BYTES: u64 = 1 << 20;
 
 /// Returns whether its settings include other files. True also if that is unknown.
-fn takes_in_others(own: &Path) -> bool {
-    settings_include(own).unwrap_or(true)
+fn may_include_files(own: &Path) -> bool {
+    includes_files(own).unwrap_or(true)
 }
 
-fn settings_include(own: &Path) -> io::Result<bool> {
-    let common = match read_bounded(&own.join("commondir"), MAX_SETTINGS)? {
+fn includes_files(own: &Path) -> io::Result<bool> {
+    let common = match read_bounded(&own.join("commondir"), MAX_SETTINGS_BYTES)? {
         Some(text) => own.join(String::from_utf8_lossy(&text).trim()),
         None => own.to_owned(),
     };
@@ -171,7 +171,8 @@ fn settings_include(own: &Path) -> io::Result<bool> {
         .into_iter()
         .flat_map(|at| ["config", "config.worktree"].map(|name| at.join(name)))
     {
-        let text = read_bounded(&file, MAX_SETTINGS)?.unwrap_or_default().to_ascii_lowercase();
+        let text =
+            read_bounded(&file, MAX_SETTINGS_BYTES)?.unwrap_or_default().to_ascii_lowercase();
         // `[include]` and `[includeIf "…"]`: nothing may precede the name.
         if text.windows(b"[include".len()).any(|part| part == b"[include") {
             return Ok(true);
@@ -181,8 +182,8 @@ fn settings_include(own: &Path) -> io::Result<bool> {
 }
 
 /// Returns the directory that a work tree's `.git` file names.
-fn elsewhere(pointer: &Path) -> Option<PathBuf> {
-    let text = String::from_utf8(read_bounded(pointer, MAX_SETTINGS).ok()??).ok()?;
+fn linked_git_dir(pointer: &Path) -> Option<PathBuf> {
+    let text = String::from_utf8(read_bounded(pointer, MAX_SETTINGS_BYTES).ok()??).ok()?;
     pointer.parent()?.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()
 }
 
@@ -213,7 +214,7 @@ pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
 /// Returns settings that turn off hooks and the file watcher. These are programs, and those of a
 /// repository are mostly scripts that run what is in the work tree, where the sandbox can write.
 /// Outside they must not run.
-fn quiet() -> impl Iterator<Item = (String, String)> {
+fn quiet_settings() -> impl Iterator<Item = (String, String)> {
     let config = [
         ("core.hooksPath", "/dev/null"),
         ("core.fsmonitor", "false"),
@@ -263,9 +264,9 @@ mod tests {
         assert!(read_bounded(&short, 0).is_err());
         assert_eq!(read_bounded(&base.join("absent"), 10).unwrap(), None);
         // Settings that cannot be read may include others.
-        assert!(!takes_in_others(&base));
+        assert!(!may_include_files(&base));
         std::fs::rename(&pipe, base.join("config.worktree")).unwrap();
-        assert!(takes_in_others(&base));
+        assert!(may_include_files(&base));
         std::fs::remove_dir_all(base).unwrap();
     }
 
@@ -277,16 +278,16 @@ mod tests {
             std::fs::create_dir_all(dir).unwrap();
         }
         let rights = Rights { workspace: ws.clone(), ..Rights::default() };
-        let told = environment(&rights, &plain, "push").unwrap();
+        let told = repository_env(&rights, &plain, "push").unwrap();
         assert!(
             told.contains(&("GIT_DIR".to_owned(), ws.join(".git").display().to_string())),
             "{told:?}"
         );
-        assert!(environment(&rights, &sub, "push").unwrap_err().contains("sub"));
+        assert!(repository_env(&rights, &sub, "push").unwrap_err().contains("sub"));
         std::fs::remove_dir(ws.join(".git")).unwrap();
-        let told = environment(&rights, &ws, "fetch").unwrap();
+        let told = repository_env(&rights, &ws, "fetch").unwrap();
         assert!(!told.iter().any(|(name, _)| name == "GIT_WORK_TREE"), "{told:?}");
-        assert!(environment(&rights, &plain, "push").unwrap_err().contains("no repository"));
+        assert!(repository_env(&rights, &plain, "push").unwrap_err().contains("no repository"));
         std::fs::remove_dir_all(base).unwrap();
     }
 }

@@ -10,31 +10,34 @@ use std::sync::{Mutex, PoisonError};
 use super::git;
 
 /// Modes of the entries of an index: files, links, directories of a sparse one, and submodules.
-const KNOWN: [u32; 5] = [0o100644, 0o100755, 0o120000, 0o040000, SUBMODULE];
-const SUBMODULE: u32 = 0o160000;
+const ENTRY_MODES: [u32; 5] = [0o100644, 0o100755, 0o120000, 0o040000, SUBMODULE_MODE];
+const SUBMODULE_MODE: u32 = 0o160000;
 /// Size of times, device, inode, mode, owner and size, which precede the object name.
-const STAT: usize = 40;
-const MODE_AT: usize = 24;
+const STAT_LENGTH: usize = 40;
+const MODE_OFFSET: usize = 24;
 /// Lengths of object names.
-const NAMES: [usize; 2] = [20, 32];
+const OBJECT_NAME_LENGTHS: [usize; 2] = [20, 32];
 
 /// Size limit. An index of half a million files is shorter.
-const MAX_INDEX: u64 = 64 << 20;
+const MAX_INDEX_BYTES: u64 = 64 << 20;
 /// Held while an index is in memory, so that many commands at once do not load many of them.
-static READING: Mutex<()> = Mutex::new(());
+static INDEX_LOCK: Mutex<()> = Mutex::new(());
 
 /// Returns whether the repository has submodules. True also if that is unknown.
-pub fn may_have(repository: &Path) -> bool {
-    let _one_at_a_time = READING.lock().unwrap_or_else(PoisonError::into_inner);
-    match git::read_bounded(&repository.join("index"), MAX_INDEX) {
-        Ok(Some(index)) => NAMES.into_iter().find_map(|name| has(&index, name)).unwrap_or(true),
+pub fn may_have_submodules(repository: &Path) -> bool {
+    let _one_at_a_time = INDEX_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    match git::read_bounded(&repository.join("index"), MAX_INDEX_BYTES) {
+        Ok(Some(index)) => OBJECT_NAME_LENGTHS
+            .into_iter()
+            .find_map(|name| has_submodules(&index, name))
+            .unwrap_or(true),
         Ok(None) => false,
         Err(_) => true,
     }
 }
 
 /// Returns `None` if this is not an index with object names of this length, or only a part of one.
-fn has(index: &[u8], name: usize) -> Option<bool> {
+fn has_submodules(index: &[u8], name: usize) -> Option<bool> {
     let number = |at: usize| Some(u32::from_be_bytes(index.get(at..at + 4)?.try_into().ok()?));
     let (version, count) = (number(4)?, number(8)?);
     if !index.starts_with(b"DIRC") || !(2..=4).contains(&version) {
@@ -42,9 +45,9 @@ fn has(index: &[u8], name: usize) -> Option<bool> {
     }
     let (mut at, mut found) = (12, false);
     for _ in 0..count {
-        let mode = number(at + MODE_AT).filter(|mode| KNOWN.contains(mode))?;
-        found |= mode == SUBMODULE;
-        at = after(index, at, version, name)?;
+        let mode = number(at + MODE_OFFSET).filter(|mode| ENTRY_MODES.contains(mode))?;
+        found |= mode == SUBMODULE_MODE;
+        at = next_entry_offset(index, at, version, name)?;
     }
     // The extensions that follow can say that the rest of the list is in another file.
     while at + name < index.len() {
@@ -57,8 +60,8 @@ fn has(index: &[u8], name: usize) -> Option<bool> {
 }
 
 /// Returns where the next entry begins.
-fn after(index: &[u8], entry: usize, version: u32, name: usize) -> Option<usize> {
-    let flags = entry + STAT + name;
+fn next_entry_offset(index: &[u8], entry: usize, version: u32, name: usize) -> Option<usize> {
+    let flags = entry + STAT_LENGTH + name;
     let is_long = version > 2 && index.get(flags)? & 0x40 != 0;
     let mut path = flags + if is_long { 4 } else { 2 };
     if version == 4 {
@@ -81,9 +84,9 @@ mod tests {
                 .concat();
         for mode in modes {
             let start = bytes.len();
-            bytes.extend([0xe0; MODE_AT]);
+            bytes.extend([0xe0; MODE_OFFSET]);
             bytes.extend(mode.to_be_bytes());
-            bytes.extend(vec![0xe0; STAT - MODE_AT - 4 + name]);
+            bytes.extend(vec![0xe0; STAT_LENGTH - MODE_OFFSET - 4 + name]);
             bytes.extend([0, 4]);
             bytes.extend(if version == 4 { b"\0some\0".as_slice() } else { b"some\0" });
             while version < 4 && (bytes.len() - start) % 8 != 0 {
@@ -98,19 +101,22 @@ mod tests {
     #[test]
     fn submodules_are_found_in_every_form_of_an_index() {
         for version in 2..=4 {
-            for name in NAMES {
+            for name in OBJECT_NAME_LENGTHS {
                 let plain =
                     index(version, name, &[0o100644, 0o120000, 0o100755], b"TREE\0\0\0\x02xx");
-                assert_eq!(has(&plain, name), Some(false), "{version} {name}");
-                let linked = index(version, name, &[0o100644, SUBMODULE, 0o100644], b"");
-                assert_eq!(has(&linked, name), Some(true), "{version} {name}");
-                assert_eq!(has(&index(version, name, &[0o100644], b"link\0\0\0\0"), name), None);
+                assert_eq!(has_submodules(&plain, name), Some(false), "{version} {name}");
+                let linked = index(version, name, &[0o100644, SUBMODULE_MODE, 0o100644], b"");
+                assert_eq!(has_submodules(&linked, name), Some(true), "{version} {name}");
+                assert_eq!(
+                    has_submodules(&index(version, name, &[0o100644], b"link\0\0\0\0"), name),
+                    None
+                );
                 for short in 0..plain.len() - name - 10 {
-                    assert_eq!(has(&plain[..short], name), None, "{short}");
+                    assert_eq!(has_submodules(&plain[..short], name), None, "{short}");
                 }
             }
         }
-        assert_eq!(has(&index(2, 32, &[0o100644, 0o100644], b""), 20), None);
-        assert_eq!(has(b"", 20), None);
+        assert_eq!(has_submodules(&index(2, 32, &[0o100644, 0o100644], b""), 20), None);
+        assert_eq!(has_submodules(b"", 20), None);
     }
 }

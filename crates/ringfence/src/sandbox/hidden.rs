@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use crate::config::{self, Config};
 
 /// One or more paths per line, and the reason.
-const LIST: &str = include_str!("hidden.list");
+const HIDDEN_LIST: &str = include_str!("hidden.list");
 
 /// Directories with mixed contents, which are never hidden as a whole.
-const COMMON: &[&str] = &[
+const SHARED_DIRECTORIES: &[&str] = &[
     "/", "/boot", "/dev", "/etc", "/home", "/media", "/mnt", "/opt", "/proc", "/root", "/srv",
     "/sys", "/var",
 ];
 
 /// Returns every path on the list, whether it exists or not.
-pub(super) fn listed(config: &Config, workspace: &Path) -> Vec<PathBuf> {
+pub(super) fn listed_paths(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     let mut places = Vec::new();
-    for word in words() {
+    for word in list_entries() {
         match (word.strip_prefix("~/"), word.strip_prefix('$')) {
             (Some(below), _) => places.extend(config.home.as_ref().map(|home| home.join(below))),
             (_, Some(named)) => places.extend(named_by_variable(config, named).filter(|place| {
@@ -34,8 +34,8 @@ pub(super) fn listed(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     places
 }
 
-fn words() -> impl Iterator<Item = &'static str> {
-    LIST.lines().filter_map(|line| line.split('#').next()).flat_map(str::split_whitespace)
+fn list_entries() -> impl Iterator<Item = &'static str> {
+    HIDDEN_LIST.lines().filter_map(|line| line.split('#').next()).flat_map(str::split_whitespace)
 }
 
 /// Returns the paths for `NAME` or `NAME/below`.
@@ -50,7 +50,7 @@ fn named_by_variable<'a>(config: &'a Config, word: &'a str) -> impl Iterator<Ite
 /// choice.
 fn can_be_hidden(config: &Config, workspace: &Path, place: &Path) -> bool {
     let holds = |needed: &Path| needed.starts_with(place);
-    let is_common = COMMON.iter().any(|common| place == Path::new(common));
+    let is_common = SHARED_DIRECTORIES.iter().any(|common| place == Path::new(common));
     // A run has its own directories under these names, and owns what it creates there.
     let is_replaced =
         config::REPLACED_DIRECTORIES.iter().any(|directory| place.starts_with(directory));
@@ -79,24 +79,24 @@ mod tests {
         config.home = Some("/home/someone".into());
         config.rustup_home = Some("/opt/rust/rustup".into());
         config.credential_paths = Env::new(variables.iter().copied(), "/").credential_paths();
-        listed(&config, Path::new("/work/project"))
+        listed_paths(&config, Path::new("/work/project"))
     }
 
     #[test]
     fn every_line_has_a_reason_and_every_variable_is_read() {
-        for line in LIST.lines().filter(|line| !line.is_empty()) {
+        for line in HIDDEN_LIST.lines().filter(|line| !line.is_empty()) {
             assert!(
                 line.split_once('#').is_some_and(|(_, reason)| !reason.trim().is_empty()),
                 "{line}"
             );
         }
-        let named: BTreeSet<&str> = words()
+        let named: BTreeSet<&str> = list_entries()
             .filter_map(|word| word.strip_prefix('$'))
             .filter_map(|word| word.split('/').next())
             .collect();
         assert_eq!(named, CREDENTIAL_VARIABLES.iter().copied().collect());
         assert!(
-            words().all(|word| word.starts_with("~/")
+            list_entries().all(|word| word.starts_with("~/")
                 || word.starts_with('$')
                 || word.starts_with('/'))
         );

@@ -24,7 +24,7 @@ pub struct KeptCommand {
 
 impl KeptCommand {
     /// Describes the entry in one line.
-    pub fn line(&self) -> String {
+    pub fn summary_line(&self) -> String {
         let times = if self.count > 1 { format!(" ({} times)", self.count) } else { String::new() };
         format!("`{}` ran inside the sandbox{times}: {}", self.command, self.why)
     }
@@ -49,7 +49,7 @@ impl KeptInside {
         let plain = |c: char| if c.is_control() { '?' } else { c };
         let cut = |text: &str| text.chars().take(MAX_CHARS).map(plain).collect::<String>();
         let (command, why) = (cut(&prefix.join(" ")), cut(why));
-        let mut list = self.list();
+        let mut list = self.lock_list();
         let KeptList { entries, unlisted } = &mut *list;
         let known = entries.iter().position(|entry| entry.command == command && entry.why == why);
         match known {
@@ -62,8 +62,8 @@ impl KeptInside {
     }
 
     /// Takes everything that was recorded since the last call.
-    pub fn take(&self) -> Vec<KeptCommand> {
-        let KeptList { mut entries, unlisted } = std::mem::take(&mut *self.list());
+    pub fn take_new(&self) -> Vec<KeptCommand> {
+        let KeptList { mut entries, unlisted } = std::mem::take(&mut *self.lock_list());
         if unlisted > 0 {
             let why = "the audit log has a line for each".to_owned();
             entries.push(KeptCommand {
@@ -75,7 +75,7 @@ impl KeptInside {
         entries
     }
 
-    fn list(&self) -> MutexGuard<'_, KeptList> {
+    fn lock_list(&self) -> MutexGuard<'_, KeptList> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -93,10 +93,10 @@ mod tests {
         for at in 0..100 {
             kept.add(&[format!("tool-{at}"), "x".repeat(5000)], "no one can be asked");
         }
-        let taken = kept.take();
+        let taken = kept.take_new();
         assert_eq!(taken.len(), MAX_ENTRIES + 1);
         assert_eq!(
-            taken[0].line(),
+            taken[0].summary_line(),
             "`mkdir` ran inside the sandbox (2 times): no one can be asked"
         );
         assert!(taken.iter().all(|entry| entry.command.chars().count() <= MAX_CHARS));
@@ -104,6 +104,6 @@ mod tests {
             (taken[MAX_ENTRIES].command.as_str(), taken[MAX_ENTRIES].count),
             ("other commands", 85)
         );
-        assert_eq!(kept.take(), []);
+        assert_eq!(kept.take_new(), []);
     }
 }

@@ -21,19 +21,19 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
-use super::cell::Cell;
 use super::egress::Egress;
-use super::execs::{Execs, Service};
-use super::live::Ended;
-use super::stream::KILLING;
-use super::wider::WiderTerms;
-use super::{env, fault};
+use super::execs::{ExecPolicy, ExecService};
+use super::run_driver::KILL_ALLOWANCE;
+use super::run_handle::RunResult;
+use super::session_sandbox::SessionSandbox;
+use super::wider::WiderRunOptions;
+use super::{env, start_error};
 use crate::base::{Error, Result};
 use crate::net::{Decided, Proxy, Switch, environment};
 
 /// Time limit for an answer. A supervisor answers in milliseconds; a machine that needs this long
 /// will not answer at all.
-const START: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts this binary again, with an argument that selects its role.
 #[derive(Debug, Clone)]
@@ -43,37 +43,37 @@ pub struct Launcher {
 
 /// Program to be run. The environment is exact, and the directory is an open descriptor: the one
 /// that was checked is the one that is used.
-pub struct Launch {
+pub struct LaunchRequest {
     pub program: String,
     pub args: Vec<String>,
     pub cwd: OwnedFd,
     /// Path of the same directory, for a run that sees it through other mounts.
     pub cwd_path: PathBuf,
     pub env: Vec<(String, String)>,
-    pub stdin: Stdin,
+    pub stdin: StdinSource,
     /// Sends standard error to the same pipe as standard output, so that their order is kept.
-    pub merged: bool,
+    pub merge_stderr: bool,
     /// Session rights as restricted by a client's sandbox; the session's own if absent.
     pub rights: Option<Rights>,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// Called for everything that the run's proxy decides, if it has one.
-    pub decided: Option<Decided>,
+    pub on_decision: Option<Decided>,
     /// Rules for its execs. Without them execs are not watched.
-    pub execs: Option<Execs>,
+    pub execs: Option<ExecPolicy>,
     /// Host names that it may not reach, whatever the sandbox allows.
     pub denied_hosts: Vec<String>,
     /// One end of a socket pair that the program gets in addition to its standard streams;
     /// `RINGFENCE_LINE` is its number.
-    pub line: Option<OwnedFd>,
+    pub driver_socket: Option<OwnedFd>,
     /// Routes of its proxy, for a run that acts for several sessions; replaces what its sandbox
     /// allows.
-    pub switch: Option<Arc<Switch>>,
+    pub session_router: Option<Arc<Switch>>,
 }
 
 /// Standard input of a run. It is never the server's.
 #[derive(Debug, Default)]
-pub enum Stdin {
+pub enum StdinSource {
     /// No input.
     #[default]
     Empty,
@@ -84,7 +84,7 @@ pub enum Stdin {
 }
 
 /// Run that has been started. Dropping it closes the control socket, which ends the whole tree.
-pub struct Run {
+pub struct StartedRun {
     pub(super) started: Instant,
     pub(super) grace: Duration,
     pub(super) reports: Lines<BufReader<OwnedReadHalf>>,
@@ -97,35 +97,35 @@ pub struct Run {
     /// Our own child, held so that it is reaped; while it works it needs no signal, because closing
     /// the socket is enough. A supervisor forked by a zygote is the zygote's child.
     pub(super) supervisor: Option<Child>,
-    pub(super) main: Option<Pid>,
+    pub(super) main_pid: Option<Pid>,
     pub(super) egress: Option<Egress>,
     /// Proxy of a run that acts for several sessions, and its port inside the sandbox.
-    pub(super) shared: Option<(Proxy, u16)>,
+    pub(super) shared_proxy: Option<(Proxy, u16)>,
     /// Answers for the run's execs until it ends.
-    pub(super) service: Option<Service>,
+    pub(super) exec_service: Option<ExecService>,
 }
 
 /// Connection to a supervisor that has received its spec.
-pub(super) struct Control {
+pub(super) struct SupervisorControl {
     pub reports: Lines<BufReader<OwnedReadHalf>>,
     pub orders: OwnedWriteHalf,
     /// As in [`Run`].
     pub supervisor: Option<Child>,
     pub egress: Option<Egress>,
     /// Answers for the run's execs until it ends.
-    pub service: Option<Service>,
+    pub exec_service: Option<ExecService>,
     /// Report that was received early.
-    pub told: Option<SupervisorReport>,
+    pub early_report: Option<SupervisorReport>,
 }
 
-impl Control {
+impl SupervisorControl {
     /// Starts a supervisor and sends it the spec. `supervisor` makes one that waits on the socket
     /// it is given.
     pub async fn open<F>(
         supervisor: impl FnOnce(OwnedFd) -> F,
         spec: &RunSpec,
         fds: &RunFds<BorrowedFd<'_>>,
-    ) -> Result<Control>
+    ) -> Result<SupervisorControl>
     where
         F: Future<Output = Result<Option<Child>>>,
     {
@@ -137,26 +137,26 @@ impl Control {
         let rest = supervisor::send_spec(ours.as_fd(), spec, fds).map_err(failed)?;
         let (reports, mut orders) = UnixStream::from_std(ours).map_err(failed)?.into_split();
         orders.write_all(&rest).await.map_err(failed)?;
-        Ok(Control {
+        Ok(SupervisorControl {
             reports: BufReader::new(reports).lines(),
             orders,
             supervisor,
             egress: None,
-            service: None,
-            told: None,
+            exec_service: None,
+            early_report: None,
         })
     }
 
     /// Sends an order. A write error means that the supervisor has ended, which the end of its
     /// reports shows.
-    pub async fn order(&mut self, order: SupervisorCommand) {
+    pub async fn send_order(&mut self, order: SupervisorCommand) {
         let _ = self.orders.write_all(&encode_line(&order).unwrap_or_default()).await;
     }
 
     /// Returns the supervisor's next report; `None` once it has ended, and everything it ran with
     /// it.
-    pub async fn report(&mut self) -> io::Result<Option<SupervisorReport>> {
-        if let Some(told) = self.told.take() {
+    pub async fn next_report(&mut self) -> io::Result<Option<SupervisorReport>> {
+        if let Some(told) = self.early_report.take() {
             return Ok(Some(told));
         }
         match self.reports.next_line().await? {
@@ -168,7 +168,7 @@ impl Control {
 
 impl Launcher {
     /// Starts our own binary, which stays the running version even if its file is replaced.
-    pub fn own() -> Self {
+    pub fn from_current_exe() -> Self {
         Launcher::new("/proc/self/exe")
     }
 
@@ -177,23 +177,23 @@ impl Launcher {
         Launcher { program: program.into() }
     }
 
-    pub(super) fn program(&self) -> &Path {
+    pub(super) fn program_path(&self) -> &Path {
         &self.program
     }
 
     /// Builds the command with an empty environment: ours holds what neither a run nor its helpers
     /// need to know.
-    pub(super) fn command(&self, word: &str) -> Command {
+    pub(super) fn build_command(&self, word: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(word).env_clear();
         command
     }
 
     /// Returns a function that starts a supervisor as our own child.
-    pub(super) fn supervisor(
+    pub(super) fn supervisor_spawner(
         &self,
     ) -> impl FnOnce(OwnedFd) -> std::future::Ready<Result<Option<Child>>> {
-        let mut command = self.command(supervisor::ARGUMENT);
+        let mut command = self.build_command(supervisor::ARGUMENT);
         move |control| {
             let spawned = command
                 .stdin(Stdio::from(control))
@@ -207,21 +207,23 @@ impl Launcher {
     }
 }
 
-impl Cell {
+impl SessionSandbox {
     /// Starts a run, and returns once its program has been started.
-    pub async fn start(&self, launch: Launch) -> Result<Run> {
+    pub async fn start_run(&self, launch: LaunchRequest) -> Result<StartedRun> {
         let program = launch.program.clone();
-        let decided = launch.decided.clone();
+        let decided = launch.on_decision.clone();
         let denied = launch.denied_hosts.clone();
-        let switch = launch.switch.clone();
-        let (mut run, handout) = self.spawn(launch).await?;
-        let answer = tokio::time::timeout(START, run.report()).await.unwrap_or(Ok(None));
+        let switch = launch.session_router.clone();
+        let (mut run, handout) = self.spawn_run(launch).await?;
+        let answer =
+            tokio::time::timeout(START_TIMEOUT, run.next_report()).await.unwrap_or(Ok(None));
         match answer {
             Ok(Some(SupervisorReport::Started(main))) => {
-                run.main = Pid::from_raw(main);
+                run.main_pid = Pid::from_raw(main);
                 if let (Some(handout), Some(switch)) = (&handout, &switch) {
-                    let shared = Egress::start_for_many(handout, switch);
-                    run.shared = Some(shared.map_err(|error| cannot_start(&program, &error))?);
+                    let shared = Egress::start_shared(handout, switch);
+                    run.shared_proxy =
+                        Some(shared.map_err(|error| cannot_start(&program, &error))?);
                 } else if let (Some(handout), Some(allow)) = (handout, &self.allow) {
                     let less = Arc::new(allow.denying(&denied)?);
                     let egress = Egress::start(&handout, &less, decided);
@@ -229,7 +231,9 @@ impl Cell {
                 }
                 Ok(run)
             }
-            Ok(Some(SupervisorReport::Failed(failure))) => Err(fault::explain(&program, &failure)),
+            Ok(Some(SupervisorReport::Failed(failure))) => {
+                Err(start_error::explain_start_failure(&program, &failure))
+            }
             Ok(_) => {
                 Err(cannot_start(&program, &io::Error::other("the supervisor did not answer")))
             }
@@ -237,21 +241,24 @@ impl Cell {
         }
     }
 
-    async fn spawn(&self, launch: Launch) -> Result<(Run, Option<PacketChannel>)> {
+    async fn spawn_run(
+        &self,
+        launch: LaunchRequest,
+    ) -> Result<(StartedRun, Option<PacketChannel>)> {
         let started = Instant::now();
         let program = launch.program.clone();
         let failed = |error: io::Error| cannot_start(&program, &error);
-        let rights = self.rights_of(launch.rights);
-        let piped = Piped::new(launch.stdin, launch.merged).map_err(failed)?;
-        let has_way_out = self.allow.is_some() || launch.switch.is_some();
-        let spec = self.specified(RunSpec {
+        let rights = self.rights_for_run(launch.rights);
+        let piped = RunPipes::new(launch.stdin, launch.merge_stderr).map_err(failed)?;
+        let has_way_out = self.allow.is_some() || launch.session_router.is_some();
+        let spec = self.complete_spec(RunSpec {
             program: launch.program,
             args: launch.args,
             argv0: None,
-            env: env::merge(launch.env, self.env.clone()),
+            env: env::merge_env(launch.env, self.env.clone()),
             cwd: launch.cwd_path,
             grace_ms: u64::try_from(launch.grace.as_millis()).unwrap_or(u64::MAX),
-            fence: self.fence(),
+            fence: self.jail_profile(),
             rights,
             limits: Default::default(),
             proxy_env: Vec::new(),
@@ -260,18 +267,19 @@ impl Cell {
             user: None,
         });
         let fds = RunFds {
-            stdin: piped.theirs[0].as_fd(),
-            stdout: piped.theirs[1].as_fd(),
-            stderr: piped.theirs[2].as_fd(),
+            stdin: piped.child_ends[0].as_fd(),
+            stdout: piped.child_ends[1].as_fd(),
+            stderr: piped.child_ends[2].as_fd(),
             cwd: launch.cwd.as_fd(),
             proxy_channel: None,
             exec_channel: None,
             exec_log: None,
             program_file: None,
-            driver_socket: launch.line.as_ref().map(AsFd::as_fd),
+            driver_socket: launch.driver_socket.as_ref().map(AsFd::as_fd),
         };
-        let (control, handout) = self.begin(spec, fds, launch.execs, has_way_out).await?;
-        let run = Run {
+        let (control, handout) =
+            self.hand_to_supervisor(spec, fds, launch.execs, has_way_out).await?;
+        let run = StartedRun {
             started,
             grace: launch.grace,
             reports: control.reports,
@@ -281,42 +289,42 @@ impl Cell {
             stdout: Some(piped.stdout),
             stderr: piped.stderr,
             supervisor: control.supervisor,
-            main: None,
+            main_pid: None,
             egress: None,
-            shared: None,
-            service: control.service,
+            shared_proxy: None,
+            exec_service: control.exec_service,
         };
         Ok((run, handout))
     }
 
     /// Starts a command that comes from another sandbox, on the streams that it brings. Otherwise
     /// it is a run like any other.
-    pub(super) async fn start_in(
+    pub(super) async fn start_escalated(
         &self,
         spec: RunSpec,
         fds: RunFds<BorrowedFd<'_>>,
-        terms: WiderTerms,
-    ) -> Result<Control> {
+        terms: WiderRunOptions,
+    ) -> Result<SupervisorControl> {
         let failed = |error: io::Error| cannot_start("the command", &error);
-        let spec = self.specified(spec);
+        let spec = self.complete_spec(spec);
         let (mut control, handout) =
-            self.begin(spec, fds, Some(terms.execs), self.allow.is_some()).await?;
+            self.hand_to_supervisor(spec, fds, Some(terms.execs), self.allow.is_some()).await?;
         if let (Some(handout), Some(allow)) = (handout, &self.allow) {
-            let first = control.report().await.map_err(failed)?;
+            let first = control.next_report().await.map_err(failed)?;
             if matches!(first, Some(SupervisorReport::Started(_))) {
                 let less = Arc::new(allow.denying(&terms.denied_hosts)?);
                 control.egress =
-                    Some(Egress::start(&handout, &less, Some(terms.decided)).map_err(failed)?);
+                    Some(Egress::start(&handout, &less, Some(terms.on_decision)).map_err(failed)?);
             }
-            control.told = first;
+            control.early_report = first;
         }
         Ok(control)
     }
 
     /// Adds what all runs of this sandbox have in common.
-    fn specified(&self, spec: RunSpec) -> RunSpec {
+    fn complete_spec(&self, spec: RunSpec) -> RunSpec {
         RunSpec {
-            fence: self.fence(),
+            fence: self.jail_profile(),
             limits: self.limits.clone(),
             shut_ports: self.shut_ports.clone(),
             ..spec
@@ -325,13 +333,13 @@ impl Cell {
 
     /// Hands a run to a supervisor, with a channel for its proxy's listener and a task that answers
     /// for its execs.
-    async fn begin(
+    async fn hand_to_supervisor(
         &self,
         mut spec: RunSpec,
         fds: RunFds<BorrowedFd<'_>>,
-        execs: Option<Execs>,
+        execs: Option<ExecPolicy>,
         has_way_out: bool,
-    ) -> Result<(Control, Option<PacketChannel>)> {
+    ) -> Result<(SupervisorControl, Option<PacketChannel>)> {
         let program = spec.program.clone();
         let failed = |error: io::Error| cannot_start(&program, &error);
         let network = spec.rights.network;
@@ -348,59 +356,67 @@ impl Cell {
             ..fds
         };
         let mut control =
-            Control::open(|socket| self.supervisor(network, socket), &spec, &fds).await?;
+            SupervisorControl::open(|socket| self.start_supervisor(network, socket), &spec, &fds)
+                .await?;
         if let (Some((ours, _)), Some(execs)) = (notices, execs) {
-            control.service = Some(Service::start(ours, execs.desk, execs.wider).map_err(failed)?);
+            control.exec_service = Some(
+                ExecService::start_serving(ours, execs.decider, execs.wider_runs)
+                    .map_err(failed)?,
+            );
         }
         Ok((control, handout.map(|(ours, _)| ours)))
     }
 
     /// Starts a supervisor that waits for its spec on the socket: the session's zygote forks it, or
     /// it is our own child.
-    async fn supervisor(&self, network: NetworkAccess, control: OwnedFd) -> Result<Option<Child>> {
+    async fn start_supervisor(
+        &self,
+        network: NetworkAccess,
+        control: OwnedFd,
+    ) -> Result<Option<Child>> {
         if let Some(zygote) = &self.zygote {
-            zygote.supervise(Cell::network(network), control).await?;
+            zygote.fork_supervisor(SessionSandbox::network_number(network), control).await?;
             return Ok(None);
         }
-        self.launcher.supervisor()(control).await
+        self.launcher.supervisor_spawner()(control).await
     }
 }
 
 /// Pipes of a run: our ends, and those that go to it.
-struct Piped {
+struct RunPipes {
     stdin: Option<(Sender, Vec<u8>)>,
     interactive: bool,
     stdout: Receiver,
     stderr: Option<Receiver>,
-    theirs: [OwnedFd; 3],
+    child_ends: [OwnedFd; 3],
 }
 
-impl Piped {
-    fn new(given: Stdin, merged: bool) -> io::Result<Piped> {
-        let interactive = matches!(given, Stdin::Open(_));
+impl RunPipes {
+    fn new(given: StdinSource, merged: bool) -> io::Result<RunPipes> {
+        let interactive = matches!(given, StdinSource::Open(_));
         let (stdin, stdin_fd) = match given {
-            Stdin::Bytes(bytes) | Stdin::Open(bytes) => {
+            StdinSource::Bytes(bytes) | StdinSource::Open(bytes) => {
                 let (reader, writer) = io::pipe()?;
                 (Some((Sender::from_owned_fd(writer.into())?, bytes)), OwnedFd::from(reader))
             }
-            Stdin::Empty => (None, File::open("/dev/null")?.into()),
+            StdinSource::Empty => (None, File::open("/dev/null")?.into()),
         };
         let (stdout, stdout_fd) = io::pipe()?;
         let (stderr, stderr_fd) = match merged {
             true => (None, stdout_fd.try_clone()?),
             false => io::pipe().map(|(ours, theirs)| (Some(ours), theirs))?,
         };
-        Ok(Piped {
+        Ok(RunPipes {
             stdin,
             interactive,
             stdout: Receiver::from_owned_fd(stdout.into())?,
             stderr: stderr.map(|stderr| Receiver::from_owned_fd(stderr.into())).transpose()?,
-            theirs: [stdin_fd, stdout_fd.into(), stderr_fd.into()],
+            child_ends: [stdin_fd, stdout_fd.into(), stderr_fd.into()],
         })
     }
 }
 
-impl Run {
+impl StartedRun {
     /// Kills what can be found without the supervisor, which a command of the same user can kill or
     /// stop.
     pub(super) fn kill_without_supervisor(supervisor: &mut Option<Child>, main: Option<Pid>) {
@@ -423,20 +439,20 @@ impl Run {
 
     /// Receives the last of its exec notices, and the reports of what ran in the wider sandbox in
     /// place of its processes.
-    pub(super) async fn finish(&mut self, ended: &mut Ended) {
-        if let Some(service) = self.service.take() {
-            service.finish().await.finish(self.grace + KILLING, ended).await;
+    pub(super) async fn finish_execs(&mut self, ended: &mut RunResult) {
+        if let Some(service) = self.exec_service.take() {
+            service.finish_notices().await.finish_all(self.grace + KILL_ALLOWANCE, ended).await;
         }
     }
 
     /// Returns the port of its proxy, if it acts for several sessions.
-    pub(super) fn port(&self) -> Option<u16> {
-        self.shared.as_ref().map(|(_, port)| *port)
+    pub(super) fn shared_proxy_port(&self) -> Option<u16> {
+        self.shared_proxy.as_ref().map(|(_, port)| *port)
     }
 
     /// Returns the supervisor's next report; `None` once it has ended, and everything it ran with
     /// it.
-    pub(super) async fn report(&mut self) -> io::Result<Option<SupervisorReport>> {
+    pub(super) async fn next_report(&mut self) -> io::Result<Option<SupervisorReport>> {
         match self.reports.next_line().await? {
             Some(line) => Ok(Some(serde_json::from_str(&line)?)),
             None => Ok(None),

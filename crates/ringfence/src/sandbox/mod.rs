@@ -6,36 +6,36 @@
 //! deadline, cancellation, death of this server) ends every process that it started.
 
 mod aftermath;
-pub mod attached;
 pub mod browser;
-mod cell;
 pub mod codex;
+mod dedicated;
+mod driver_socket;
 mod egress;
 pub mod env;
 pub mod escalate;
 pub mod evaluate;
 mod execs;
-mod fault;
+pub mod foreground;
 pub mod git;
 mod gitlinks;
-mod ground;
 mod hidden;
 mod kept_inside;
 mod launch;
-mod line;
-mod live;
-mod narrowed;
-mod own;
+mod output_pump;
+mod output_window;
 pub mod profile;
 mod progress;
-mod pump;
 pub mod repositories;
-mod ring;
+mod restricted;
+mod run_driver;
+mod run_handle;
 mod script;
+mod self_server;
+pub mod self_test;
+mod session_sandbox;
 mod spool;
-mod stream;
+mod start_error;
 mod tier;
-pub mod trial;
 pub mod user;
 mod wider;
 mod zygote;
@@ -48,28 +48,31 @@ use std::time::Duration;
 
 use crate::base::held_dir;
 pub use crate::net::Decided;
-pub use cell::Cell;
-pub use egress::fields as network_fields;
-pub use execs::{Desk, Execs, Waiting, exec_log};
-pub use ground::Ground;
+pub use dedicated::DedicatedSandbox;
+pub use driver_socket::DriverSocket;
+pub use egress::decision_fields as network_fields;
+pub use execs::{ExecDecider, ExecPolicy, WaitingExec, create_exec_log};
 pub use kept_inside::{KeptCommand, KeptInside};
-pub use launch::{Launch, Launcher, Run, Stdin};
-pub use line::Line;
-pub use live::{Ended, Glance, Keep, Live, Look, Outcome, Reads, Reported, Seen, Stop};
-pub use own::{OwnServer, own_server};
-pub use pump::SUPERVISOR_LOST;
-pub use ring::Shown;
-pub use wider::{WiderRuns, WiderTerms};
-pub use zygote::end_all as end_zygotes;
+pub use launch::{LaunchRequest, Launcher, StartedRun, StdinSource};
+pub use output_pump::SUPERVISOR_LOST;
+pub use output_window::ShownOutput;
+pub use run_handle::{
+    OutputFilter, OutputRequest, PartialOutput, ReportCompleteness, RunHandle, RunOptions,
+    RunOutcome, RunResult, RunState, StopReason,
+};
+pub use self_server::{SelfServer, start_self_server};
+pub use session_sandbox::SessionSandbox;
+pub use wider::{WiderRunOptions, WiderRuns};
+pub use zygote::end_all_zygotes as end_zygotes;
 
 /// Allowance on top of the grace periods of an interrupted command and of an ended run: for
 /// killing, the final report, and the last exec notices.
-const REPORTING: Duration = Duration::from_secs(3);
+const REPORTING_ALLOWANCE: Duration = Duration::from_secs(3);
 
 /// Returns the longest time that ending a run can take, from the request to its record, for runs
 /// with this grace period.
-pub fn longest_end(grace: Duration) -> Duration {
-    grace * 2 + REPORTING
+pub fn max_end_duration(grace: Duration) -> Duration {
+    grace * 2 + REPORTING_ALLOWANCE
 }
 
 /// Removes the files that killed servers left below this root: outputs, temporary files, browser
@@ -84,7 +87,7 @@ pub fn sweep_abandoned(root: &Path) {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stream {
+enum OutputStream {
     Stdout = 0,
     Stderr = 1,
 }

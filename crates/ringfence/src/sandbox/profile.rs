@@ -10,7 +10,7 @@ use jail::rights::{NetworkAccess, ProtectedPath, Rights, StandIn, protected_in_r
 use jail::{control_files, paths_to_cover};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
-use super::hidden::listed;
+use super::hidden::listed_paths;
 use crate::base::call::digest;
 use crate::base::held_dir::HeldDir;
 use crate::base::ids::short;
@@ -20,22 +20,22 @@ use crate::config::{Config, Profile};
 use crate::net::Allow;
 
 /// Path below HOME at which git looks for its global ignore list.
-const IGNORE: &str = ".config/git/ignore";
+const GIT_IGNORE_PATH: &str = ".config/git/ignore";
 /// Key files in the root, which unlock what is stored there.
 const ROOT_KEYS: &[&str] = &["audit/key", "secrets/key"];
 
 /// Returns what a run in this workspace may touch: one value that both the file tools and the
 /// sandbox enforce.
-pub fn rights(config: &Config, workspace: &Path) -> Result<Rights> {
-    rights_at(config, workspace, cache_home(config, workspace, None)?)
+pub fn run_rights(config: &Config, workspace: &Path) -> Result<Rights> {
+    rights_with_home(config, workspace, cache_home(config, workspace, None)?)
 }
 
 /// Returns the rights for one tool alone, with its own HOME, which no one but `owner` uses.
-pub fn rights_apart(config: &Config, workspace: &Path, owner: &[&str]) -> Result<Rights> {
-    rights_at(config, workspace, cache_home(config, workspace, Some(owner))?)
+pub fn tool_rights(config: &Config, workspace: &Path, owner: &[&str]) -> Result<Rights> {
+    rights_with_home(config, workspace, cache_home(config, workspace, Some(owner))?)
 }
 
-fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights> {
+fn rights_with_home(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights> {
     let sandbox = &config.sandbox;
     let mut rights = Rights {
         workspace: workspace.to_owned(),
@@ -44,10 +44,10 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
         ..Rights::default()
     };
     for path in &sandbox.writable {
-        rights.writable.push(writable(path)?);
+        rights.writable.push(resolve_writable(path)?);
     }
     rights.include_repository();
-    rights.unprotected = unprotected(config, &rights)?;
+    rights.unprotected = unprotected_paths(config, &rights)?;
     rights.protect_control_files();
     for path in &sandbox.protect {
         let path = lexical::normalize(workspace, path);
@@ -60,14 +60,14 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
             .protected
             .extend(paths_to_cover(ProtectedPath { path, stand_in: StandIn::Directory }));
     }
-    check_ends(&rights)?;
-    rights.hidden = hidden(config, workspace);
+    check_link_targets(&rights)?;
+    rights.hidden = hidden_paths(config, workspace);
     Ok(rights)
 }
 
 /// Refuses a protected name that is a link to a place that runs must be able to write as a whole:
 /// nothing there can be covered.
-fn check_ends(rights: &Rights) -> Result<()> {
+fn check_link_targets(rights: &Rights) -> Result<()> {
     // A name that is itself writable is so by the operator's choice.
     let is_name = |path: &Path| {
         control_files::list_names().any(|(name, _)| rights.workspace.join(name) == path)
@@ -86,14 +86,14 @@ fn check_ends(rights: &Rights) -> Result<()> {
 
 /// Returns the protected paths that the operator leaves to runs. A path that takes nothing from the
 /// list is most likely a mistake.
-fn unprotected(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
+fn unprotected_paths(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
     let steering = control_files::list_names().map(|(name, _)| rights.workspace.join(name));
     let for_git =
         rights.repositories.iter().flat_map(|repository| protected_in_repository(repository));
     let all: Vec<PathBuf> = steering.chain(for_git.map(|protected| protected.path)).collect();
     let mut unprotected = Vec::new();
     for path in &config.sandbox.unprotect {
-        let path = in_repository(rights, lexical::normalize(&rights.workspace, path));
+        let path = map_into_repository(rights, lexical::normalize(&rights.workspace, path));
         let holds_workspace = rights.workspace.starts_with(&path);
         if holds_workspace || !all.iter().any(|known| known.starts_with(&path)) {
             let known: Vec<String> = all
@@ -117,7 +117,7 @@ fn unprotected(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
 
 /// Maps a path below `.git` into the repository that it refers to, which is elsewhere for a work
 /// tree.
-fn in_repository(rights: &Rights, path: PathBuf) -> PathBuf {
+fn map_into_repository(rights: &Rights, path: PathBuf) -> PathBuf {
     let below = path
         .strip_prefix(rights.workspace.join(".git"))
         .ok()
@@ -129,27 +129,27 @@ fn in_repository(rights: &Rights, path: PathBuf) -> PathBuf {
 }
 
 /// Returns the workspace with everything hidden that has become private since it was opened.
-pub fn hiding(workspace: &Arc<Workspace>, config: &Config) -> Arc<Workspace> {
-    match hides(workspace.rights(), config) {
+pub fn workspace_hiding_private(workspace: &Arc<Workspace>, config: &Config) -> Arc<Workspace> {
+    match hides_private_paths(workspace.rights(), config) {
         true => Arc::clone(workspace),
-        false => Arc::new(workspace.guarded(|rights| hide(rights, config))),
+        false => Arc::new(workspace.guarded(|rights| hide_private_paths(rights, config))),
     }
 }
 
-pub(super) fn hides(rights: &Rights, config: &Config) -> bool {
+pub(super) fn hides_private_paths(rights: &Rights, config: &Config) -> bool {
     config.private.iter().all(|path| rights.hidden.contains(path))
 }
 
-pub(super) fn hide(rights: &mut Rights, config: &Config) {
+pub(super) fn hide_private_paths(rights: &mut Rights, config: &Config) {
     rights.hidden.extend(config.private.iter().cloned());
     rights.hidden.sort();
     rights.hidden.dedup();
 }
 
 /// Refuses settings that the profile cannot enforce, rather than enforce less than they say.
-pub fn check(config: &Config) -> Result<()> {
+pub fn check_profile(config: &Config) -> Result<()> {
     let sandbox = &config.sandbox;
-    allow(config)?;
+    proxy_allow_list(config)?;
     if sandbox.allow_network && !sandbox.deny_domains.is_empty() {
         return Err(Error::invalid_arguments("`deny_domains` has no effect with `allow_network`")
             .with("key", "sandbox.deny_domains")
@@ -178,7 +178,7 @@ pub fn check(config: &Config) -> Result<()> {
 }
 
 /// Returns the allow-list for the proxy of a run, if it has one.
-pub fn allow(config: &Config) -> Result<Option<Allow>> {
+pub fn proxy_allow_list(config: &Config) -> Result<Option<Allow>> {
     let sandbox = &config.sandbox;
     match sandbox.network() {
         NetworkAccess::Proxied => {
@@ -189,7 +189,7 @@ pub fn allow(config: &Config) -> Result<Option<Allow>> {
     }
 }
 
-fn writable(path: &Path) -> Result<PathBuf> {
+fn resolve_writable(path: &Path) -> Result<PathBuf> {
     let hint = "Name an existing directory, other than `/`, in `writable`.";
     let settled =
         path.canonicalize().ok().filter(|settled| settled.is_dir() && settled.parent().is_some());
@@ -201,13 +201,13 @@ fn writable(path: &Path) -> Result<PathBuf> {
 }
 
 /// Directory for temporary files of a session without its own /tmp. Removed when dropped.
-pub struct Scratch {
+pub struct ScratchDir {
     _held: HeldDir,
 }
 
-impl Scratch {
+impl ScratchDir {
     /// Creates the directory if the profile needs one, and adds it to the rights.
-    pub fn make(config: &Config, rights: &mut Rights) -> Result<Option<Scratch>> {
+    pub fn create(config: &Config, rights: &mut Rights) -> Result<Option<ScratchDir>> {
         if config.sandbox.profile != Profile::Contained {
             return Ok(None);
         }
@@ -215,12 +215,12 @@ impl Scratch {
             Error::internal("cannot create the directory for temporary files").source(error)
         })?;
         rights.scratch = Some(held.path().to_owned());
-        Ok(Some(Scratch { _held: held }))
+        Ok(Some(ScratchDir { _held: held }))
     }
 }
 
-pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
-    let listed = listed(config, workspace);
+pub(super) fn hidden_paths(config: &Config, workspace: &Path) -> Vec<PathBuf> {
+    let listed = listed_paths(config, workspace);
     let named = config.sandbox.hide.iter().map(|path| lexical::normalize(workspace, path));
     // The configured home of Codex. In the workspace it would hide a part of that, and is the
     // operator's own choice.
@@ -275,7 +275,7 @@ fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
     // A run may have put anything here, even a link to elsewhere, so it is opened like any path
     // from a caller.
     let Ok(Place::Ready { dir, .. }) =
-        Workspace::open(home, &[]).and_then(|home| home.place(IGNORE, true))
+        Workspace::open(home, &[]).and_then(|home| home.place(GIT_IGNORE_PATH, true))
     else {
         return Ok(());
     };
@@ -287,7 +287,7 @@ fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
 }
 
 /// Returns the variables that programs need to work in the sandbox.
-pub fn environment(config: &Config, rights: &Rights) -> Vec<(String, String)> {
+pub fn sandbox_environment(config: &Config, rights: &Rights) -> Vec<(String, String)> {
     let mut env = Vec::new();
     let mut set =
         |name: &str, value: &Path| env.push((name.to_owned(), value.display().to_string()));

@@ -14,9 +14,13 @@ use jail::intercept::exec::wire::FileIdentity;
 use jail::shebang::{SHEBANG_BYTES, parse_shebang};
 
 /// Checks that `program` and the arguments before the script are what its first line says.
-pub fn check(script: &OwnedFd, before: &[String], program: &FileIdentity) -> Result<(), String> {
+pub fn check_interpreter(
+    script: &OwnedFd,
+    before: &[String],
+    program: &FileIdentity,
+) -> Result<(), String> {
     let text =
-        first_bytes(script).map_err(|error| format!("the script cannot be read: {error}"))?;
+        read_first_bytes(script).map_err(|error| format!("the script cannot be read: {error}"))?;
     let words = parse_shebang(&text).ok_or("the script does not name its interpreter")?;
     let named = words.first().and_then(|path| fs::metadata(path).ok());
     let is_program =
@@ -27,7 +31,7 @@ pub fn check(script: &OwnedFd, before: &[String], program: &FileIdentity) -> Res
     }
 }
 
-fn first_bytes(script: &OwnedFd) -> std::io::Result<Vec<u8>> {
+fn read_first_bytes(script: &OwnedFd) -> std::io::Result<Vec<u8>> {
     // It was opened only as a path; to be read it must be opened again, through `/proc`.
     let file = File::open(format!("/proc/self/fd/{}", script.as_raw_fd()))?;
     let mut text = Vec::new();
@@ -51,7 +55,7 @@ mod tests {
         };
         let told = |words: &[&str], program: &str| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            check(&script, &words, &place(program)).is_ok()
+            check_interpreter(&script, &words, &place(program)).is_ok()
         };
         assert!(told(&["/bin/sh", "-e"], "/bin/sh"));
         assert!(!told(&["/bin/sh", "-e", "-c", "evil"], "/bin/sh"));

@@ -12,19 +12,19 @@ use tokio::io::AsyncWriteExt;
 use crate::base::Error;
 use crate::session::{OpenOutput, Outputs};
 
-const LOST: &str = "the whole output could not be stored";
+const STORE_FAILED: &str = "the whole output could not be stored";
 
 /// Stored output of one run.
-pub struct Spool {
+pub struct OutputSpool {
     outputs: Arc<Outputs>,
     /// Maximum bytes of the file; what comes after is counted and dropped.
-    cap: u64,
+    max_bytes: u64,
     written: u64,
-    capped: bool,
-    state: State,
+    is_capped: bool,
+    state: SpoolState,
 }
 
-enum State {
+enum SpoolState {
     Waiting(Vec<u8>),
     Stored(OpenOutput, File),
     /// Handle of the stored output. Nothing more comes.
@@ -33,20 +33,26 @@ enum State {
     Lost,
 }
 
-impl Spool {
+impl OutputSpool {
     pub fn new(outputs: Arc<Outputs>, cap: u64) -> Self {
-        Spool { outputs, cap, written: 0, capped: false, state: State::Waiting(Vec::new()) }
+        OutputSpool {
+            outputs,
+            max_bytes: cap,
+            written: 0,
+            is_capped: false,
+            state: SpoolState::Waiting(Vec::new()),
+        }
     }
 
     /// Adds the next piece. `keep` says that it must go to the file now, with everything before it.
     pub async fn push(&mut self, bytes: &[u8], keep: bool) {
-        if self.cap == 0 {
+        if self.max_bytes == 0 {
             return;
         }
-        if let State::Waiting(before) = &mut self.state {
+        if let SpoolState::Waiting(before) = &mut self.state {
             before.extend_from_slice(bytes);
             if keep {
-                self.store().await;
+                self.ensure_file().await;
             }
         } else {
             self.write(bytes).await;
@@ -54,10 +60,10 @@ impl Spool {
     }
 
     /// Makes sure that a file exists.
-    pub async fn store(&mut self) {
-        let State::Waiting(before) = &mut self.state else { return };
+    pub async fn ensure_file(&mut self) {
+        let SpoolState::Waiting(before) = &mut self.state else { return };
         // A limit of zero means that no file is wanted.
-        if self.cap == 0 {
+        if self.max_bytes == 0 {
             return;
         }
         let before = std::mem::take(before);
@@ -65,58 +71,58 @@ impl Spool {
         let opened =
             self.outputs.create().and_then(|output| Ok((output.file().map_err(lost)?, output)));
         self.state = match opened {
-            Ok((file, output)) => State::Stored(output, File::from_std(file)),
+            Ok((file, output)) => SpoolState::Stored(output, File::from_std(file)),
             Err(error) => {
                 tracing::warn!("a run's output is not stored: {}", error.log_line());
-                State::Lost
+                SpoolState::Lost
             }
         };
         self.write(&before).await;
     }
 
     async fn write(&mut self, bytes: &[u8]) {
-        let State::Stored(output, file) = &mut self.state else { return };
+        let SpoolState::Stored(output, file) = &mut self.state else { return };
         // Room may become free when other outputs are dropped, but an output with a gap would be
         // misleading.
-        if self.capped {
+        if self.is_capped {
             return;
         }
-        let room = output.reserve((self.cap - self.written).min(bytes.len() as u64));
+        let room = output.reserve((self.max_bytes - self.written).min(bytes.len() as u64));
         let room = usize::try_from(room).unwrap_or(usize::MAX);
-        self.capped |= room < bytes.len();
+        self.is_capped |= room < bytes.len();
         self.written += room as u64;
         if let Err(error) = file.write_all(&bytes[..room]).await {
             tracing::warn!("a run's output is not stored: {error}");
-            self.state = State::Lost;
+            self.state = SpoolState::Lost;
         }
     }
 
     /// Flushes everything to where a reader finds it.
     pub async fn flush(&mut self) {
-        if let State::Stored(_, file) = &mut self.state
+        if let SpoolState::Stored(_, file) = &mut self.state
             && let Err(error) = file.flush().await
         {
             tracing::warn!("a run's output is not stored: {error}");
-            self.state = State::Lost;
+            self.state = SpoolState::Lost;
         }
     }
 
     /// Flushes for the last time: from now on the output may be dropped for newer ones.
     pub async fn close(&mut self) {
         self.flush().await;
-        if let State::Stored(output, _) = &self.state {
-            self.state = State::Closed(output.handle.clone());
+        if let SpoolState::Stored(output, _) = &self.state {
+            self.state = SpoolState::Closed(output.handle.clone());
         }
     }
 
     /// Returns the handle of the stored output, and a warning if it is not complete.
-    pub fn state(&self) -> (Option<String>, Option<String>) {
+    pub fn stored_output(&self) -> (Option<String>, Option<String>) {
         match &self.state {
-            State::Waiting(_) => (None, None),
-            State::Lost => (None, Some(LOST.to_owned())),
-            State::Stored(OpenOutput { handle, .. }, _) | State::Closed(handle) => {
+            SpoolState::Waiting(_) => (None, None),
+            SpoolState::Lost => (None, Some(STORE_FAILED.to_owned())),
+            SpoolState::Stored(OpenOutput { handle, .. }, _) | SpoolState::Closed(handle) => {
                 let warning = format!("the stored output stops after {} bytes", self.written);
-                (Some(handle.clone()), self.capped.then_some(warning))
+                (Some(handle.clone()), self.is_capped.then_some(warning))
             }
         }
     }
@@ -137,13 +143,13 @@ mod tests {
         let outputs = Arc::new(Outputs::with_quota(scratch.path().join("s-1"), quota));
         let mut other = outputs.create().unwrap();
         other.write_all(&[b'x'; 100 << 10]).unwrap();
-        let mut spool = Spool::new(Arc::clone(&outputs), 1 << 20);
+        let mut spool = OutputSpool::new(Arc::clone(&outputs), 1 << 20);
         // Only 28 KiB of the session's 128 are left while the other is being written.
         spool.push(&[b'a'; 40 << 10], true).await;
         drop(other);
         spool.push(b"later", true).await;
         spool.close().await;
-        let (handle, warning) = spool.state();
+        let (handle, warning) = spool.stored_output();
         let whole = std::io::read_to_string(outputs.open(&handle.unwrap()).unwrap()).unwrap();
         assert_eq!(whole, "a".repeat(28 << 10));
         assert_eq!(warning.unwrap(), "the stored output stops after 28672 bytes");

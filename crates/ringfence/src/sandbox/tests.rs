@@ -37,7 +37,7 @@ impl Place {
         std::fs::create_dir_all(dir.join("ws")).unwrap();
         let config = config(&dir, Profile::Default);
         let workspace = Workspace::open(&dir.join("ws"), &[]).unwrap();
-        let rights = profile::rights(&config, workspace.path()).unwrap();
+        let rights = profile::run_rights(&config, workspace.path()).unwrap();
         let workspace = Arc::new(workspace.held_to(rights).unwrap());
         let session =
             Session::new(Principal::local(), "stdio", workspace, &config.root, Cancel::new());
@@ -45,8 +45,9 @@ impl Place {
     }
 
     /// Returns the session's sandbox with profile `none`.
-    fn cell(&self) -> Arc<Cell> {
-        Cell::of(&self.session, &config(&self.dir, Profile::None), &launcher()).unwrap()
+    fn cell(&self) -> Arc<SessionSandbox> {
+        SessionSandbox::for_session(&self.session, &config(&self.dir, Profile::None), &launcher())
+            .unwrap()
     }
 }
 
@@ -67,22 +68,22 @@ impl Drop for Place {
     }
 }
 
-fn bash(script: &str) -> Launch {
-    Launch {
+fn bash(script: &str) -> LaunchRequest {
+    LaunchRequest {
         program: "/bin/bash".into(),
         args: vec!["-c".into(), script.into()],
         cwd: File::open("/").unwrap().into(),
         cwd_path: "/".into(),
-        decided: None,
+        on_decision: None,
         env: env::build(&[]).unwrap(),
-        stdin: Stdin::Empty,
-        merged: false,
+        stdin: StdinSource::Empty,
+        merge_stderr: false,
         rights: None,
         grace: Duration::from_millis(300),
         execs: None,
         denied_hosts: Vec::new(),
-        line: None,
-        switch: None,
+        driver_socket: None,
+        session_router: None,
     }
 }
 
@@ -108,33 +109,33 @@ impl Test {
         }
     }
 
-    async fn run(&self, launch: Launch) -> Outcome {
+    async fn run(&self, launch: LaunchRequest) -> RunOutcome {
         self.try_run(launch).await.unwrap()
     }
 
-    async fn try_run(&self, launch: Launch) -> crate::base::Result<Outcome> {
-        let keep = Keep {
+    async fn try_run(&self, launch: LaunchRequest) -> crate::base::Result<RunOutcome> {
+        let keep = RunOptions {
             outputs: self.place.session.outputs.clone(),
             cancel: self.cancel.clone(),
             deadline: Some(self.deadline.clone()),
             budget: self.budget,
-            file_bytes: self.file_bytes,
-            reads: None,
-            ended: Box::new(|_| Box::pin(async {})),
-            late: Some(Box::new(|_| {})),
-            forgotten: Box::new(|| {}),
+            max_file_bytes: self.file_bytes,
+            stdout_filter: None,
+            on_end: Box::new(|_| Box::pin(async {})),
+            on_late_end: Some(Box::new(|_| {})),
+            on_forgotten: Box::new(|| {}),
             tasks: TaskTracker::new(),
         };
-        let live = self.place.cell().start(launch).await?.keep(keep);
-        let look = Look {
-            caller: Some(self.caller.clone()),
+        let live = self.place.cell().start_run(launch).await?.into_handle(keep);
+        let look = OutputRequest {
+            client: Some(self.caller.clone()),
             budget: self.budget,
             until: Box::pin(std::future::pending()),
-            gives_way: false,
+            yields_to_next: false,
         };
-        match live.look(look).await? {
-            Seen::Over(outcome) => Ok(outcome),
-            Seen::Running(_) => unreachable!("nothing else is waited for"),
+        match live.request_output(look).await? {
+            RunState::Over(outcome) => Ok(outcome),
+            RunState::Running(_) => unreachable!("nothing else is waited for"),
         }
     }
 }
@@ -171,27 +172,27 @@ fn children() -> impl Iterator<Item = String> {
 async fn streams_and_exit_code_come_back_apart() {
     let outcome = Test::new().run(bash("echo out; echo err >&2; exit 3")).await;
     assert_eq!(
-        (outcome.ended.exit_code, outcome.ended.signal, outcome.ended.stop),
+        (outcome.result.exit_code, outcome.result.signal, outcome.result.stop_reason),
         (Some(3), None, None)
     );
     assert_eq!((outcome.stdout.text.as_str(), outcome.stderr.text.as_str()), ("out\n", "err\n"));
-    assert_eq!((outcome.ended.output, outcome.ended.warnings), (None, vec![]));
+    assert_eq!((outcome.result.output_handle, outcome.result.warnings), (None, vec![]));
     let outcome = Test::new().run(bash("kill -KILL $$")).await;
-    assert_eq!((outcome.ended.exit_code, outcome.ended.signal), (None, Some(9)));
+    assert_eq!((outcome.result.exit_code, outcome.result.signal), (None, Some(9)));
 }
 
 #[tokio::test]
 async fn standard_input_is_what_was_given_or_nothing() {
     let mut launch = bash("cat");
-    launch.stdin = Stdin::Bytes(b"x".repeat(300_000));
+    launch.stdin = StdinSource::Bytes(b"x".repeat(300_000));
     let test = Test { budget: 400_000, ..Test::new() };
     assert_eq!(test.run(launch).await.stdout.bytes, 300_000);
     let outcome = test.run(bash("read x; echo $?; readlink /proc/self/fd/0")).await;
     assert_eq!(outcome.stdout.text, "1\n/dev/null\n");
     // A program need not read its input.
     let mut launch = bash("exit 0");
-    launch.stdin = Stdin::Bytes(b"x".repeat(300_000));
-    assert_eq!(test.run(launch).await.ended.exit_code, Some(0));
+    launch.stdin = StdinSource::Bytes(b"x".repeat(300_000));
+    assert_eq!(test.run(launch).await.result.exit_code, Some(0));
 }
 
 #[tokio::test]
@@ -205,15 +206,16 @@ async fn our_environment_stays_ours() {
 
 #[tokio::test]
 async fn a_missing_program_is_not_found() {
-    let launch = Launch { program: "no-such-program-anywhere".into(), args: vec![], ..bash("") };
-    let error = Place::new().cell().start(launch).await.err().unwrap();
+    let launch =
+        LaunchRequest { program: "no-such-program-anywhere".into(), args: vec![], ..bash("") };
+    let error = Place::new().cell().start_run(launch).await.err().unwrap();
     assert_eq!(
         (error.kind(), error.reason_name()),
         (crate::base::Kind::NotFound, Some("spawn_failed"))
     );
-    let launch = Launch { program: "/etc/passwd".into(), args: vec![], ..bash("") };
+    let launch = LaunchRequest { program: "/etc/passwd".into(), args: vec![], ..bash("") };
     assert_eq!(
-        Place::new().cell().start(launch).await.err().unwrap().kind(),
+        Place::new().cell().start_run(launch).await.err().unwrap().kind(),
         crate::base::Kind::InvalidArguments
     );
 }
@@ -224,21 +226,21 @@ async fn a_background_process_does_not_hold_the_result() {
     let began = Instant::now();
     let outcome = test.run(bash("sleep 30 & echo $!")).await;
     assert!(began.elapsed() < Duration::from_millis(600), "{:?}", began.elapsed());
-    assert_eq!(outcome.ended.exit_code, Some(0));
+    assert_eq!(outcome.result.exit_code, Some(0));
     // The name is bash's until the exec of sleep.
     assert!(
-        outcome.ended.warnings[0].starts_with("1 background process ("),
+        outcome.result.warnings[0].starts_with("1 background process ("),
         "{:?}",
-        outcome.ended.warnings
+        outcome.result.warnings
     );
-    assert!(outcome.ended.warnings[0].ends_with("; ended"));
+    assert!(outcome.result.warnings[0].ends_with("; ended"));
     is_gone(&outcome.stdout.text).await;
 
     let began = Instant::now();
     let outcome = test.run(bash("trap '' TERM; sleep 30 & echo $!")).await;
     assert!(began.elapsed() < Duration::from_millis(600), "{:?}", began.elapsed());
     assert!(
-        outcome.ended.warnings[0]
+        outcome.result.warnings[0]
             .ends_with(" outlived the command and still held the output; ended")
     );
     is_gone(&outcome.stdout.text).await;
@@ -250,8 +252,11 @@ async fn a_deadline_ends_the_tree_and_keeps_what_was_said() {
     let outcome = test
         .run(bash("trap '' TERM; (setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100"))
         .await;
-    assert_eq!((outcome.ended.stop, outcome.ended.signal), (Some(Stop::Deadline), Some(9)));
-    assert_eq!(outcome.ended.warnings, Vec::<String>::new());
+    assert_eq!(
+        (outcome.result.stop_reason, outcome.result.signal),
+        (Some(StopReason::Deadline), Some(9))
+    );
+    assert_eq!(outcome.result.warnings, Vec::<String>::new());
     // Already dead: a result never comes before the end of what it describes.
     assert!(!std::path::Path::new(&format!("/proc/{}", outcome.stdout.text.trim())).exists());
 }
@@ -270,8 +275,8 @@ async fn a_cancelled_run_tells_its_cause() {
     });
     let outcome = test.run(bash("echo up; sleep 100")).await;
     assert_eq!(
-        (outcome.ended.stop, outcome.ended.signal),
-        (Some(Stop::Cancelled(Cause::Client)), Some(15))
+        (outcome.result.stop_reason, outcome.result.signal),
+        (Some(StopReason::Cancelled(Cause::Client)), Some(15))
     );
     assert_eq!(outcome.stdout.text, "up\n");
 }
@@ -280,7 +285,7 @@ async fn a_cancelled_run_tells_its_cause() {
 async fn a_dropped_run_ends_its_tree() {
     let run = Place::new()
         .cell()
-        .start(bash("(setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100"))
+        .start_run(bash("(setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100"))
         .await
         .unwrap();
     let mut line = [0; 32];
@@ -294,7 +299,7 @@ async fn a_dropped_run_ends_its_tree() {
 async fn a_lost_supervisor_is_an_error_and_not_a_result() {
     let mut launch = bash("read; echo why >&2; kill -KILL $PPID; exec sleep 0.2");
     // Standard input is fed once the start has been reported.
-    launch.stdin = Stdin::Bytes(b"go\n".to_vec());
+    launch.stdin = StdinSource::Bytes(b"go\n".to_vec());
     let error = Test::new().try_run(launch).await.unwrap_err();
     assert_eq!(error.kind(), crate::base::Kind::Internal);
     let body = error.body(&crate::base::TraceId::mint());
@@ -311,7 +316,7 @@ async fn what_is_cut_is_stored_whole_and_in_order() {
     assert!(outcome.stdout.truncated && outcome.stdout.text.len() < 1100);
     assert!(outcome.stdout.text.ends_with("line 500\n"));
     assert_eq!(outcome.stderr.text, "end\n");
-    let file = test.place.session.outputs.open(&outcome.ended.output.unwrap()).unwrap();
+    let file = test.place.session.outputs.open(&outcome.result.output_handle.unwrap()).unwrap();
     let whole = std::io::read_to_string(file).unwrap();
     let expected: String = (1..=500).map(|line| format!("line {line}\n")).collect();
     assert_eq!(whole.replace("end\n", ""), expected);
@@ -329,9 +334,9 @@ async fn a_flood_costs_no_memory_and_little_disk() {
     println!("300 MB in {:?}, {grown} KiB more", began.elapsed());
     assert_eq!(outcome.stdout.bytes, 300_000_000);
     assert!(grown < 8 * 1024, "{grown} KiB");
-    let file = test.place.session.outputs.open(&outcome.ended.output.unwrap()).unwrap();
+    let file = test.place.session.outputs.open(&outcome.result.output_handle.unwrap()).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 1_000_000);
-    assert_eq!(outcome.ended.warnings, ["the stored output stops after 1000000 bytes"]);
+    assert_eq!(outcome.result.warnings, ["the stored output stops after 1000000 bytes"]);
 }
 
 #[tokio::test]
@@ -352,7 +357,10 @@ async fn a_client_that_takes_nothing_slows_the_run_down() {
     // 600 ms of `yes` would be gigabytes; it ran for the 100 ms before the first message only.
     let free = Test { deadline: Deadline::after(Duration::from_millis(700)).into(), ..Test::new() };
     let free = free.run(bash("yes")).await;
-    assert_eq!((outcome.ended.stop, free.ended.stop), (Some(Stop::Deadline), Some(Stop::Deadline)));
+    assert_eq!(
+        (outcome.result.stop_reason, free.result.stop_reason),
+        (Some(StopReason::Deadline), Some(StopReason::Deadline))
+    );
     assert!(
         outcome.stdout.bytes < free.stdout.bytes / 2,
         "{} {}",

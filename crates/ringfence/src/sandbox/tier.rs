@@ -12,12 +12,12 @@ use jail::namespaces::Tier;
 use jail::packet::PacketChannel;
 
 /// Absolute, so that nothing in a workspace or on a user's PATH can take its place.
-const BWRAP: &[&str] = &["/usr/bin/bwrap", "/usr/local/bin/bwrap"];
+const BWRAP_PATHS: &[&str] = &["/usr/bin/bwrap", "/usr/local/bin/bwrap"];
 
 /// Returns the tiers to try, in order of preference.
-pub fn tiers() -> Vec<Tier> {
+pub fn available_tiers() -> Vec<Tier> {
     let mut tiers = vec![Tier::Namespaces];
-    if bwrap().is_some() {
+    if find_bwrap().is_some() {
         tiers.push(Tier::Bwrap);
     }
     if rustix::process::geteuid().is_root() {
@@ -26,16 +26,16 @@ pub fn tiers() -> Vec<Tier> {
     tiers
 }
 
-fn bwrap() -> Option<&'static Path> {
-    BWRAP.iter().map(Path::new).find(|path| path.is_file())
+fn find_bwrap() -> Option<&'static Path> {
+    BWRAP_PATHS.iter().map(Path::new).find(|path| path.is_file())
 }
 
 /// Builds the command that starts a zygote in this tier, with its end of the channel.
-pub fn zygote(tier: Tier, program: &Path, channel: PacketChannel) -> io::Result<Command> {
-    let mut command = match (tier, bwrap()) {
+pub fn zygote_command(tier: Tier, program: &Path, channel: PacketChannel) -> io::Result<Command> {
+    let mut command = match (tier, find_bwrap()) {
         (Tier::Bwrap, Some(bwrap)) => {
             let mut command = Command::new(bwrap);
-            command.args(wrapped());
+            command.args(bwrap_args());
             // Inside bubblewrap our binary may have no path, so it is started from a descriptor.
             command.stdout(Stdio::from(File::open(program)?));
             command
@@ -53,7 +53,7 @@ pub fn zygote(tier: Tier, program: &Path, channel: PacketChannel) -> io::Result<
 
 /// Returns bubblewrap's arguments: a user namespace in which everything is as outside, with every
 /// capability. The sandbox itself is built by our own code.
-fn wrapped() -> Vec<OsString> {
+fn bwrap_args() -> Vec<OsString> {
     let user = rustix::process::geteuid().as_raw().to_string();
     let group = rustix::process::getegid().as_raw().to_string();
     let words = [

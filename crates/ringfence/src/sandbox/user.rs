@@ -8,18 +8,18 @@ use crate::base::{Error, Result};
 
 /// User account, with what a program expects to find in its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Account {
+pub struct UserAccount {
     pub name: String,
     pub user: RunUser,
     pub home: String,
     pub shell: String,
 }
 
-impl Account {
+impl UserAccount {
     /// Looks up the account of this name.
-    pub fn find(name: &str) -> Result<Account> {
+    pub fn from_name(name: &str) -> Result<UserAccount> {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        parse(name, &read("/etc/passwd"), &read("/etc/group")).ok_or_else(|| {
+        parse_account(name, &read("/etc/passwd"), &read("/etc/group")).ok_or_else(|| {
             Error::invalid_arguments(format!(
                 "`escalate_as` names `{name}`, which is not a user of this host"
             ))
@@ -28,7 +28,7 @@ impl Account {
     }
 }
 
-fn parse(name: &str, passwd: &str, group: &str) -> Option<Account> {
+fn parse_account(name: &str, passwd: &str, group: &str) -> Option<UserAccount> {
     let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
     let fields: Vec<&str> = line.split(':').collect();
     let [_, _, uid, gid, _, home, shell] = fields[..] else { return None };
@@ -46,7 +46,12 @@ fn parse(name: &str, passwd: &str, group: &str) -> Option<Account> {
         }
     }
     let user = RunUser { uid: uid.parse().ok()?, gid, groups };
-    Some(Account { name: name.to_owned(), user, home: home.to_owned(), shell: shell.to_owned() })
+    Some(UserAccount {
+        name: name.to_owned(),
+        user,
+        home: home.to_owned(),
+        shell: shell.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -57,9 +62,9 @@ mod tests {
     fn a_user_is_found_with_all_its_groups() {
         let passwd = "root:x:0:0:root:/root:/bin/bash\nann:x:1000:1001:Ann,,,:/home/ann:/bin/zsh\n";
         let group = "root:x:0:\nann:x:1001:\ndocker:x:998:bob,ann\nadm:x:4:annabel\n";
-        let ann = parse("ann", passwd, group).unwrap();
+        let ann = parse_account("ann", passwd, group).unwrap();
         assert_eq!(ann.user, RunUser { uid: 1000, gid: 1001, groups: vec![1001, 998] });
         assert_eq!((ann.home.as_str(), ann.shell.as_str()), ("/home/ann", "/bin/zsh"));
-        assert_eq!(parse("annabel", passwd, group), None);
+        assert_eq!(parse_account("annabel", passwd, group), None);
     }
 }

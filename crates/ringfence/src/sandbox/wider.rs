@@ -16,34 +16,34 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use super::egress::Egress;
-use super::escalate::{answer_to, next_signal};
-use super::execs::Execs;
-use super::launch::Control;
-use super::live::{Ended, Reported};
-use super::stream::KILLING;
+use super::escalate::{answer_from_report, next_signal};
+use super::execs::ExecPolicy;
+use super::launch::SupervisorControl;
+use super::run_driver::KILL_ALLOWANCE;
+use super::run_handle::{ReportCompleteness, RunResult};
 use crate::base::{Error, Result};
 use crate::net::Decided;
 
 /// Rules for a run in the wider sandbox, and the destination of its record.
-pub struct WiderTerms {
-    pub execs: Execs,
+pub struct WiderRunOptions {
+    pub execs: ExecPolicy,
     /// Called for everything that its proxy decides.
-    pub decided: Decided,
+    pub on_decision: Decided,
     /// Host names that it may not reach, whatever its sandbox allows.
     pub denied_hosts: Vec<String>,
     /// Wider runs of the run that it belongs to.
-    pub runs: Arc<WiderRuns>,
+    pub wider_runs: Arc<WiderRuns>,
 }
 
 /// Wider runs that one run has caused, and what is known about those that have ended.
 #[derive(Default)]
 pub struct WiderRuns {
     tasks: TaskTracker,
-    seen: Mutex<Seen>,
+    totals: Mutex<WiderTotals>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct WiderTotals {
     denials: Vec<Value>,
     execs: u64,
     out_of_memory: bool,
@@ -53,21 +53,21 @@ struct Seen {
 
 /// One wider run, until its final report.
 struct WiderRun {
-    control: Control,
+    control: SupervisorControl,
     grace: Duration,
     /// Path of the program, for messages about the process that it replaces.
     path: String,
     signals: mpsc::UnboundedReceiver<i32>,
     /// Cancelled when no one waits for it any more.
-    ended: CancellationToken,
+    abandoned: CancellationToken,
 }
 
 impl WiderRuns {
     /// Starts a wider run and waits for its answer. Dropping the future ends the run, even one that
     /// is just starting; its report is still received.
-    pub(super) async fn follow(
+    pub(super) async fn run_to_answer(
         self: &Arc<Self>,
-        start: impl Future<Output = Result<Control>> + Send + 'static,
+        start: impl Future<Output = Result<SupervisorControl>> + Send + 'static,
         grace: Duration,
         path: String,
         signals: mpsc::UnboundedReceiver<i32>,
@@ -79,7 +79,9 @@ impl WiderRuns {
         let driven = async move {
             match start.await {
                 Ok(control) => {
-                    WiderRun { control, grace, path, signals, ended }.drive(&runs, answer).await
+                    WiderRun { control, grace, path, signals, abandoned: ended }
+                        .drive_to_report(&runs, answer)
+                        .await
                 }
                 // The process that waited may be gone.
                 Err(error) => drop(answer.send(Err(error))),
@@ -92,11 +94,11 @@ impl WiderRuns {
     }
 
     /// Waits until all of them have reported, and adds what they did to the result of their run.
-    pub(super) async fn finish(&self, at_most: Duration, ended: &mut Ended) {
+    pub(super) async fn finish_all(&self, at_most: Duration, ended: &mut RunResult) {
         self.tasks.close();
         let in_time = timeout(at_most, self.tasks.wait()).await.is_ok();
-        let Seen { denials, execs, out_of_memory, is_unreported } =
-            std::mem::take(&mut *self.seen());
+        let WiderTotals { denials, execs, out_of_memory, is_unreported } =
+            std::mem::take(&mut *self.lock_totals());
         ended.add_denials(denials);
         if execs > 0 {
             *ended.execs.get_or_insert_default() += execs;
@@ -107,30 +109,34 @@ impl WiderRuns {
                 .push("a command in the wider sandbox exceeded its memory limit".to_owned());
         }
         if is_unreported || !in_time {
-            ended.reported = Reported::Missing;
+            ended.reported = ReportCompleteness::Missing;
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_totals(&self) -> MutexGuard<'_, WiderTotals> {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl WiderRun {
-    async fn drive(mut self, runs: &WiderRuns, answer: oneshot::Sender<Result<ExecAnswer>>) {
+    async fn drive_to_report(
+        mut self,
+        runs: &WiderRuns,
+        answer: oneshot::Sender<Result<ExecAnswer>>,
+    ) {
         let (mut answer, mut until) = (Some(answer), None);
         let (mut was_signalled, mut has_started, mut last) = (false, false, None);
         loop {
             let report = tokio::select! {
-                report = self.control.report() => report,
+                report = self.control.next_report() => report,
                 Some(signal) = next_signal(&mut self.signals) => {
                     was_signalled = true;
-                    self.control.order(SupervisorCommand::Signal(signal)).await;
+                    self.control.send_order(SupervisorCommand::Signal(signal)).await;
                     continue;
                 }
-                () = self.ended.cancelled(), if until.is_none() => {
-                    self.control.order(SupervisorCommand::End(Signal::TERM.as_raw())).await;
-                    until = Some(Instant::now() + self.grace + KILLING);
+                () = self.abandoned.cancelled(), if until.is_none() => {
+                    self.control.send_order(SupervisorCommand::End(Signal::TERM.as_raw())).await;
+                    until = Some(Instant::now() + self.grace + KILL_ALLOWANCE);
                     continue;
                 }
                 () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => break,
@@ -147,7 +153,7 @@ impl WiderRun {
                 }
                 Ok(Some(SupervisorReport::Failed(_)) | None) | Err(_) => true,
             };
-            if let Some(said) = answer_to(report, was_signalled, &self.path)
+            if let Some(said) = answer_from_report(report, was_signalled, &self.path)
                 && let Some(answer) = answer.take()
             {
                 // The process that waited may be gone.
@@ -157,16 +163,16 @@ impl WiderRun {
                 break;
             }
         }
-        self.settle(runs, last, has_started).await;
+        self.add_to_totals(runs, last, has_started).await;
     }
 
     /// Adds what is known about this run to that of the others.
-    async fn settle(mut self, runs: &WiderRuns, last: Option<RunExit>, has_started: bool) {
-        if let Some(service) = self.control.service.take() {
-            service.finish().await;
+    async fn add_to_totals(mut self, runs: &WiderRuns, last: Option<RunExit>, has_started: bool) {
+        if let Some(service) = self.control.exec_service.take() {
+            service.finish_notices().await;
         }
         let refused = self.control.egress.as_ref().map(Egress::denials).unwrap_or_default();
-        let mut seen = runs.seen();
+        let mut seen = runs.lock_totals();
         seen.denials.extend(refused);
         match last {
             Some(exit) => {

@@ -14,24 +14,24 @@ use tokio::process::Child;
 use tokio::sync::Mutex;
 use tokio_util::task::TaskTracker;
 
-use super::fault;
 use super::launch::Launcher;
-use super::tier::{self, tiers};
+use super::start_error;
+use super::tier::{self, available_tiers};
 use crate::base::{Error, Result};
 
 /// Time limit for an answer. A zygote answers in milliseconds; a machine that needs this long will
 /// not answer at all.
-const START: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Handle to the session's zygote. Dropping it closes the channel, which ends everything in the
 /// session's sandbox.
 pub struct Zygote {
     launcher: Launcher,
     rights: Rights,
-    live: Arc<Mutex<Option<Live>>>,
+    running: Arc<Mutex<Option<RunningZygote>>>,
 }
 
-struct Live {
+struct RunningZygote {
     channel: Arc<PacketChannel>,
     tier: Tier,
     /// Held so that it is reaped.
@@ -39,38 +39,39 @@ struct Live {
 }
 
 /// Zygotes of all sessions, so that the end of the server can wait for them.
-static ALL: std::sync::Mutex<Vec<Weak<Mutex<Option<Live>>>>> = std::sync::Mutex::new(Vec::new());
+static ALL_ZYGOTES: std::sync::Mutex<Vec<Weak<Mutex<Option<RunningZygote>>>>> =
+    std::sync::Mutex::new(Vec::new());
 /// Zygotes whose channel is closed, until they are reaped.
-static ENDING: LazyLock<TaskTracker> = LazyLock::new(TaskTracker::new);
+static ENDING_ZYGOTES: LazyLock<TaskTracker> = LazyLock::new(TaskTracker::new);
 
 /// Ends every zygote and waits until it is gone, and everything of its session with it: a caller
 /// that waits for the server to end finds nothing of it afterwards.
-pub async fn end_all(at_most: Duration) {
-    let all = std::mem::take(&mut *lock(&ALL));
+pub async fn end_all_zygotes(at_most: Duration) {
+    let all = std::mem::take(&mut *lock_mutex(&ALL_ZYGOTES));
     let ended = tokio::time::timeout(at_most, async {
         for live in all.iter().filter_map(Weak::upgrade) {
             if let Some(live) = live.lock().await.take() {
-                live.end();
+                live.close_and_reap();
             }
         }
-        ENDING.close();
-        ENDING.wait().await;
+        ENDING_ZYGOTES.close();
+        ENDING_ZYGOTES.wait().await;
     });
     if ended.await.is_err() {
-        tracing::error!("{} zygotes did not end in time", ENDING.len());
+        tracing::error!("{} zygotes did not end in time", ENDING_ZYGOTES.len());
     }
 }
 
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &std::sync::Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Live {
+impl RunningZygote {
     /// Closes the channel, which ends the zygote, and reaps it.
-    fn end(self) {
-        let Live { channel, mut child, .. } = self;
+    fn close_and_reap(self) {
+        let RunningZygote { channel, mut child, .. } = self;
         drop(channel);
-        ENDING.spawn(async move {
+        ENDING_ZYGOTES.spawn(async move {
             if let Err(error) = child.wait().await {
                 tracing::warn!("cannot wait for the end of a zygote: {error}");
             }
@@ -81,11 +82,11 @@ impl Live {
 impl Drop for Zygote {
     fn drop(&mut self) {
         // Outside of the runtime the process is ending, and no one waits for it any more.
-        if let Ok(mut live) = self.live.try_lock()
+        if let Ok(mut live) = self.running.try_lock()
             && let Some(live) = live.take()
             && tokio::runtime::Handle::try_current().is_ok()
         {
-            live.end();
+            live.close_and_reap();
         }
     }
 }
@@ -94,26 +95,26 @@ impl Zygote {
     /// Registers a zygote, which is started for its first run.
     pub fn new(launcher: Launcher, rights: Rights) -> Zygote {
         let live = Arc::new(Mutex::new(None));
-        let mut all = lock(&ALL);
+        let mut all = lock_mutex(&ALL_ZYGOTES);
         all.retain(|known| known.strong_count() > 0);
         all.push(Arc::downgrade(&live));
-        Zygote { launcher, rights, live }
+        Zygote { launcher, rights, running: live }
     }
 
     /// Has the zygote fork a supervisor that uses `control` as its socket, in the network of this
     /// number.
-    pub async fn supervise(&self, network: Option<u32>, control: OwnedFd) -> Result<Tier> {
-        self.order(ZygoteRequest { network, last: false, socket: None }, control).await
+    pub async fn fork_supervisor(&self, network: Option<u32>, control: OwnedFd) -> Result<Tier> {
+        self.send_order(ZygoteRequest { network, last: false, socket: None }, control).await
     }
 
     /// Returns a socket that belongs to the network of this number and can be used from here.
-    pub async fn socket(&self, network: u32, ipv6: bool) -> Result<OwnedFd> {
+    pub async fn open_socket(&self, network: u32, ipv6: bool) -> Result<OwnedFd> {
         let failed = |error: io::Error| {
             Error::internal("the session's network cannot be used").source(error)
         };
         let (ours, theirs) = PacketChannel::pair().map_err(failed)?;
         let family = if ipv6 { 6 } else { 4 };
-        self.order(
+        self.send_order(
             ZygoteRequest { network: Some(network), last: false, socket: Some(family) },
             theirs.into(),
         )
@@ -125,34 +126,37 @@ impl Zygote {
         }
     }
 
-    async fn order(&self, wanted: ZygoteRequest, control: OwnedFd) -> Result<Tier> {
-        let mut live = self.live.lock().await;
+    async fn send_order(&self, wanted: ZygoteRequest, control: OwnedFd) -> Result<Tier> {
+        let mut live = self.running.lock().await;
         if let Some(known) = live.as_mut() {
             // A dead zygote shows by its status or by its channel; then the session gets a new one,
             // and what was on its network is gone.
             let alive = matches!(known.child.try_wait(), Ok(None));
-            if alive && order(&known.channel, &wanted, &control).is_ok() {
+            if alive && write_order(&known.channel, &wanted, &control).is_ok() {
                 return Ok(known.tier);
             }
             tracing::warn!("the zygote of a session was lost; starting a new one");
             *live = None;
         }
-        let started = self.start().await.map_err(|fault| fault::explain("", &fault))?;
+        let started = self
+            .start_first_tier()
+            .await
+            .map_err(|fault| start_error::explain_start_failure("", &fault))?;
         let lost = |error: io::Error| {
-            fault::explain(
+            start_error::explain_start_failure(
                 "",
                 &SandboxError::from_io_error(Layer::Namespaces, "ask for a supervisor", &error),
             )
         };
-        order(&started.channel, &wanted, &control).map_err(lost)?;
+        write_order(&started.channel, &wanted, &control).map_err(lost)?;
         Ok(live.insert(started).tier)
     }
 
     /// Starts the first tier that works. If none does, the error is that of the best one.
-    async fn start(&self) -> std::result::Result<Live, SandboxError> {
+    async fn start_first_tier(&self) -> std::result::Result<RunningZygote, SandboxError> {
         let mut refused = None;
-        for tier in tiers() {
-            match self.start_in(tier).await {
+        for tier in available_tiers() {
+            match self.start_in_tier(tier).await {
                 Ok(live) => return Ok(live),
                 Err(fault) => refused = refused.or(Some(fault)),
             }
@@ -166,12 +170,13 @@ impl Zygote {
         }))
     }
 
-    async fn start_in(&self, tier: Tier) -> std::result::Result<Live, SandboxError> {
+    async fn start_in_tier(&self, tier: Tier) -> std::result::Result<RunningZygote, SandboxError> {
         let failed = |error: io::Error| {
             SandboxError::from_io_error(Layer::Namespaces, "start the zygote", &error)
         };
         let (ours, theirs) = PacketChannel::pair().map_err(failed)?;
-        let command = tier::zygote(tier, self.launcher.program(), theirs).map_err(failed)?;
+        let command =
+            tier::zygote_command(tier, self.launcher.program_path(), theirs).map_err(failed)?;
         let child = tokio::process::Command::from(command).spawn().map_err(failed)?;
         let channel = Arc::new(ours);
         let ground = SessionSetup { rights: self.rights.clone(), tier };
@@ -180,11 +185,11 @@ impl Zygote {
             talk.send(&ground, &[])?;
             talk.receive::<SetupResult>()
         });
-        let laid = tokio::time::timeout(START, laid)
+        let laid = tokio::time::timeout(START_TIMEOUT, laid)
             .await
             .map_err(|_| failed(io::ErrorKind::TimedOut.into()))?;
         match laid.map_err(|error| failed(io::Error::other(error)))?.map_err(failed)? {
-            Some((Ok(()), _)) => Ok(Live { channel, tier, child }),
+            Some((Ok(()), _)) => Ok(RunningZygote { channel, tier, child }),
             Some((Err(fault), _)) => Err(fault),
             None => Err(SandboxError::from_message(
                 Layer::Namespaces,
@@ -195,7 +200,11 @@ impl Zygote {
     }
 }
 
-fn order(channel: &PacketChannel, wanted: &ZygoteRequest, control: &OwnedFd) -> io::Result<()> {
+fn write_order(
+    channel: &PacketChannel,
+    wanted: &ZygoteRequest,
+    control: &OwnedFd,
+) -> io::Result<()> {
     // A few bytes into a socket that is read immediately: this does not block.
     channel.send(wanted, &[control.as_fd()])
 }

@@ -25,8 +25,8 @@ use crate::browser::tabs::{Context, Tabs};
 use crate::browser::{Busy, log};
 use crate::config::{Config, Profile};
 use crate::redact::own::Own;
-use crate::sandbox::browser::Terms;
-use crate::sandbox::{Ended, Launcher};
+use crate::sandbox::browser::BrowserOptions;
+use crate::sandbox::{Launcher, RunResult};
 
 /// Default time that a call gives its page.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -135,7 +135,7 @@ impl Held {
         let denied = denied_hosts(cx).await?;
         let opened = tabs.open(&cx.session, &cx.config, launcher, &denied, Box::pin(terms(cx)));
         let (context, busy) = opened.await?;
-        context.road.follow(&denied, cx.cell(launcher)?, cx.workspace.rights().network)?;
+        context.road.update_access(&denied, cx.cell(launcher)?, cx.workspace.rights().network)?;
         let page = match context.page(None).filter(|_| page.is_none()) {
             Some(page) => page,
             None => context.open_page().await?,
@@ -167,8 +167,12 @@ impl Held {
             None => None,
         };
         let (context, page, busy) = found.ok_or_else(|| no_page(cx, &tabs, handle))?;
-        let cell = cx.cell(&Launcher::own())?;
-        context.road.follow(&denied_hosts(cx).await?, cell, cx.workspace.rights().network)?;
+        let cell = cx.cell(&Launcher::from_current_exe())?;
+        context.road.update_access(
+            &denied_hosts(cx).await?,
+            cell,
+            cx.workspace.rights().network,
+        )?;
         context.select(&page);
         context.traffic.record_under(cx.approvals.clone());
         Ok(Held { context, page, _tabs: tabs, _busy: busy })
@@ -188,19 +192,19 @@ pub async fn denied_hosts(cx: &RunCx) -> Result<Vec<String>> {
 /// Returns the terms that the processes of a browser are judged by: the rules at the time it is
 /// started. The browser may outlive the session that needed it first, so the terms must not refer
 /// to that session.
-async fn terms(cx: &RunCx) -> Result<Terms> {
+async fn terms(cx: &RunCx) -> Result<BrowserOptions> {
     let policed = Policed::of(cx).await?;
     let execs = policed
         .map(|policed| policed.quiet_desk(cx.approvals.clone(), &cx.config.root))
         .transpose()?;
     let log = execs.as_ref().and_then(|execs| execs.log.as_ref()?.try_clone().ok());
     let (approvals, own) = (cx.approvals.clone(), cx.config.policy.audit_execs.then(Own::default));
-    let ended = Box::new(move |ended: &mut Ended| {
+    let ended = Box::new(move |ended: &mut RunResult| {
         let count = ended.execs.take();
-        ended.summed = log.map(|log| ExecList::new(approvals.clone(), own, log).sum(count));
+        ended.exec_summary = log.map(|log| ExecList::new(approvals.clone(), own, log).sum(count));
         command::record_end(&approvals, ended);
     });
-    Ok(Terms { execs, ended, cancel: cx.cancel.root(), tasks: cx.tasks.clone() })
+    Ok(BrowserOptions { execs, on_end: ended, cancel: cx.cancel.root(), tasks: cx.tasks.clone() })
 }
 
 fn no_page(cx: &RunCx, tabs: &Tabs, handle: Option<&str>) -> Error {

@@ -52,7 +52,7 @@ impl Codex {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let spec = spec(config, NAME, TITLE, DESCRIPTION, schema());
-        Codex { spec, launcher: Launcher::own(), config: Arc::new(config.clone()) }
+        Codex { spec, launcher: Launcher::from_current_exe(), config: Arc::new(config.clone()) }
     }
 
     fn read(&self, arguments: &Map<String, Value>, shape: &Shape) -> Result<Turn> {

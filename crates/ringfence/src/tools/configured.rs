@@ -27,7 +27,7 @@ use crate::base::call::{Output, Prepared, digest};
 use crate::base::{Error, Kind, Result, visible};
 use crate::config::{Config, Effect, Entry, EntryStdin, Profile, ProgramFault, validator};
 use crate::redact::known;
-use crate::sandbox::{Ground, Launcher, Stdin, env};
+use crate::sandbox::{DedicatedSandbox, Launcher, StdinSource, env};
 use crate::session::{Session, Shape};
 use filter::Filter;
 
@@ -41,7 +41,7 @@ pub struct Configured {
     spec: Spec,
     entry: Arc<Entry>,
     definition: String,
-    ground: Arc<Ground>,
+    ground: Arc<DedicatedSandbox>,
     filter: Filter,
     validator: Validator,
     deepest: usize,
@@ -56,7 +56,7 @@ impl Configured {
         let validator = validator(&entry.input_schema).map_err(wrong)?;
         let spec = spec(entry, config);
         let definition = digest(&json!([spec.definition(), entry.fingerprint()]));
-        let ground = Arc::new(Ground::of_entry(config, entry, &definition)?);
+        let ground = Arc::new(DedicatedSandbox::from_entry(config, entry, &definition)?);
         let filter = Filter::new(entry, &config.surface);
         Ok(Configured {
             spec,
@@ -67,7 +67,7 @@ impl Configured {
             validator,
             deepest: depth::deepest(&entry.input_schema),
             lists: lists(&entry.input_schema),
-            launcher: Launcher::own(),
+            launcher: Launcher::from_current_exe(),
         })
     }
 
@@ -156,8 +156,8 @@ impl Configured {
         for (name, value) in &self.entry.env {
             own.push((name.clone(), words::value(value, |one| words::reveal(secrets, one))?));
         }
-        let env = env::merge(
-            env::merge(program::baseline(&cx.session.workspace)?, own),
+        let env = env::merge_env(
+            env::merge_env(program::baseline(&cx.session.workspace)?, own),
             cx.shape.env.clone(),
         );
         let command = Command {
@@ -166,8 +166,10 @@ impl Configured {
             cwd: self.cwd(&cx.shape),
             env,
             stdin: match self.entry.stdin {
-                EntryStdin::None => Stdin::Empty,
-                EntryStdin::Json => Stdin::Bytes(Value::Object(arguments).to_string().into_bytes()),
+                EntryStdin::None => StdinSource::Empty,
+                EntryStdin::Json => {
+                    StdinSource::Bytes(Value::Object(arguments).to_string().into_bytes())
+                }
             },
             line: None,
             streaming: self.entry.streaming,
@@ -176,7 +178,7 @@ impl Configured {
         };
         let ran = command::run(cx, call, &self.launcher, command).await;
         let (profile, outcome) = ran.map_err(|error| self.explain(error))?;
-        let facts = command::facts(&outcome.ended);
+        let facts = command::facts(&outcome.result);
         Reply::over(cx, profile, outcome).into_output(facts)
     }
 
@@ -270,7 +272,7 @@ impl Tool for Configured {
             .or_else(|| program::fault(&self.entry, &self.ground.config).map(told))
     }
 
-    fn ground(&self) -> Option<&Arc<Ground>> {
+    fn ground(&self) -> Option<&Arc<DedicatedSandbox>> {
         Some(&self.ground)
     }
 
@@ -313,10 +315,10 @@ impl Tool for Configured {
             self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
         Ok(Plan {
             cwd: Some(cwd.display().to_string()),
-            env: env::merge(
-                self.ground.environment(
+            env: env::merge_env(
+                self.ground.run_environment(
                     cx.session,
-                    env::merge(program::baseline(&cx.session.workspace)?, own),
+                    env::merge_env(program::baseline(&cx.session.workspace)?, own),
                 )?,
                 cx.shape.env.clone(),
             ),

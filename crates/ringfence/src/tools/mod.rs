@@ -38,8 +38,8 @@ use crate::base::{Cancel, Result, TraceId};
 use crate::config::Config;
 use crate::redact::secret::{is_sensitive, shown_value};
 use crate::rulebook::Policy;
-use crate::sandbox::env::merge;
-use crate::sandbox::{Cell, Ground, Launcher};
+use crate::sandbox::env::merge_env;
+use crate::sandbox::{DedicatedSandbox, Launcher, SessionSandbox};
 use crate::session::{Session, Shape, View};
 
 /// Scope of a tool's effects; the values of `permission.scope`.
@@ -148,7 +148,7 @@ pub struct RunCx {
     /// The workspace as this call may access it, which may be less than its session may.
     pub workspace: Arc<Workspace>,
     pub config: Arc<Config>,
-    pub ground: Option<Arc<Ground>>,
+    pub ground: Option<Arc<DedicatedSandbox>>,
     pub shape: Arc<Shape>,
     pub policy: Policy,
     pub cancel: Cancel,
@@ -174,8 +174,8 @@ impl RunCx {
     }
 
     /// Returns the sandbox that the commands of this call run in.
-    pub fn cell(&self, launcher: &Launcher) -> Result<Arc<Cell>> {
-        Cell::of_call(
+    pub fn cell(&self, launcher: &Launcher) -> Result<Arc<SessionSandbox>> {
+        SessionSandbox::for_call(
             &self.session,
             &self.config,
             launcher,
@@ -225,7 +225,7 @@ pub trait Tool: Send + Sync + 'static {
     }
 
     /// Returns the tool's own sandbox, if it does not run in that of the session.
-    fn ground(&self) -> Option<&Arc<Ground>> {
+    fn ground(&self) -> Option<&Arc<DedicatedSandbox>> {
         None
     }
 
@@ -275,7 +275,7 @@ fn defaults(
         let value = if is_sensitive(&name) { "[set]".to_owned() } else { shown_value(&value) };
         (name, Value::from(value))
     };
-    let env: Map<String, Value> = merge(env, shape.env.clone()).into_iter().map(show).collect();
+    let env: Map<String, Value> = merge_env(env, shape.env.clone()).into_iter().map(show).collect();
     let cwd: PathBuf = session.workspace.path().join(below).components().collect();
     json!({"cwd": cwd.display().to_string(), "env": env, "overrides": !shape.is_plain()})
 }

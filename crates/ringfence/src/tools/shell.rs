@@ -20,7 +20,7 @@ use crate::base::call::{Output, Prepared};
 use crate::base::workspace::{Workspace, quoted};
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
-use crate::sandbox::{KeptCommand, Launcher, Outcome, Stdin, Stop, env};
+use crate::sandbox::{KeptCommand, Launcher, RunOutcome, StdinSource, StopReason, env};
 
 /// Name of the tool.
 pub const NAME: &str = "shell";
@@ -49,7 +49,7 @@ pub struct Shell {
 impl Shell {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        Self::with(config, Launcher::own())
+        Self::with(config, Launcher::from_current_exe())
     }
 
     fn with(config: &Config, launcher: Launcher) -> Self {
@@ -104,16 +104,21 @@ impl Shell {
             args: vec![flag.to_owned(), arguments.command],
             cwd: arguments.workdir,
             env: env::build(&cx.shape.env)?,
-            stdin: Stdin::Empty,
+            stdin: StdinSource::Empty,
             line: None,
             streaming: true,
             merged: true,
             max_bytes: None,
         };
         let (profile, outcome) = command::run(cx, call, &self.launcher, command).await?;
-        let has_failed = outcome.ended.stop.is_none() && outcome.ended.exit_code != Some(0);
-        let denials: Vec<_> =
-            outcome.ended.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
+        let has_failed =
+            outcome.result.stop_reason.is_none() && outcome.result.exit_code != Some(0);
+        let denials: Vec<_> = outcome
+            .result
+            .denials
+            .iter()
+            .filter_map(|denial| denial.as_object().cloned())
+            .collect();
         let said = [outcome.stdout.text.as_str()];
         let hint = has_failed.then(|| likely_limit::hint(cx, profile, &said, &denials)).flatten();
         Ok(output(outcome, hint))
@@ -223,10 +228,10 @@ fn output_schema() -> Map<String, Value> {
 
 /// Builds a result of one text block containing JSON, without structured content. A command that
 /// fails or times out is a result, not an error.
-fn output(outcome: Outcome, hint: Option<String>) -> Output {
-    let ended = &outcome.ended;
+fn output(outcome: RunOutcome, hint: Option<String>) -> Output {
+    let ended = &outcome.result;
     let facts = command::facts(ended);
-    let timed_out = ended.stop == Some(Stop::Deadline);
+    let timed_out = ended.stop_reason == Some(StopReason::Deadline);
     let exit_code = match (timed_out, ended.exit_code, ended.signal) {
         (true, ..) => TIMED_OUT,
         (false, Some(code), _) => code,
@@ -238,7 +243,7 @@ fn output(outcome: Outcome, hint: Option<String>) -> Output {
         .warnings
         .iter()
         .cloned()
-        .chain(ended.kept_inside.iter().map(KeptCommand::line))
+        .chain(ended.kept_inside.iter().map(KeptCommand::summary_line))
         .chain(git);
     for note in notes.chain(hint) {
         if !text.is_empty() && !text.ends_with('\n') {
@@ -249,7 +254,7 @@ fn output(outcome: Outcome, hint: Option<String>) -> Output {
     let duration =
         json!({"secs": ended.duration.as_secs(), "nanos": ended.duration.subsec_nanos()});
     let reply = json!({"exit_code": exit_code, "output": text, "duration": duration, "timed_out": timed_out});
-    let is_error = matches!(ended.stop, Some(Stop::Cancelled(_)));
+    let is_error = matches!(ended.stop_reason, Some(StopReason::Cancelled(_)));
     Output { is_error, facts, ..Output::text(reply.to_string()) }
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Env;
 use crate::config::env::HOME;
-use crate::sandbox::trial;
+use crate::sandbox::self_test;
 
 /// Attempt made from inside the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -116,7 +116,7 @@ fn runs_forbidden() -> bool {
     let Some(link) = env.absolute(HOME).map(|home| home.join(FORBIDDEN)) else { return false };
     let _ = std::fs::remove_file(&link);
     let made = std::os::unix::fs::symlink("/bin/true", &link);
-    let ran = made.and_then(|()| trial::run_inside(&link));
+    let ran = made.and_then(|()| self_test::run_inside(&link));
     let _ = std::fs::remove_file(&link);
     ran.unwrap_or(false)
 }

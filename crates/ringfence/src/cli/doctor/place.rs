@@ -13,13 +13,13 @@ use rustix::fs::Access;
 
 use super::canary::{FORBIDDEN, Task};
 use crate::config::{Config, Flags};
-use crate::sandbox::trial::Trial;
+use crate::sandbox::self_test::SelfTest;
 
 /// Directories, files and listener used by the trials. Dropping it removes everything it created.
 pub struct Place {
     /// Directory for the probes of single layers.
     pub probes: PathBuf,
-    pub trial: Trial,
+    pub trial: SelfTest,
     pub task: Task,
     /// Server on the host; a run without the host's network must not be able to reach it.
     pub listener: Option<TcpListener>,
@@ -103,7 +103,7 @@ impl Place {
             &file,
             format!("prefix_rule(pattern=[\"{FORBIDDEN}\"], decision=\"forbidden\")\n"),
         )?;
-        self.trial.place.extend(["--rules".into(), file.into()]);
+        self.trial.location_flags.extend(["--rules".into(), file.into()]);
         self.task.ruled = true;
         Ok(())
     }
@@ -139,7 +139,8 @@ impl Place {
             listener.set_nonblocking(true)?;
         }
         let report = scratch.join("report");
-        let trial = Trial { place: flags, env, directory: workspace.to_owned(), report };
+        let trial =
+            SelfTest { location_flags: flags, env, working_dir: workspace.to_owned(), report };
         Ok(Place { probes, trial, task, listener, network, scratch: scratch.to_owned() })
     }
 

@@ -95,7 +95,7 @@ fn way_out(config: &Config, book: &Rulebook) -> Health {
             name,
             outcome: ProbeOutcome::Refused,
             text: format!("nothing leaves; commands that rules allow run in the sandbox: {why}"),
-            fix: escalate::account(config)
+            fix: escalate::escalation_account(config)
                 .err()
                 .and_then(|error| error.hint_text().map(str::to_owned)),
         },

@@ -10,7 +10,7 @@ use super::canary::{Came, Canary, Task};
 use super::fixes;
 use super::place::Place;
 use crate::config::Profile;
-use crate::sandbox::trial::{self, Ended};
+use crate::sandbox::self_test::{self, SelfTestOutcome};
 
 /// Result of one trial of the whole sandbox.
 #[derive(Serialize)]
@@ -45,9 +45,9 @@ pub fn run(place: &Place, host: &HostSettings, layers: &[ProbeResult]) -> Vec<Fe
     let mut real = attempt(place, host, Profile::Default, None);
     real.used = real.outcome == ProbeOutcome::Ok;
     let mut fences = Vec::new();
-    for tier in trial::TIERS {
+    for tier in self_test::ALL_TIERS {
         let used = real.used && real.tier.as_deref() == Some(tier.name());
-        fences.push(match trial::tiers().contains(tier) {
+        fences.push(match self_test::available_tiers().contains(tier) {
             _ if used => continue,
             true => attempt(place, host, Profile::Default, Some(*tier)),
             false => left_out(*tier, layers),
@@ -91,9 +91,11 @@ fn empty(profile: Profile, outcome: ProbeOutcome, text: String) -> Fence {
 
 fn attempt(place: &Place, host: &HostSettings, profile: Profile, tier: Option<Tier>) -> Fence {
     let mut fence = match ended(place, profile, tier) {
-        Ok(Ended::Ran { tier, limits, output }) => ran(place, profile, tier, limits, &output),
-        Ok(Ended::Refused(fault)) => refused(profile, tier, &fault, host),
-        Ok(Ended::Failed(text)) => empty(profile, ProbeOutcome::Refused, text),
+        Ok(SelfTestOutcome::Ran { tier, limits, output }) => {
+            ran(place, profile, tier, limits, &output)
+        }
+        Ok(SelfTestOutcome::Refused(fault)) => refused(profile, tier, &fault, host),
+        Ok(SelfTestOutcome::Failed(text)) => empty(profile, ProbeOutcome::Refused, text),
         Err(error) => {
             empty(profile, ProbeOutcome::Refused, format!("the trial could not be run: {error}"))
         }
@@ -102,7 +104,7 @@ fn attempt(place: &Place, host: &HostSettings, profile: Profile, tier: Option<Ti
     fence
 }
 
-fn ended(place: &Place, profile: Profile, tier: Option<Tier>) -> std::io::Result<Ended> {
+fn ended(place: &Place, profile: Profile, tier: Option<Tier>) -> std::io::Result<SelfTestOutcome> {
     // Do not test what a profile does not promise.
     let task = match profile {
         Profile::Default => place.task.clone(),
@@ -112,10 +114,10 @@ fn ended(place: &Place, profile: Profile, tier: Option<Tier>) -> std::io::Result
         }
     };
     let task = serde_json::to_string(&task)?;
-    match place.trial.own(profile, tier, &["doctor", "--canary", &task])? {
+    match place.trial.run_self(profile, tier, &["doctor", "--canary", &task])? {
         // Something may prevent only our own binary from running in there; retry with another
         // program.
-        Ended::Refused(fault) if fault.layer == error::Layer::Program => {
+        SelfTestOutcome::Refused(fault) if fault.layer == error::Layer::Program => {
             place.trial.run(profile, tier, &["/bin/true".into()])
         }
         ended => Ok(ended),

@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use super::{Stage, unexpected};
 use crate::base::{Error, Kind, Result};
-use crate::sandbox::{OwnServer, own_server};
+use crate::sandbox::{SelfServer, start_self_server};
 
 /// The server answers in milliseconds; after this long it will not answer at all.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// MCP client that sends one request at a time and denies every approval it is asked for.
 pub struct Client {
-    server: OwnServer,
+    server: SelfServer,
     lines: Receiver<String>,
     last_id: u64,
     /// Approval questions that a human would have seen.
@@ -37,7 +37,7 @@ impl Client {
             ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()),
         ];
         let cannot = || Error::new(Kind::Unavailable, "the server could not be started");
-        let mut server = own_server(args, env).map_err(|error| cannot().source(error))?;
+        let mut server = start_self_server(args, env).map_err(|error| cannot().source(error))?;
         let output = server.take_output().ok_or_else(cannot)?;
         // A separate thread reads, so that waiting for an answer can time out.
         let (found, lines) = sync_channel(1);
@@ -102,7 +102,7 @@ impl Client {
     }
 
     fn send(&mut self, message: &Value) -> Result<()> {
-        let input = self.server.input().ok_or_else(gone)?;
+        let input = self.server.input_mut().ok_or_else(gone)?;
         writeln!(input, "{message}")
             .and_then(|()| input.flush())
             .map_err(|error| gone().source(error))

@@ -14,19 +14,19 @@ use jail::rights::{NetworkAccess, ProtectedPath, Rights, StandIn};
 use rustix::fs::{Mode, OFlags};
 use tokio::io::AsyncReadExt;
 
-use super::super::cell::Cell;
 use super::super::env;
-use super::super::launch::{Launch, Stdin};
+use super::super::launch::{LaunchRequest, StdinSource};
+use super::super::session_sandbox::SessionSandbox;
 use crate::base::ids::{hex, random};
 use crate::base::{Error, Result, lexical};
 
-const TIME: Duration = Duration::from_secs(2);
-const BYTES: u64 = 4 << 20;
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_OUTPUT_BYTES: u64 = 4 << 20;
 /// Number of parts in the answer about one repository.
-const PARTS: usize = 5;
+const PARTS_PER_ANSWER: usize = 5;
 /// Prefix for the user's variables that say where git finds settings: some of them are set for
 /// every run under their own names.
-const HANDED: &str = "RINGFENCE_";
+const VARIABLE_PREFIX: &str = "RINGFENCE_";
 
 /// Each part is followed by the word, with the status of its command.
 const SCRIPT: &str = r#"
@@ -58,54 +58,54 @@ done
 
 /// Place that git is asked about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Question {
+pub enum RepositoryQuery {
     /// Directory with a `.git` in it.
     WorkTree(PathBuf),
     /// Directory that is, or may be, a repository itself.
     GitDir(PathBuf),
 }
 
-impl Question {
+impl RepositoryQuery {
     /// Returns the path that is asked about.
-    pub fn place(&self) -> &Path {
+    pub fn query_path(&self) -> &Path {
         match self {
-            Question::WorkTree(path) | Question::GitDir(path) => path,
+            RepositoryQuery::WorkTree(path) | RepositoryQuery::GitDir(path) => path,
         }
     }
 
     /// Returns its repository, read-only as a whole: for one that is not asked about, or has no
     /// answer.
-    pub fn closed(&self) -> ProtectedPath {
+    pub fn as_protected(&self) -> ProtectedPath {
         let path = match self {
-            Question::WorkTree(path) => path.join(".git"),
-            Question::GitDir(path) => path.clone(),
+            RepositoryQuery::WorkTree(path) => path.join(".git"),
+            RepositoryQuery::GitDir(path) => path.clone(),
         };
         ProtectedPath { path, stand_in: StandIn::Directory }
     }
 
-    fn word(&self) -> OsString {
+    fn to_argument(&self) -> OsString {
         let mut word =
-            OsString::from(if matches!(self, Question::WorkTree(_)) { "W" } else { "G" });
-        word.push(self.place());
+            OsString::from(if matches!(self, RepositoryQuery::WorkTree(_)) { "W" } else { "G" });
+        word.push(self.query_path());
         word
     }
 }
 
 /// Answer of git about one place.
 #[derive(Debug)]
-pub struct Answer {
-    pub question: Question,
+pub struct RepositoryAnswer {
+    pub query: RepositoryQuery,
     /// Absent if git could not be asked: then no part of the repository may be written.
-    pub settings: Option<Settings>,
+    pub settings: Option<GitSettings>,
     /// Submodules in the index, relative to the top of the work tree.
-    pub links: Vec<PathBuf>,
+    pub submodules: Vec<PathBuf>,
     /// Directories of its other work trees.
     pub work_trees: Vec<PathBuf>,
 }
 
 /// Settings of a repository as git reads them.
 #[derive(Debug)]
-pub struct Settings {
+pub struct GitSettings {
     pub git_dir: PathBuf,
     pub common_dir: PathBuf,
     /// Directory where git looks for hooks with everything that is configured now.
@@ -116,84 +116,96 @@ pub struct Settings {
     pub entries: Vec<(PathBuf, String, Vec<u8>)>,
 }
 
-impl Answer {
+impl RepositoryAnswer {
     /// Builds the answer about a place that git was not asked about.
-    pub fn unknown(question: Question) -> Answer {
-        Answer { question, settings: None, links: Vec::new(), work_trees: Vec::new() }
+    pub fn new_unknown(question: RepositoryQuery) -> RepositoryAnswer {
+        RepositoryAnswer {
+            query: question,
+            settings: None,
+            submodules: Vec::new(),
+            work_trees: Vec::new(),
+        }
     }
 
     /// Returns the path that was asked about.
-    pub fn place(&self) -> &Path {
-        self.question.place()
+    pub fn query_path(&self) -> &Path {
+        self.query.query_path()
     }
 
     /// Returns whether it also answers this question: a repository can be reached in several ways.
-    pub fn is_about(&self, question: &Question) -> bool {
-        let by_dir =
-            self.settings.as_ref().is_some_and(|settings| settings.git_dir == question.place());
-        self.question == *question || matches!(question, Question::GitDir(_)) && by_dir
+    pub fn answers_query(&self, question: &RepositoryQuery) -> bool {
+        let by_dir = self
+            .settings
+            .as_ref()
+            .is_some_and(|settings| settings.git_dir == question.query_path());
+        self.query == *question || matches!(question, RepositoryQuery::GitDir(_)) && by_dir
     }
 }
 
 /// Asks about all of these in one run. A failure of git, or its absence, is an answer too.
-pub async fn ask(cell: &Cell, home: Option<&Path>, questions: &[Question]) -> Result<Vec<Answer>> {
+pub async fn query_git(
+    cell: &SessionSandbox,
+    home: Option<&Path>,
+    questions: &[RepositoryQuery],
+) -> Result<Vec<RepositoryAnswer>> {
     let word = hex(&random::<16>());
     let mut said = Vec::new();
     // Use what arrived in time: one repository that delays git must not hide any other.
     if let Ok(ran) =
-        tokio::time::timeout(TIME, run(cell, home, (&word, questions), &mut said)).await
+        tokio::time::timeout(QUERY_TIMEOUT, run_script(cell, home, (&word, questions), &mut said))
+            .await
     {
         ran?;
     }
-    let mut parts = split(&said, &word);
-    Ok(questions.iter().map(|question| read(question, &mut parts)).collect())
+    let mut parts = split_parts(&said, &word);
+    Ok(questions.iter().map(|question| parse_answer(question, &mut parts)).collect())
 }
 
-async fn run(
-    cell: &Cell,
+async fn run_script(
+    cell: &SessionSandbox,
     home: Option<&Path>,
-    (word, questions): (&str, &[Question]),
+    (word, questions): (&str, &[RepositoryQuery]),
     said: &mut Vec<u8>,
 ) -> Result<()> {
     let failed = |error: io::Error| {
         Error::internal("git could not be asked about the repositories").source(error)
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let cwd = rustix::fs::open(cell.workspace(), flags, Mode::empty())
+    let cwd = rustix::fs::open(cell.workspace_path(), flags, Mode::empty())
         .map_err(|errno| failed(errno.into()))?;
     let home = home.map(Path::as_os_str).unwrap_or_default().to_owned();
     let words = ["-c".into(), SCRIPT.into(), "sh".into(), word.into(), home];
-    let places = questions.iter().map(Question::word);
+    let places = questions.iter().map(RepositoryQuery::to_argument);
     // A path that is not UTF-8 cannot be passed, and its repository stays without an answer.
     let args = words
         .into_iter()
         .chain(places)
         .map(|word: OsString| word.into_string().unwrap_or_default());
-    let launch = Launch {
+    let launch = LaunchRequest {
         program: "/bin/sh".to_owned(),
         args: args.collect(),
         cwd,
-        cwd_path: cell.workspace().to_owned(),
-        env: env::merge(env::build(&[])?, env::git_settings(HANDED)),
-        stdin: Stdin::Empty,
-        merged: false,
-        rights: Some(read_only(&cell.rights)),
+        cwd_path: cell.workspace_path().to_owned(),
+        env: env::merge_env(env::build(&[])?, env::git_settings(VARIABLE_PREFIX)),
+        stdin: StdinSource::Empty,
+        merge_stderr: false,
+        rights: Some(read_only_rights(&cell.rights)),
         grace: Duration::ZERO,
-        decided: None,
+        on_decision: None,
         execs: None,
         denied_hosts: Vec::new(),
-        line: None,
-        switch: None,
+        driver_socket: None,
+        session_router: None,
     };
-    let mut run = cell.start(launch).await?;
+    let mut run = cell.start_run(launch).await?;
     if let Some(stdout) = run.stdout.take() {
-        stdout.take(BYTES).read_to_end(said).await.map_err(failed)?;
+        stdout.take(MAX_OUTPUT_BYTES).read_to_end(said).await.map_err(failed)?;
     }
     Ok(())
 }
 
 /// Returns the session's rights without a single place that can be written.
-fn read_only(rights: &Rights) -> Rights {
+fn read_only_rights(rights: &Rights) -> Rights {
     let mut less = rights.clone();
     less.closed.extend(rights.home.iter().chain(&rights.writable).cloned());
     (less.read_only, less.home, less.writable) = (true, None, Vec::new());
@@ -204,10 +216,10 @@ fn read_only(rights: &Rights) -> Rights {
 
 /// Splits the output into parts, each with the status of its command. An unfinished part is left
 /// out.
-fn split<'s>(said: &'s [u8], word: &str) -> std::vec::IntoIter<(&'s [u8], bool)> {
+fn split_parts<'s>(said: &'s [u8], word: &str) -> std::vec::IntoIter<(&'s [u8], bool)> {
     let mark = format!("\0{word} ").into_bytes();
     let (mut parts, mut rest) = (Vec::new(), said);
-    while let Some(at) = find(rest, &mark) {
+    while let Some(at) = find_bytes(rest, &mark) {
         let after = &rest[at + mark.len()..];
         let Some(end) = after.iter().position(|byte| *byte == 0) else { break };
         parts.push((&rest[..at], &after[..end] == b"0"));
@@ -216,34 +228,37 @@ fn split<'s>(said: &'s [u8], word: &str) -> std::vec::IntoIter<(&'s [u8], bool)>
     parts.into_iter()
 }
 
-fn find(text: &[u8], mark: &[u8]) -> Option<usize> {
+fn find_bytes(text: &[u8], mark: &[u8]) -> Option<usize> {
     text.windows(mark.len()).position(|part| part == mark)
 }
 
-fn read<'s>(question: &Question, parts: &mut impl Iterator<Item = (&'s [u8], bool)>) -> Answer {
-    let own: Vec<(&[u8], bool)> = parts.by_ref().take(PARTS).collect();
+fn parse_answer<'s>(
+    question: &RepositoryQuery,
+    parts: &mut impl Iterator<Item = (&'s [u8], bool)>,
+) -> RepositoryAnswer {
+    let own: Vec<(&[u8], bool)> = parts.by_ref().take(PARTS_PER_ANSWER).collect();
     // A part that did not arrive in time says nothing; the settings alone decide whether there is
     // an answer.
     let part = |at: usize| own.get(at).copied().unwrap_or((b"", false));
     let (settings, places, top, links, trees) = (part(0), part(1), part(2), part(3), part(4));
-    let base = question.place();
+    let base = question.query_path();
     let known =
-        (settings.1 && places.1).then(|| read_settings(base, settings.0, places.0)).flatten();
-    let top = top.0.strip_suffix(b"\n").filter(|_| top.1).map(path);
-    let known = known.map(|settings| Settings { top, ..settings });
+        (settings.1 && places.1).then(|| parse_settings(base, settings.0, places.0)).flatten();
+    let top = top.0.strip_suffix(b"\n").filter(|_| top.1).map(path_from_bytes);
+    let known = known.map(|settings| GitSettings { top, ..settings });
     let nul = |text: &'s [u8]| text.split(|byte| *byte == 0).filter(|part| !part.is_empty());
-    let link = |entry: &'s [u8]| entry.splitn(2, |byte| *byte == b'\t').nth(1).map(path);
-    let tree = |line: &'s [u8]| line.strip_prefix(b"worktree ").map(path);
-    Answer {
-        question: question.clone(),
+    let link = |entry: &'s [u8]| entry.splitn(2, |byte| *byte == b'\t').nth(1).map(path_from_bytes);
+    let tree = |line: &'s [u8]| line.strip_prefix(b"worktree ").map(path_from_bytes);
+    RepositoryAnswer {
+        query: question.clone(),
         settings: known,
-        links: nul(links.0).filter_map(link).collect(),
+        submodules: nul(links.0).filter_map(link).collect(),
         work_trees: if trees.1 { nul(trees.0).filter_map(tree).collect() } else { Vec::new() },
     }
 }
 
 /// Returns `None` if anything cannot be read with certainty.
-fn read_settings(base: &Path, list: &[u8], places: &[u8]) -> Option<Settings> {
+fn parse_settings(base: &Path, list: &[u8], places: &[u8]) -> Option<GitSettings> {
     let places: Vec<&[u8]> = places.strip_suffix(b"\n")?.split(|byte| *byte == b'\n').collect();
     // A line break in a path would produce more of them.
     let [git_dir, common_dir, hooks] = places[..] else { return None };
@@ -258,19 +273,19 @@ fn read_settings(base: &Path, list: &[u8], places: &[u8]) -> Option<Settings> {
         let value = entry.get(at + 1..).unwrap_or_default().to_vec();
         // Our own options have no file.
         if let Some(file) = origin.strip_prefix(b"file:") {
-            entries.push((lexical::normalize(base, &path(file)), key, value));
+            entries.push((lexical::normalize(base, &path_from_bytes(file)), key, value));
         }
     }
-    Some(Settings {
-        git_dir: path(git_dir),
-        common_dir: path(common_dir),
-        hooks: path(hooks),
+    Some(GitSettings {
+        git_dir: path_from_bytes(git_dir),
+        common_dir: path_from_bytes(common_dir),
+        hooks: path_from_bytes(hooks),
         top: None,
         entries,
     })
 }
 
-fn path(bytes: &[u8]) -> PathBuf {
+fn path_from_bytes(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes.to_vec()))
 }
 
@@ -282,32 +297,32 @@ mod tests {
     fn what_git_says_is_cut_where_nobody_can_forge_it() {
         let said = b"file:.git/config\0core.x\nfile:/etc/passwd\0\0WORD 0\0/w/.git\n/w/.git\n/w/.git/hooks\n\0WORD 0\0/w\n\0WORD 0\0\
             160000 abc 0\tsub\0\0WORD 0\0worktree /w\0HEAD abc\0\0worktree /w/wt\0\0\0WORD 0\0cut off";
-        let question = Question::WorkTree("/w".into());
-        let mut parts = split(said, "WORD");
-        let answer = read(&question, &mut parts);
+        let question = RepositoryQuery::WorkTree("/w".into());
+        let mut parts = split_parts(said, "WORD");
+        let answer = parse_answer(&question, &mut parts);
         let settings = answer.settings.as_ref().unwrap();
         assert_eq!(
             settings.entries,
             [("/w/.git/config".into(), "core.x".to_owned(), b"file:/etc/passwd".to_vec())]
         );
         assert_eq!(
-            (settings.hooks.as_path(), answer.links.as_slice()),
+            (settings.hooks.as_path(), answer.submodules.as_slice()),
             (Path::new("/w/.git/hooks"), &["sub".into()][..])
         );
         assert_eq!(answer.work_trees, [PathBuf::from("/w"), PathBuf::from("/w/wt")]);
-        assert!(answer.is_about(&Question::GitDir("/w/.git".into())));
+        assert!(answer.answers_query(&RepositoryQuery::GitDir("/w/.git".into())));
         // Nothing is left for the next one.
-        assert!(read(&question, &mut parts).settings.is_none());
+        assert!(parse_answer(&question, &mut parts).settings.is_none());
     }
 
     #[test]
     fn what_cannot_be_read_with_certainty_is_no_answer() {
-        assert!(read_settings(Path::new("/w"), b"", b"/w/.git\n/w/.git\n").is_none());
+        assert!(parse_settings(Path::new("/w"), b"", b"/w/.git\n/w/.git\n").is_none());
         assert!(
-            read_settings(Path::new("/w"), b"", b"/a\nb/.git\n/w/.git\n/w/.git/hooks\n").is_none()
+            parse_settings(Path::new("/w"), b"", b"/a\nb/.git\n/w/.git\n/w/.git/hooks\n").is_none()
         );
         assert!(
-            read_settings(Path::new("/w"), b"file:x\0", b"/w/.git\n/w/.git\n/w/.git/hooks\n")
+            parse_settings(Path::new("/w"), b"file:x\0", b"/w/.git\n/w/.git\n/w/.git/hooks\n")
                 .is_none()
         );
     }

@@ -8,62 +8,63 @@ use std::path::{Path, PathBuf};
 
 use jail::rights::Rights;
 
-use super::ask::{Answer, Settings};
-use super::{cover, is_writable, shown};
+use super::ask::{GitSettings, RepositoryAnswer};
+use super::{cover, display_path, is_writable_by_run};
 
 /// Maximum bytes read of one hook. A longer one is compared by its beginning and its size.
-const HOOK_BYTES: u64 = 64 << 10;
-const HOOKS: usize = 256;
+const MAX_HOOK_BYTES: u64 = 64 << 10;
+const MAX_HOOKS: usize = 256;
 /// Maximum number of names in one line.
-const NAMES: usize = 8;
+const MAX_NAMES: usize = 8;
 /// Settings that git writes in ordinary work and that make it execute nothing.
-const HARMLESS: &[(&str, &[&str])] = &[
+const HARMLESS_SETTINGS: &[(&str, &[&str])] = &[
     ("branch.", &[".remote", ".merge", ".rebase", ".description", ".pushremote"]),
     ("submodule.", &[".active"]),
     ("user.", &[".name", ".email"]),
 ];
 
 /// Beginning of a line about a new repository.
-pub const MADE: &str = "a repository was made: ";
+pub const NEW_REPOSITORY: &str = "a repository was made: ";
 
 /// Snapshot of the settings and hooks of every repository.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Picture(BTreeMap<String, Repository>);
+pub struct GitSnapshot(BTreeMap<String, RepositoryState>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Repository {
+struct RepositoryState {
     readable: bool,
     /// All values of each setting, in their order.
     settings: BTreeMap<String, Vec<Vec<u8>>>,
     hooks: BTreeMap<PathBuf, String>,
 }
 
-impl Picture {
+impl GitSnapshot {
     /// Takes a snapshot, based on git's answers.
-    pub fn of(rights: &Rights, answers: &[Answer]) -> Picture {
+    pub fn from_answers(rights: &Rights, answers: &[RepositoryAnswer]) -> GitSnapshot {
         let mut all = BTreeMap::new();
         for answer in answers {
             let place = match &answer.settings {
                 Some(settings) => settings.git_dir.clone(),
-                None => answer.question.closed().path,
+                None => answer.query.as_protected().path,
             };
             // Two work trees can share one repository and have different hooks.
-            let place = shown(rights, &place);
-            let asked = shown(rights, answer.place());
+            let place = display_path(rights, &place);
+            let asked = display_path(rights, answer.query_path());
             let name = if place.starts_with(&asked) || asked == "." {
                 place
             } else {
                 format!("{asked} ({place})")
             };
-            all.insert(name, Repository::of(rights, answer));
+            all.insert(name, RepositoryState::from_answer(rights, answer));
         }
-        Picture(all)
+        GitSnapshot(all)
     }
 
     /// Describes every repository that has changed, one line for each change.
-    pub fn changes_since(&self, before: &Picture) -> Vec<String> {
+    pub fn changes_since(&self, before: &GitSnapshot) -> Vec<String> {
         let made = self.0.iter().filter(|(place, _)| !before.0.contains_key(*place));
-        let mut lines: Vec<String> = made.map(|(place, _)| format!("{MADE}{place}")).collect();
+        let mut lines: Vec<String> =
+            made.map(|(place, _)| format!("{NEW_REPOSITORY}{place}")).collect();
         for (place, then) in &before.0 {
             match self.0.get(place) {
                 None => lines.push(format!("a repository was removed: {place}")),
@@ -76,34 +77,35 @@ impl Picture {
     }
 }
 
-impl Repository {
-    fn of(rights: &Rights, answer: &Answer) -> Repository {
-        let Some(settings) = &answer.settings else { return Repository::default() };
-        let mut repository = Repository { readable: true, ..Repository::default() };
+impl RepositoryState {
+    fn from_answer(rights: &Rights, answer: &RepositoryAnswer) -> RepositoryState {
+        let Some(settings) = &answer.settings else { return RepositoryState::default() };
+        let mut repository = RepositoryState { readable: true, ..RepositoryState::default() };
         for (file, key, value) in settings.entries.iter().filter(|(_, key, _)| !is_harmless(key)) {
             // A run cannot have changed what it cannot write.
-            if is_writable(rights, file) {
+            if is_writable_by_run(rights, file) {
                 repository.settings.entry(key.clone()).or_default().push(value.clone());
             }
         }
-        let hooks = hook_files(settings).into_iter().filter(|file| is_writable(rights, file));
+        let hooks =
+            hook_files(settings).into_iter().filter(|file| is_writable_by_run(rights, file));
         repository.hooks = hooks
-            .map(|file| (content(&file), file))
+            .map(|file| (describe_hook(&file), file))
             .map(|(content, file)| (file, content))
             .collect();
         repository
     }
 
-    fn changes_since(&self, before: &Repository) -> impl Iterator<Item = String> {
-        let settings = differing(&self.settings, &before.settings).map(|key| key.to_owned());
+    fn changes_since(&self, before: &RepositoryState) -> impl Iterator<Item = String> {
+        let settings = differing_keys(&self.settings, &before.settings).map(|key| key.to_owned());
         let name =
             |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let hooks = differing(&self.hooks, &before.hooks).map(name);
+        let hooks = differing_keys(&self.hooks, &before.hooks).map(name);
         let line = |what: &str, names: Vec<String>| {
-            let more = if names.len() > NAMES { ", …" } else { "" };
+            let more = if names.len() > MAX_NAMES { ", …" } else { "" };
             let names = names
                 .iter()
-                .take(NAMES)
+                .take(MAX_NAMES)
                 .map(|name| name.escape_debug().to_string())
                 .collect::<Vec<_>>()
                 .join(", ");
@@ -117,7 +119,7 @@ impl Repository {
 }
 
 /// Returns the keys that are in only one of the maps, or have different values in the two.
-fn differing<'a, K: Ord, V: PartialEq>(
+fn differing_keys<'a, K: Ord, V: PartialEq>(
     one: &'a BTreeMap<K, V>,
     other: &'a BTreeMap<K, V>,
 ) -> impl Iterator<Item = &'a K> {
@@ -128,20 +130,21 @@ fn differing<'a, K: Ord, V: PartialEq>(
 
 fn is_harmless(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
-    HARMLESS
+    HARMLESS_SETTINGS
         .iter()
         .any(|(start, ends)| key.starts_with(start) && ends.iter().any(|end| key.ends_with(end)))
 }
 
 /// Returns the files in every hooks directory.
-pub fn hook_files(settings: &Settings) -> Vec<PathBuf> {
+pub fn hook_files(settings: &GitSettings) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for directory in cover::hooks(settings) {
+    for directory in cover::hook_directories(settings) {
         let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
         // git never runs its own examples.
         let is_example = |path: &PathBuf| path.extension().is_some_and(|end| end == "sample");
-        files
-            .extend(entries.take(HOOKS).map(|entry| entry.path()).filter(|path| !is_example(path)));
+        files.extend(
+            entries.take(MAX_HOOKS).map(|entry| entry.path()).filter(|path| !is_example(path)),
+        );
     }
     files.sort();
     files.dedup();
@@ -149,7 +152,7 @@ pub fn hook_files(settings: &Settings) -> Vec<PathBuf> {
 }
 
 /// Describes a hook by its kind, mode and content. It may be anything, even a pipe.
-fn content(path: &Path) -> String {
+fn describe_hook(path: &Path) -> String {
     let link = std::fs::read_link(path).ok();
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let path = real.as_path();
@@ -157,7 +160,8 @@ fn content(path: &Path) -> String {
     let mut hash = blake3::Hasher::new();
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path);
-    if let Some(mut file) = file.ok().filter(|_| found.is_file()).map(|file| file.take(HOOK_BYTES))
+    if let Some(mut file) =
+        file.ok().filter(|_| found.is_file()).map(|file| file.take(MAX_HOOK_BYTES))
     {
         let mut text = Vec::new();
         // A file that cannot be read is still compared by its size and mode.
@@ -171,18 +175,18 @@ fn content(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn repository(settings: &[(&str, &str)], hooks: &[(&str, &str)]) -> Repository {
+    fn repository(settings: &[(&str, &str)], hooks: &[(&str, &str)]) -> RepositoryState {
         let settings = settings
             .iter()
             .map(|(key, value)| ((*key).to_owned(), vec![value.as_bytes().to_vec()]));
         let hooks = hooks
             .iter()
             .map(|(name, text)| (PathBuf::from("/w/.git/hooks").join(name), (*text).to_owned()));
-        Repository { readable: true, settings: settings.collect(), hooks: hooks.collect() }
+        RepositoryState { readable: true, settings: settings.collect(), hooks: hooks.collect() }
     }
 
-    fn picture(repositories: Vec<(&str, Repository)>) -> Picture {
-        Picture(
+    fn picture(repositories: Vec<(&str, RepositoryState)>) -> GitSnapshot {
+        GitSnapshot(
             repositories
                 .into_iter()
                 .map(|(place, repository)| (place.to_owned(), repository))

@@ -9,20 +9,20 @@ use jail::rights::{
     ProtectedPath, Rights, StandIn, StandInText, protected_in_repository, protected_in_worktree,
 };
 
-use super::ask::{Answer, Question, Settings};
+use super::ask::{GitSettings, RepositoryAnswer, RepositoryQuery};
 use super::compare::hook_files;
 use super::find;
 use crate::base::{Error, Result, lexical};
 
 /// Maximum number of worktrees that are examined one by one.
-const WORKTREES: usize = 64;
+const MAX_WORKTREES: usize = 64;
 /// Error reason for hooks that cannot be covered.
 pub const UNPROTECTABLE: &str = "hooks_path";
 const EMPTY_FILE: StandIn = StandIn::File(StandInText::Empty);
 
 /// Returns what to cover in a workspace that is not a repository, so that it cannot be made one:
 /// with `.git`, or as a bare one, which needs a `HEAD`.
-pub fn without_repository(rights: &Rights) -> Vec<ProtectedPath> {
+pub fn cover_without_repository(rights: &Rights) -> Vec<ProtectedPath> {
     let exists = |name: &str| !find::is_vacant(&rights.workspace.join(name));
     let protect =
         |name: &str, stand_in| ProtectedPath { path: rights.workspace.join(name), stand_in };
@@ -35,21 +35,21 @@ pub fn without_repository(rights: &Rights) -> Vec<ProtectedPath> {
 
 /// Returns every path of one repository that makes git run a program or read other settings, as far
 /// as runs can write it.
-pub fn covered(
+pub fn cover_repository(
     rights: &Rights,
     home: Option<&Path>,
-    answer: &Answer,
+    answer: &RepositoryAnswer,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<ProtectedPath>> {
     let Some(settings) = &answer.settings else {
         // A directory that may become a repository, or a broken one; and the `.git` of a work tree.
-        return Ok(match &answer.question {
-            Question::GitDir(path) => protected_in_repository(path),
-            Question::WorkTree(_) => vec![answer.question.closed()],
+        return Ok(match &answer.query {
+            RepositoryQuery::GitDir(path) => protected_in_repository(path),
+            RepositoryQuery::WorkTree(_) => vec![answer.query.as_protected()],
         });
     };
     let mut all = Vec::new();
-    if let Question::WorkTree(top) = &answer.question {
+    if let RepositoryQuery::WorkTree(top) = &answer.query {
         // A run could change a file that names a repository elsewhere so that it names another one.
         let pointer = top.join(".git");
         if pointer.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
@@ -65,12 +65,12 @@ pub fn covered(
         .into_iter()
         .flatten()
         .flatten()
-        .take(WORKTREES + 1)
+        .take(MAX_WORKTREES + 1)
         .map(|own| own.path())
         .collect();
     // A work tree has its own submodules, next to those of its repository.
     let mut with_submodules = vec![&settings.common_dir, &settings.git_dir];
-    match own.len() <= WORKTREES {
+    match own.len() <= MAX_WORKTREES {
         true => {
             all.extend(own.iter().flat_map(|own| protected_in_worktree(own)));
             with_submodules.extend(&own);
@@ -78,7 +78,8 @@ pub fn covered(
         // A run may have created most of them to hide the others behind.
         false => all.push(ProtectedPath { path: work_trees, stand_in: StandIn::Directory }),
     }
-    let unknown = with_submodules.into_iter().filter(|place| find::modules(place).is_none());
+    let unknown =
+        with_submodules.into_iter().filter(|place| find::submodule_repositories(place).is_none());
     all.extend(
         unknown.map(|place| ProtectedPath {
             path: place.join("modules"),
@@ -87,21 +88,24 @@ pub fn covered(
     );
     let protect_file = |path: PathBuf| ProtectedPath { path, stand_in: EMPTY_FILE };
     all.extend(settings.entries.iter().map(|(file, ..)| file.clone()).map(protect_file));
-    all.extend(included(settings, home).into_iter().map(protect_file));
-    let top = work_tree(answer, settings);
-    let is_own = answer.place() == rights.workspace || rights.workspace.starts_with(answer.place());
-    for hooks in hooks(settings).into_iter().chain(configured_hooks(settings, &top, home)) {
+    all.extend(included_files(settings, home).into_iter().map(protect_file));
+    let top = hook_base(answer, settings);
+    let is_own = answer.query_path() == rights.workspace
+        || rights.workspace.starts_with(answer.query_path());
+    for hooks in
+        hook_directories(settings).into_iter().chain(configured_hooks(settings, &top, home))
+    {
         let is_inside = [&top, &settings.git_dir, &settings.common_dir]
             .iter()
             .any(|place| hooks.starts_with(place));
         let is_around = rights.writable_roots().any(|root| root.starts_with(&hooks));
         match (is_own, is_around) {
-            (true, true) => return Err(unprotectable(&hooks)),
+            (true, true) => return Err(unprotectable_hooks(&hooks)),
             // A repository that a run has created must not close the user's directories, nor stop
             // later runs.
             (false, true) => warnings.push(format!(
                 "hooks of {} cannot be protected",
-                super::shown(rights, answer.place())
+                super::display_path(rights, answer.query_path())
             )),
             (false, false) if !is_inside => {}
             _ => all.push(ProtectedPath { path: hooks, stand_in: StandIn::Directory }),
@@ -116,24 +120,24 @@ pub fn covered(
 }
 
 /// Returns where git looks for hooks now, and where it would look with nothing configured.
-pub fn hooks(settings: &Settings) -> Vec<PathBuf> {
+pub fn hook_directories(settings: &GitSettings) -> Vec<PathBuf> {
     vec![settings.hooks.clone(), settings.common_dir.join("hooks")]
 }
 
 /// Returns the directory from which relative paths of hooks start: the top of the work tree, which
 /// a bare repository does not have.
-fn work_tree(answer: &Answer, settings: &Settings) -> PathBuf {
-    match (&settings.top, &answer.question) {
-        (Some(top), _) | (None, Question::WorkTree(top)) => top.clone(),
-        (None, Question::GitDir(_)) => settings.git_dir.clone(),
+fn hook_base(answer: &RepositoryAnswer, settings: &GitSettings) -> PathBuf {
+    match (&settings.top, &answer.query) {
+        (Some(top), _) | (None, RepositoryQuery::WorkTree(top)) => top.clone(),
+        (None, RepositoryQuery::GitDir(_)) => settings.git_dir.clone(),
     }
 }
 
 /// Returns every hooks directory that some file configures, whether it takes precedence now or not.
-fn configured_hooks(settings: &Settings, top: &Path, home: Option<&Path>) -> Vec<PathBuf> {
+fn configured_hooks(settings: &GitSettings, top: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     let values =
         settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.hookspath"));
-    let directories = values.filter_map(|(_, _, value)| expand(top, value, home));
+    let directories = values.filter_map(|(_, _, value)| expand_path(top, value, home));
     // husky's directory of this name calls what is next to it.
     let around = |path: PathBuf| match path.file_name().is_some_and(|name| name == "_") {
         true => path.parent().map(Path::to_owned).unwrap_or(path),
@@ -144,17 +148,17 @@ fn configured_hooks(settings: &Settings, top: &Path, home: Option<&Path>) -> Vec
 
 /// Returns every file that settings include, whether the condition is true now or not: a run can
 /// make it true.
-fn included(settings: &Settings, home: Option<&Path>) -> Vec<PathBuf> {
+fn included_files(settings: &GitSettings, home: Option<&Path>) -> Vec<PathBuf> {
     let is_include = |key: &str| {
         let key = key.to_ascii_lowercase();
         (key.starts_with("include.") || key.starts_with("includeif.")) && key.ends_with(".path")
     };
     let includes = settings.entries.iter().filter(|(_, key, _)| is_include(key));
-    includes.filter_map(|(file, _, value)| expand(file.parent()?, value, home)).collect()
+    includes.filter_map(|(file, _, value)| expand_path(file.parent()?, value, home)).collect()
 }
 
 /// Expands a path as git does. `~user` is another user's home, which no run can write.
-fn expand(base: &Path, value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
+fn expand_path(base: &Path, value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     match value.strip_prefix(b"~/") {
         _ if value.is_empty() => None,
@@ -164,7 +168,7 @@ fn expand(base: &Path, value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-fn unprotectable(hooks: &Path) -> Error {
+fn unprotectable_hooks(hooks: &Path) -> Error {
     Error::permission_denied(
         UNPROTECTABLE,
         "git looks for hooks in a directory that runs must be able to write",
@@ -177,28 +181,32 @@ fn unprotectable(hooks: &Path) -> Error {
 mod tests {
     use super::*;
 
-    fn answer(entries: &[(&str, &str, &str)]) -> Answer {
+    fn answer(entries: &[(&str, &str, &str)]) -> RepositoryAnswer {
         let entry = |(file, key, value): &(&str, &str, &str)| {
             (PathBuf::from(file), (*key).to_owned(), value.as_bytes().to_vec())
         };
-        Answer {
-            question: Question::WorkTree("/w".into()),
-            settings: Some(Settings {
+        RepositoryAnswer {
+            query: RepositoryQuery::WorkTree("/w".into()),
+            settings: Some(GitSettings {
                 git_dir: "/w/.git".into(),
                 common_dir: "/w/.git".into(),
                 hooks: "/w/.git/hooks".into(),
                 top: None,
                 entries: entries.iter().map(entry).collect(),
             }),
-            links: Vec::new(),
+            submodules: Vec::new(),
             work_trees: Vec::new(),
         }
     }
 
     fn paths(entries: &[(&str, &str, &str)]) -> Result<Vec<String>> {
         let rights = Rights { workspace: "/w".into(), ..Rights::default() };
-        let covered =
-            covered(&rights, Some(Path::new("/home/me")), &answer(entries), &mut Vec::new())?;
+        let covered = cover_repository(
+            &rights,
+            Some(Path::new("/home/me")),
+            &answer(entries),
+            &mut Vec::new(),
+        )?;
         Ok(covered.into_iter().map(|protected| protected.path.display().to_string()).collect())
     }
 

@@ -12,25 +12,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jail::rights::Rights;
 
-use super::ask::{Answer, Question};
-use super::is_writable;
+use super::ask::{RepositoryAnswer, RepositoryQuery};
+use super::is_writable_by_run;
 use crate::base::lexical;
 
 /// Maximum number of directories in the work tree that are examined, from the top down. People call
 /// git near the top of what they work on.
-const DIRECTORIES: usize = 256;
-const DEPTH: usize = 4;
+const MAX_DIRECTORIES: usize = 256;
+const MAX_DEPTH: usize = 4;
 /// Maximum number of directories below `.git/modules` that are examined.
-const MODULE_DIRECTORIES: usize = 4000;
+const MAX_MODULE_DIRECTORIES: usize = 4000;
 /// Directories full of other people's code, in which no one calls git.
-const SKIPPED: &[&str] = &["node_modules", "target", ".venv", "__pycache__"];
+const SKIPPED_DIRECTORIES: &[&str] = &["node_modules", "target", ".venv", "__pycache__"];
 
 /// Names that make a directory a repository for git.
-const BARE: &[&str] = &["HEAD", "objects", "refs"];
+const REPOSITORY_NAMES: &[&str] = &["HEAD", "objects", "refs"];
 
 /// Repositories found in the writable places.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundRepositories {
     work_trees: Vec<PathBuf>,
     /// Directories with the layout of a repository.
     bare: Vec<PathBuf>,
@@ -38,38 +38,38 @@ pub struct Found {
 
 /// Scans directories, and reads again only those that have changed.
 #[derive(Default)]
-pub struct Scanner {
-    known: HashMap<PathBuf, Looked>,
+pub struct RepositoryScanner {
+    known: HashMap<PathBuf, ScannedDirectory>,
 }
 
 /// Contents of one directory when it was last read.
-struct Looked {
-    stamp: Stamp,
+struct ScannedDirectory {
+    stamp: ChangeStamp,
     is_work_tree: bool,
     is_bare: bool,
     below: Vec<PathBuf>,
 }
 
-impl Scanner {
+impl RepositoryScanner {
     /// Scans the upper directories of every writable place except HOME and the directory for
     /// temporary files, which only runs use.
-    pub fn scan(&mut self, rights: &Rights) -> Found {
+    pub fn scan_roots(&mut self, rights: &Rights) -> FoundRepositories {
         let roots = rights.writable_roots().filter(|root| Some(*root) != rights.home.as_deref());
         let roots = roots.filter(|root| Some(*root) != rights.scratch.as_deref());
         let mut waiting: VecDeque<(PathBuf, usize)> =
             roots.map(|root| (root.to_owned(), 0)).collect();
-        let (mut found, mut looked) = (Found::default(), HashMap::new());
-        for _ in 0..DIRECTORIES {
+        let (mut found, mut looked) = (FoundRepositories::default(), HashMap::new());
+        for _ in 0..MAX_DIRECTORIES {
             let Some((directory, depth)) = waiting.pop_front() else { break };
-            let now = stamp(&directory);
+            let now = current_stamp(&directory);
             let known = self.known.remove(&directory).filter(|known| known.stamp == now);
-            let known = known.unwrap_or_else(|| look_at(&directory, now));
+            let known = known.unwrap_or_else(|| scan_directory(&directory, now));
             found.work_trees.extend(
                 (known.is_work_tree && !is_vacant(&directory.join(".git")))
                     .then(|| directory.clone()),
             );
             found.bare.extend(known.is_bare.then(|| directory.clone()));
-            if depth < DEPTH {
+            if depth < MAX_DEPTH {
                 waiting.extend(known.below.iter().map(|path| (path.clone(), depth + 1)));
             }
             looked.insert(directory, known);
@@ -80,27 +80,30 @@ impl Scanner {
 }
 
 /// Reads one directory.
-fn look_at(directory: &Path, stamp: Stamp) -> Looked {
+fn scan_directory(directory: &Path, stamp: ChangeStamp) -> ScannedDirectory {
     let (mut below, mut names) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let is_skipped = SKIPPED.iter().any(|skipped| name == *skipped);
+        let is_skipped = SKIPPED_DIRECTORIES.iter().any(|skipped| name == *skipped);
         if is_dir && name != ".git" && !is_skipped && !is_object_directory(&entry.path()) {
             below.push(entry.path());
         }
-        if name == ".git" || name == "commondir" || BARE.iter().any(|part| name == *part) {
+        if name == ".git"
+            || name == "commondir"
+            || REPOSITORY_NAMES.iter().any(|part| name == *part)
+        {
             names.push(name);
         }
     }
     below.sort();
     // No need to remember more than are ever examined.
-    below.truncate(DIRECTORIES);
+    below.truncate(MAX_DIRECTORIES);
     let has = |part: &str| names.iter().any(|name| name == part);
-    Looked {
+    ScannedDirectory {
         stamp,
         is_work_tree: has(".git"),
-        is_bare: has("HEAD") && (has("commondir") || BARE.iter().all(|part| has(part))),
+        is_bare: has("HEAD") && (has("commondir") || REPOSITORY_NAMES.iter().all(|part| has(part))),
         below,
     }
 }
@@ -117,61 +120,71 @@ pub fn is_vacant(path: &Path) -> bool {
     }
 }
 
-impl Found {
+impl FoundRepositories {
     /// Returns what to ask git about, beginning with the workspace's own repository.
-    pub fn questions(&self, rights: &Rights) -> Vec<Question> {
-        let trees = self.work_trees.iter().cloned().map(Question::WorkTree);
-        let bare = self.bare.iter().cloned().map(Question::GitDir);
-        let mut all: Vec<Question> = trees.chain(bare).collect();
+    pub fn to_queries(&self, rights: &Rights) -> Vec<RepositoryQuery> {
+        let trees = self.work_trees.iter().cloned().map(RepositoryQuery::WorkTree);
+        let bare = self.bare.iter().cloned().map(RepositoryQuery::GitDir);
+        let mut all: Vec<RepositoryQuery> = trees.chain(bare).collect();
         // A repository elsewhere, of which the workspace is a work tree.
         let known = rights
             .repositories
             .iter()
             .filter(|path| path.is_dir() && path.file_name().is_none_or(|name| name != ".git"));
-        all.extend(known.cloned().map(Question::GitDir));
+        all.extend(known.cloned().map(RepositoryQuery::GitDir));
         // A repository around the workspace may have its hooks in it.
         let around =
             rights.workspace.ancestors().skip(1).find(|above| !is_vacant(&above.join(".git")));
-        all.extend(around.map(Path::to_owned).map(Question::WorkTree));
+        all.extend(around.map(Path::to_owned).map(RepositoryQuery::WorkTree));
         // The workspace's own comes first, since what comes last may stay without an answer.
-        all.sort_by_key(|question| question.place() != rights.workspace);
+        all.sort_by_key(|question| question.query_path() != rights.workspace);
         all
     }
 }
 
 /// Returns other repositories that an answer leads to: submodules, and other work trees.
-pub fn lead_on(rights: &Rights, answer: &Answer) -> Vec<Question> {
+pub fn linked_queries(rights: &Rights, answer: &RepositoryAnswer) -> Vec<RepositoryQuery> {
     let Some(settings) = &answer.settings else { return Vec::new() };
     let has_git = |path: &Path| path.join(".git").symlink_metadata().is_ok();
-    let mut next: Vec<Question> = Vec::new();
-    if let Question::WorkTree(top) = &answer.question {
-        let links = answer.links.iter().map(|link| lexical::normalize(top, link));
-        next.extend(links.filter(|path| has_git(path)).map(Question::WorkTree));
+    let mut next: Vec<RepositoryQuery> = Vec::new();
+    if let RepositoryQuery::WorkTree(top) = &answer.query {
+        let links = answer.submodules.iter().map(|link| lexical::normalize(top, link));
+        next.extend(links.filter(|path| has_git(path)).map(RepositoryQuery::WorkTree));
     }
     let trees = answer.work_trees.iter().filter(|path| has_git(path)).cloned();
-    next.extend(trees.map(Question::WorkTree));
+    next.extend(trees.map(RepositoryQuery::WorkTree));
     // The work tree that a submodule's repository names, whatever the index contains now.
     let moved =
         settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.worktree"));
     let moved = moved.map(|(_, _, value)| {
         lexical::normalize(&settings.git_dir, &PathBuf::from(OsStr::from_bytes(value)))
     });
-    next.extend(moved.filter(|path| has_git(path)).map(Question::WorkTree));
-    next.extend(modules(&settings.common_dir).into_iter().flatten().map(Question::GitDir));
-    next.extend(modules(&settings.git_dir).into_iter().flatten().map(Question::GitDir));
-    next.retain(|question| is_writable(rights, question.place()));
+    next.extend(moved.filter(|path| has_git(path)).map(RepositoryQuery::WorkTree));
+    next.extend(
+        submodule_repositories(&settings.common_dir)
+            .into_iter()
+            .flatten()
+            .map(RepositoryQuery::GitDir),
+    );
+    next.extend(
+        submodule_repositories(&settings.git_dir)
+            .into_iter()
+            .flatten()
+            .map(RepositoryQuery::GitDir),
+    );
+    next.retain(|question| is_writable_by_run(rights, question.query_path()));
     next
 }
 
 /// Returns the repositories of submodules, at any depth; `None` if there is too much to examine.
 /// The search continues below a repository that was found: a run can plant the signs of one in
 /// every directory that was not one before.
-pub fn modules(repository: &Path) -> Option<Vec<PathBuf>> {
+pub fn submodule_repositories(repository: &Path) -> Option<Vec<PathBuf>> {
     let (mut found, mut waiting) = (Vec::new(), vec![repository.join("modules")]);
     let mut looked_at = 0;
     while let Some(directory) = waiting.pop() {
         looked_at += 1;
-        if looked_at > MODULE_DIRECTORIES {
+        if looked_at > MAX_MODULE_DIRECTORIES {
             return None;
         }
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
@@ -200,7 +213,7 @@ pub fn modules(repository: &Path) -> Option<Vec<PathBuf>> {
 /// they are covered in every run, so no run can remove them to be left out of the next.
 fn may_be_repository(path: &Path) -> bool {
     let has = |name: &&str| path.join(name).symlink_metadata().is_ok();
-    ["config", "hooks", "commondir"].iter().any(has) || BARE.iter().all(has)
+    ["config", "hooks", "commondir"].iter().any(has) || REPOSITORY_NAMES.iter().all(has)
 }
 
 /// Returns whether this is one of `objects/00` to `objects/ff`, of which there are many.
@@ -222,19 +235,24 @@ fn is_object_directory(path: &Path) -> bool {
 /// file systems are coarse, and a change at nearly the same time would go unseen. So a file that
 /// has changed just now is equal to nothing.
 #[derive(Debug, Clone, Copy)]
-enum Stamp {
+enum ChangeStamp {
     Absent,
     Fresh,
     Seen { device: u64, inode: u64, size: u64, changed: (i64, i64) },
 }
 
-impl PartialEq for Stamp {
-    fn eq(&self, other: &Stamp) -> bool {
+impl PartialEq for ChangeStamp {
+    fn eq(&self, other: &ChangeStamp) -> bool {
         match (self, other) {
-            (Stamp::Absent, Stamp::Absent) => true,
+            (ChangeStamp::Absent, ChangeStamp::Absent) => true,
             (
-                Stamp::Seen { device, inode, size, changed },
-                Stamp::Seen { device: device2, inode: inode2, size: size2, changed: changed2 },
+                ChangeStamp::Seen { device, inode, size, changed },
+                ChangeStamp::Seen {
+                    device: device2,
+                    inode: inode2,
+                    size: size2,
+                    changed: changed2,
+                },
             ) => (device, inode, size, changed) == (device2, inode2, size2, changed2),
             _ => false,
         }
@@ -243,26 +261,26 @@ impl PartialEq for Stamp {
 
 /// Minimum age of a change time that can be relied on: coarser than any clock of a local file
 /// system.
-const SETTLED: Duration = Duration::from_millis(50);
+const CLOCK_MARGIN: Duration = Duration::from_millis(50);
 
-fn stamp(path: &Path) -> Stamp {
+fn current_stamp(path: &Path) -> ChangeStamp {
     stamp_at(path, SystemTime::now())
 }
 
 /// Returns the state at this time: a file that has changed since, or shortly before, is fresh.
-fn stamp_at(path: &Path, at: SystemTime) -> Stamp {
-    let Ok(found) = path.symlink_metadata() else { return Stamp::Absent };
+fn stamp_at(path: &Path, at: SystemTime) -> ChangeStamp {
+    let Ok(found) = path.symlink_metadata() else { return ChangeStamp::Absent };
     // A stand-in for a missing file comes and goes with runs, and is empty.
     if found.is_file() && found.len() == 0 {
-        return Stamp::Absent;
+        return ChangeStamp::Absent;
     }
     let now = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let changed =
         Duration::new(found.ctime().unsigned_abs(), u32::try_from(found.ctime_nsec()).unwrap_or(0));
-    if now.saturating_sub(changed) < SETTLED {
-        return Stamp::Fresh;
+    if now.saturating_sub(changed) < CLOCK_MARGIN {
+        return ChangeStamp::Fresh;
     }
-    Stamp::Seen {
+    ChangeStamp::Seen {
         device: found.dev(),
         inode: found.ino(),
         size: found.len(),
@@ -272,21 +290,22 @@ fn stamp_at(path: &Path, at: SystemTime) -> Stamp {
 
 /// State of everything that an answer depends on, from before git was asked.
 #[derive(Debug, Default)]
-pub struct Stamps {
-    found: Found,
-    files: Vec<(PathBuf, Stamp)>,
+pub struct AnswerStamps {
+    found: FoundRepositories,
+    files: Vec<(PathBuf, ChangeStamp)>,
 }
 
-impl Stamps {
+impl AnswerStamps {
     /// Creates a record of what was found, without files.
-    pub fn of(found: &Found) -> Stamps {
-        let found = Found { work_trees: found.work_trees.clone(), bare: found.bare.clone() };
-        Stamps { found, files: Vec::new() }
+    pub fn from_found(found: &FoundRepositories) -> AnswerStamps {
+        let found =
+            FoundRepositories { work_trees: found.work_trees.clone(), bare: found.bare.clone() };
+        AnswerStamps { found, files: Vec::new() }
     }
 
     /// Adds the files that this answer depends on.
-    pub fn add(&mut self, answer: &Answer, asked: SystemTime) {
-        let own = answer.question.closed().path;
+    pub fn add_answer(&mut self, answer: &RepositoryAnswer, asked: SystemTime) {
+        let own = answer.query.as_protected().path;
         // A directory changes whenever a stand-in for a file appears in it, and the files that
         // matter are listed below.
         let mut files: Vec<PathBuf> = Some(own)
@@ -308,11 +327,11 @@ impl Stamps {
                 ];
                 files.extend(names.iter().map(|name| directory.join(name)));
             }
-            files.extend(super::cover::hooks(settings));
+            files.extend(super::cover::hook_directories(settings));
             files.extend(super::compare::hook_files(settings));
         } else {
-            files.push(answer.place().join("config"));
-            files.push(answer.place().join(".git/config"));
+            files.push(answer.query_path().join("config"));
+            files.push(answer.query_path().join(".git/config"));
         }
         // Both the links and their targets matter.
         files.extend(files.clone().iter().filter_map(|file| file.canonicalize().ok()));
@@ -328,8 +347,8 @@ impl Stamps {
 
     /// Returns whether nothing has changed. A fresh file is equal to nothing, so that it is
     /// examined once more.
-    pub fn hold(&self, found: &Found) -> bool {
-        self.found == *found && self.files.iter().all(|(file, known)| stamp(file) == *known)
+    pub fn is_current(&self, found: &FoundRepositories) -> bool {
+        self.found == *found && self.files.iter().all(|(file, known)| current_stamp(file) == *known)
     }
 }
 
@@ -352,7 +371,7 @@ mod tests {
         ] {
             scratch.file(&format!("repo/{file}"), "x");
         }
-        let found = modules(&top).unwrap();
+        let found = submodule_repositories(&top).unwrap();
         let below: Vec<String> = found
             .iter()
             .map(|path| path.strip_prefix(&top).unwrap().display().to_string())

@@ -19,51 +19,57 @@ use std::time::SystemTime;
 
 use jail::rights::{ProtectedPath, Rights};
 
-use super::cell::Cell;
+use super::session_sandbox::SessionSandbox;
 use crate::base::Result;
 use crate::config::Profile;
 use crate::session::Session;
-use ask::{Answer, Question};
-pub use compare::MADE;
-use compare::Picture;
+use ask::{RepositoryAnswer, RepositoryQuery};
+use compare::GitSnapshot;
+pub use compare::NEW_REPOSITORY;
 pub use cover::UNPROTECTABLE;
-use find::Stamps;
+use find::AnswerStamps;
 
 /// Maximum number of repositories that git is asked about; the directories of further ones are
 /// read-only.
-const REPOSITORIES: usize = 64;
+const MAX_REPOSITORIES: usize = 64;
 
 /// Findings of a session about the repositories that its runs can write, for each set of writable
 /// places: a tool that the operator configured may write less than a command, and a wider sandbox
 /// more.
 #[derive(Default)]
-pub struct Repositories(Mutex<HashMap<Vec<PathBuf>, Arc<tokio::sync::Mutex<Knowledge>>>>);
+pub struct SessionRepositories(
+    Mutex<HashMap<Vec<PathBuf>, Arc<tokio::sync::Mutex<RepositoryCache>>>>,
+);
 
 #[derive(Default)]
-struct Knowledge {
-    scanner: find::Scanner,
-    last: Option<Arc<Known>>,
+struct RepositoryCache {
+    scanner: find::RepositoryScanner,
+    last_findings: Option<Arc<RepositoryFindings>>,
 }
 
 /// Findings at one moment.
-pub struct Known {
+pub struct RepositoryFindings {
     /// Paths that must be protected in every run.
     pub covered: Vec<ProtectedPath>,
     /// Gaps in the findings, for the log and the result.
     pub warnings: Vec<String>,
-    picture: Picture,
-    stamps: Stamps,
+    snapshot: GitSnapshot,
+    stamps: AnswerStamps,
 }
 
-impl Repositories {
+impl SessionRepositories {
     /// Returns the session's findings.
-    pub fn of(session: &Session) -> Result<Arc<Repositories>> {
-        session.keep(|| Ok(Repositories::default()))
+    pub fn for_session(session: &Session) -> Result<Arc<SessionRepositories>> {
+        session.keep(|| Ok(SessionRepositories::default()))
     }
 
     /// Returns the current findings. git is not asked while nothing has changed that an answer
     /// depends on.
-    pub async fn look(&self, cell: &Cell, home: Option<&Path>) -> Result<Option<Arc<Known>>> {
+    pub async fn current_findings(
+        &self,
+        cell: &SessionSandbox,
+        home: Option<&Path>,
+    ) -> Result<Option<Arc<RepositoryFindings>>> {
         if cell.profile != Profile::Default {
             return Ok(None);
         }
@@ -73,35 +79,38 @@ impl Repositories {
         );
         // One query at a time: calls that start together would ask the same.
         let mut knowledge = knowledge.lock().await;
-        let found = knowledge.scanner.scan(&cell.rights);
-        if let Some(known) = knowledge.last.as_ref().filter(|known| known.stamps.hold(&found)) {
+        let found = knowledge.scanner.scan_roots(&cell.rights);
+        if let Some(known) =
+            knowledge.last_findings.as_ref().filter(|known| known.stamps.is_current(&found))
+        {
             return Ok(Some(Arc::clone(known)));
         }
-        let fresh = Arc::new(learn(cell, home, found, knowledge.last.as_deref()).await?);
+        let fresh =
+            Arc::new(query_findings(cell, home, found, knowledge.last_findings.as_deref()).await?);
         for warning in &fresh.warnings {
             tracing::warn!("{warning}");
         }
-        knowledge.last = Some(Arc::clone(&fresh));
+        knowledge.last_findings = Some(Arc::clone(&fresh));
         Ok(Some(fresh))
     }
 }
 
-impl Known {
+impl RepositoryFindings {
     /// Describes what git would execute differently from before, one line for each change.
-    pub fn changes_since(&self, before: &Known) -> Vec<String> {
-        self.picture.changes_since(&before.picture)
+    pub fn changes_since(&self, before: &RepositoryFindings) -> Vec<String> {
+        self.snapshot.changes_since(&before.snapshot)
     }
 }
 
 /// Determines what must be covered, and what git would execute.
-async fn learn(
-    cell: &Cell,
+async fn query_findings(
+    cell: &SessionSandbox,
     home: Option<&Path>,
-    found: find::Found,
-    last: Option<&Known>,
-) -> Result<Known> {
+    found: find::FoundRepositories,
+    last: Option<&RepositoryFindings>,
+) -> Result<RepositoryFindings> {
     let (rights, asked) = (&cell.rights, SystemTime::now());
-    let (mut answers, rest) = ask_all(cell, home, found.questions(rights)).await?;
+    let (mut answers, rest) = query_all(cell, home, found.to_queries(rights)).await?;
     let mut warnings = Vec::new();
     if !rest.is_empty() {
         warnings.push(
@@ -109,61 +118,61 @@ async fn learn(
                 .to_owned(),
         );
     }
-    let mut covered = cover::without_repository(rights);
-    let mut stamps = Stamps::of(&found);
+    let mut covered = cover::cover_without_repository(rights);
+    let mut stamps = AnswerStamps::from_found(&found);
     for answer in &answers {
-        if answer.settings.is_none() && matches!(answer.question, Question::WorkTree(_)) {
-            let place = shown(rights, answer.place());
+        if answer.settings.is_none() && matches!(answer.query, RepositoryQuery::WorkTree(_)) {
+            let place = display_path(rights, answer.query_path());
             warnings.push(format!(
                 "git could not be asked about {place}; its repository can only be read"
             ));
         }
-        covered.extend(cover::covered(rights, home, answer, &mut warnings)?);
-        stamps.add(answer, asked);
+        covered.extend(cover::cover_repository(rights, home, answer, &mut warnings)?);
+        stamps.add_answer(answer, asked);
     }
     // A repository that no longer answers may still have hooks elsewhere, which only its answer
     // named.
     if answers.iter().any(|answer| answer.settings.is_none()) {
         covered.extend(last.iter().flat_map(|last| last.covered.clone()));
     }
-    covered.extend(rest.iter().map(Question::closed));
+    covered.extend(rest.iter().map(RepositoryQuery::as_protected));
     covered.sort_by(|one, other| one.path.cmp(&other.path));
     covered.dedup_by(|one, other| one.path == other.path);
-    answers.extend(rest.into_iter().map(Answer::unknown));
-    let picture = Picture::of(rights, &answers);
-    Ok(Known { covered, warnings, picture, stamps })
+    answers.extend(rest.into_iter().map(RepositoryAnswer::new_unknown));
+    let picture = GitSnapshot::from_answers(rights, &answers);
+    Ok(RepositoryFindings { covered, warnings, snapshot: picture, stamps })
 }
 
 /// Asks about these and about everything that the answers lead to. Also returns what exceeds the
 /// limit and was not asked about.
-async fn ask_all(
-    cell: &Cell,
+async fn query_all(
+    cell: &SessionSandbox,
     home: Option<&Path>,
-    first: Vec<Question>,
-) -> Result<(Vec<Answer>, Vec<Question>)> {
-    let (mut answers, mut rest) = (Vec::<Answer>::new(), Vec::new());
+    first: Vec<RepositoryQuery>,
+) -> Result<(Vec<RepositoryAnswer>, Vec<RepositoryQuery>)> {
+    let (mut answers, mut rest) = (Vec::<RepositoryAnswer>::new(), Vec::new());
     let mut next = first;
     loop {
-        let mut fresh: Vec<Question> = Vec::new();
+        let mut fresh: Vec<RepositoryQuery> = Vec::new();
         for question in next {
             let is_known = fresh.contains(&question)
-                || answers.iter().any(|answer| answer.is_about(&question));
+                || answers.iter().any(|answer| answer.answers_query(&question));
             if !is_known {
                 fresh.push(question);
             }
         }
-        rest.extend(fresh.split_off(fresh.len().min(REPOSITORIES - answers.len())));
+        rest.extend(fresh.split_off(fresh.len().min(MAX_REPOSITORIES - answers.len())));
         if fresh.is_empty() {
             return Ok((answers, rest));
         }
-        let told = ask::ask(cell, home, &fresh).await?;
-        next = told.iter().flat_map(|answer| find::lead_on(&cell.rights, answer)).collect();
+        let told = ask::query_git(cell, home, &fresh).await?;
+        next = told.iter().flat_map(|answer| find::linked_queries(&cell.rights, answer)).collect();
         answers.extend(told);
     }
 }
 
 /// Returns a path as the caller knows it.
-fn shown(rights: &Rights, path: &Path) -> String {
+fn display_path(rights: &Rights, path: &Path) -> String {
     let below = path.strip_prefix(&rights.workspace).unwrap_or(path);
     let text =
         if below.as_os_str().is_empty() { ".".to_owned() } else { below.display().to_string() };
@@ -171,7 +180,7 @@ fn shown(rights: &Rights, path: &Path) -> String {
 }
 
 /// Returns whether a run could write the path, by its name or by its target.
-fn is_writable(rights: &Rights, path: &Path) -> bool {
+fn is_writable_by_run(rights: &Rights, path: &Path) -> bool {
     let is_in = |path: &Path| rights.writable_roots().any(|root| path.starts_with(root));
     is_in(path) || path.canonicalize().is_ok_and(|real| is_in(&real))
 }

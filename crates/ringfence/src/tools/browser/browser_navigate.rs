@@ -18,7 +18,7 @@ use crate::browser::page::{Counts, Dialog, RESPONSIVE, Redirect};
 use crate::browser::snapshot::{Mode, Seen, Wanted};
 use crate::config::Config;
 use crate::sandbox::Launcher;
-use crate::sandbox::browser::policy;
+use crate::sandbox::browser::page_allow_list;
 use crate::tools::browser::{self, About, Held};
 use crate::tools::limits::{Count, Limit};
 use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
@@ -111,7 +111,10 @@ impl BrowserNavigate {
             output: arguments::reply_schema::<Reply>(),
             image: false,
         };
-        BrowserNavigate { spec: browser::spec(config, about), launcher: Launcher::own() }
+        BrowserNavigate {
+            spec: browser::spec(config, about),
+            launcher: Launcher::from_current_exe(),
+        }
     }
 
     async fn execute(&self, cx: &RunCx, call: Prepared) -> Result<Output> {
@@ -124,7 +127,7 @@ impl BrowserNavigate {
         let mut held = Held::open(cx, &self.launcher, args.page.as_deref()).await?;
         held.replace_if_hung().await?;
         if let Some((host, port)) = granted {
-            held.context.road.grant(&host, port)?;
+            held.context.road.allow_host(&host, port)?;
         }
         let limit = browser::limit(args.timeout_ms);
         let work = self.go(cx, &args, &url, &held);
@@ -187,7 +190,7 @@ impl BrowserNavigate {
 /// an address that not even a human may allow.
 fn beyond(config: &Config, denied: &[String], url: &str) -> Result<Option<(String, u16)>> {
     let Some((host, port)) = address::place(url) else { return Ok(None) };
-    let allow = policy(config)?.denying(denied)?;
+    let allow = page_allow_list(config)?.denying(denied)?;
     if address::is_loopback(&host) || allow.lets_through(&host, port) {
         return Ok(None);
     }

@@ -80,7 +80,7 @@ impl BrowserTabs {
             output: arguments::reply_schema::<Reply>(),
             image: false,
         };
-        BrowserTabs { spec: browser::spec(config, about), launcher: Launcher::own() }
+        BrowserTabs { spec: browser::spec(config, about), launcher: Launcher::from_current_exe() }
     }
 
     async fn execute(&self, cx: &RunCx, args: Args) -> Result<Output> {

@@ -88,7 +88,7 @@ pub struct CodeExec {
 impl CodeExec {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        Self::with(config, Launcher::own())
+        Self::with(config, Launcher::from_current_exe())
     }
 
     fn with(config: &Config, launcher: Launcher) -> Self {

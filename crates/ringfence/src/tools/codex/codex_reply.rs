@@ -43,7 +43,11 @@ impl CodexReply {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let spec = spec(config, NAME, TITLE, DESCRIPTION, schema());
-        CodexReply { spec, launcher: Launcher::own(), config: Arc::new(config.clone()) }
+        CodexReply {
+            spec,
+            launcher: Launcher::from_current_exe(),
+            config: Arc::new(config.clone()),
+        }
     }
 
     fn read(

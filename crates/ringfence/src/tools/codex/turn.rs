@@ -21,7 +21,9 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Profile};
 use crate::redact::known;
-use crate::sandbox::{Cell, Launcher, Outcome, Seen, Stdin, Stop, codex, env};
+use crate::sandbox::{
+    Launcher, RunOutcome, RunState, SessionSandbox, StdinSource, StopReason, codex, env,
+};
 use crate::tools::code::code_exec::runtimes::{on_path, search_path};
 use crate::tools::run::command::{self, Command, Footing};
 use crate::tools::{Plan, PrepareCx, RunCx};
@@ -122,15 +124,15 @@ pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
         return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
             .hint("Codex has to reach its model, so it cannot be run for a client whose own sandbox has no network: have the client allow network access (in Codex: `sandbox_workspace_write.network_access = true`)."));
     }
-    let run = codex::Run { program: &program, home: None, nested: settled.held.nested };
-    let rights = codex::rights(cx.config, cx.workspace.rights(), run)?;
+    let run = codex::CodexLaunch { program: &program, home: None, nested: settled.held.nested };
+    let rights = codex::codex_rights(cx.config, cx.workspace.rights(), run)?;
     if settled.held.nested {
         guarded::check(&rights)?;
     }
     let home = rights.home.map(|home| ("HOME".to_owned(), home.display().to_string()));
     Ok(Plan {
         cwd: Some(settled.cwd.display().to_string()),
-        env: env::merge(turn.environment(None)?, home.into_iter().collect()),
+        env: env::merge_env(turn.environment(None)?, home.into_iter().collect()),
         asks: (!starts_unasked(cx)).then(|| why(turn, &settled.held, cx.config.sandbox.profile)),
         extent: Some(settled.extent()),
         command: Some(turn.command_line(&settled.held)),
@@ -189,7 +191,7 @@ impl Turn {
         let given: Vec<(String, String)> = self.env.clone().into_iter().collect();
         let mut own = env::codex_keys();
         own.extend(home.map(|home| ("CODEX_HOME".to_owned(), home.display().to_string())));
-        Ok(env::merge(env::build(&given)?, own))
+        Ok(env::merge_env(env::build(&given)?, own))
     }
 
     fn words(&self, held: &Held, cwd: &Path) -> Result<Vec<String>> {
@@ -215,8 +217,8 @@ impl Turn {
         };
         home.furnish(&users)?;
         let path = home.path();
-        let run = codex::Run { program: &program, home: Some(&path), nested: held.nested };
-        let mut rights = codex::rights(&cx.config, cx.workspace.rights(), run)?;
+        let run = codex::CodexLaunch { program: &program, home: Some(&path), nested: held.nested };
+        let mut rights = codex::codex_rights(&cx.config, cx.workspace.rights(), run)?;
         rights.nested = held.nested;
         rights.read_only |= held.read_only;
         let guarded = match held.nested {
@@ -228,7 +230,7 @@ impl Turn {
         let events = Arc::new(Mutex::new(events));
         let hearing = Arc::clone(&events);
         let footing = Footing {
-            cell: Cell::for_codex(&cx.session, &cx.config, launcher, run)?,
+            cell: SessionSandbox::for_codex(&cx.session, &cx.config, launcher, run)?,
             rights,
             stays_in: true,
             reads: Some(Box::new(move |bytes| {
@@ -240,7 +242,7 @@ impl Turn {
             args: words,
             cwd: self.settings.cwd.clone().unwrap_or_else(|| ".".to_owned()),
             env: self.environment(Some(&path))?,
-            stdin: Stdin::Bytes(self.prompt.clone().into_bytes()),
+            stdin: StdinSource::Bytes(self.prompt.clone().into_bytes()),
             line: None,
             merged: false,
             max_bytes: None,
@@ -258,7 +260,7 @@ impl Turn {
             )
         };
         let ((seen, events), ()) = tokio::join!(watched, pass_on(cx, told));
-        let Seen::Over(outcome) = seen? else {
+        let RunState::Over(outcome) = seen? else {
             return Err(Error::internal("Codex was abandoned before it finished"));
         };
         let moved = guarded.map(|guarded| guarded.moved()).unwrap_or_default();
@@ -296,21 +298,21 @@ impl Turn {
         cx: &RunCx,
         limit: Duration,
         (events, unkept): (Events, Option<Error>),
-        outcome: Outcome,
+        outcome: RunOutcome,
         moved: &[String],
     ) -> Result<Output> {
-        let ended = &outcome.ended;
+        let ended = &outcome.result;
         let thread = events.thread.clone().or_else(|| self.thread.clone());
         let is_other =
             self.thread.is_some() && events.thread.is_some() && events.thread != self.thread;
-        let failed = match ended.stop {
-            Some(Stop::Deadline) => {
+        let failed = match ended.stop_reason {
+            Some(StopReason::Deadline) => {
                 let limit = limit.as_millis();
                 Some(Error::new(Kind::DeadlineExceeded, format!("Codex did not finish within {limit} ms")).hint(
                         "Its work so far is kept; continue with `codex-reply`, or raise `[limits] timeout_ms`.",
                     ))
             }
-            Some(Stop::Cancelled(_)) => {
+            Some(StopReason::Cancelled(_)) => {
                 Some(Error::new(Kind::Cancelled, "Codex was stopped before it finished"))
             }
             None if unkept.is_some() => unkept,
@@ -332,7 +334,7 @@ impl Turn {
         let partial = || known::redact(&outcome.stdout.text);
         let mut content = match &failed {
             None => events.answer.clone().unwrap_or_default(),
-            Some(error) if ended.stop.is_some() => {
+            Some(error) if ended.stop_reason.is_some() => {
                 format!("{}\n{}", error.message(), partial()).trim_end().to_owned()
             }
             Some(error) => error.message().to_owned(),
@@ -385,7 +387,7 @@ async fn pass_on(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
 }
 
 /// Returns why Codex failed, in its own words if there are any.
-fn failure(events: &Events, outcome: &Outcome) -> Error {
+fn failure(events: &Events, outcome: &RunOutcome) -> Error {
     let said = known::redact(outcome.stderr.text.trim());
     let lacks_thread = events.thread.is_none() && said.contains("no rollout found");
     if lacks_thread {
@@ -398,7 +400,7 @@ fn failure(events: &Events, outcome: &Outcome) -> Error {
         let skipped = said.chars().count().saturating_sub(SAID);
         said.chars().skip(skipped).collect::<String>()
     };
-    let message = match (&events.failure, outcome.ended.exit_code) {
+    let message = match (&events.failure, outcome.result.exit_code) {
         (Some(failure), _) => failure.clone(),
         (None, _) if !said.is_empty() => tail(),
         (None, Some(code)) => format!("Codex exited with code {code} and no message"),

@@ -19,10 +19,10 @@ use crate::base::clock::Deadline;
 use crate::base::narrowing::Narrowing;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Profile};
-use crate::sandbox::repositories::{Known, Repositories};
+use crate::sandbox::repositories::{RepositoryFindings, SessionRepositories};
 use crate::sandbox::{
-    Cell, Ended, Keep, KeptInside, Launch, Launcher, Live, Look, Outcome, Reads, Seen, Stdin, Stop,
-    env,
+    KeptInside, LaunchRequest, Launcher, OutputFilter, OutputRequest, RunHandle, RunOptions,
+    RunOutcome, RunResult, RunState, SessionSandbox, StdinSource, StopReason, env,
 };
 use crate::tools::{Hints, PrepareCx, RunCx};
 
@@ -41,7 +41,7 @@ pub struct Command {
     /// Working directory, in the workspace.
     pub cwd: String,
     pub env: Vec<(String, String)>,
-    pub stdin: Stdin,
+    pub stdin: StdinSource,
     /// An additional socket next to its standard streams, for our drivers.
     pub line: Option<OwnedFd>,
     /// Reports its output as progress while a call waits for it.
@@ -108,7 +108,7 @@ pub fn shell() -> &'static str {
 /// A command that has been started and may outlive its call.
 pub struct Started {
     pub profile: Profile,
-    pub live: Live,
+    pub live: RunHandle,
     pub attended: Arc<Attended>,
     /// Restrictions of the client's sandbox and generation of the rules when it was started. A
     /// later call may use the run only if that does not exceed what the call is allowed.
@@ -138,34 +138,34 @@ impl Started {
         cx: &RunCx,
         max_bytes: Option<usize>,
         until: BoxFuture<'static, ()>,
-    ) -> Result<Seen> {
+    ) -> Result<RunState> {
         let budget = Started::budget(cx, max_bytes);
         let caller = self.streaming.then(|| cx.caller.clone());
-        let look = Look { caller, budget, until, gives_way: false };
+        let look = OutputRequest { client: caller, budget, until, yields_to_next: false };
         let left = Left(&self.record);
-        let seen = self.live.watch(look, &cx.cancel).await?;
+        let seen = self.live.watch_output(look, &cx.cancel).await?;
         Ok(self.tell(seen, left))
     }
 
     /// Like [`Started::watch`], but cancelling the call does not stop the run; `until` decides how
     /// long to wait.
-    pub async fn look(&self, look: Look) -> Result<Seen> {
+    pub async fn look(&self, look: OutputRequest) -> Result<RunState> {
         let left = Left(&self.record);
-        let seen = self.live.look(look).await?;
+        let seen = self.live.request_output(look).await?;
         Ok(self.tell(seen, left))
     }
 
-    fn tell(&self, mut seen: Seen, left: Left<'_>) -> Seen {
+    fn tell(&self, mut seen: RunState, left: Left<'_>) -> RunState {
         match &mut seen {
-            Seen::Over(outcome) => {
-                outcome.ended.warnings.extend(self.lacking.clone());
-                outcome.ended.kept_inside.extend(self.kept_inside.take());
+            RunState::Over(outcome) => {
+                outcome.result.warnings.extend(self.lacking.clone());
+                outcome.result.kept_inside.extend(self.kept_inside.take_new());
                 // The call itself reports the end.
                 std::mem::forget(left);
             }
-            Seen::Running(glance) => {
+            RunState::Running(glance) => {
                 glance.warnings.extend(self.lacking.clone());
-                glance.kept_inside.extend(self.kept_inside.take());
+                glance.kept_inside.extend(self.kept_inside.take_new());
             }
         }
         seen
@@ -195,7 +195,7 @@ struct After {
 }
 
 impl AfterCall {
-    fn run_has_ended(&self, ended: &Ended) {
+    fn run_has_ended(&self, ended: &RunResult) {
         self.settle(|state| state.ended = Some(end(ended)));
     }
 
@@ -216,7 +216,7 @@ impl AfterCall {
 }
 
 /// Returns the audit fields that describe how a run ended.
-fn end(ended: &Ended) -> Map<String, Value> {
+fn end(ended: &RunResult) -> Map<String, Value> {
     let facts = facts(ended);
     let mut fields = Map::new();
     let mut add = |name: &str, value: Option<Value>| {
@@ -238,7 +238,7 @@ fn end(ended: &Ended) -> Map<String, Value> {
 }
 
 /// Records the end of a run that no call reports.
-pub fn record_end(approvals: &Approvals, ended: &Ended) {
+pub fn record_end(approvals: &Approvals, ended: &RunResult) {
     if let Err(error) = approvals.ended(end(ended)) {
         tracing::error!("the end of a run could not be recorded: {}", error.log_line());
     }
@@ -250,12 +250,12 @@ pub async fn run(
     call: Prepared,
     launcher: &Launcher,
     command: Command,
-) -> Result<(Profile, Outcome)> {
+) -> Result<(Profile, RunOutcome)> {
     let max_bytes = command.max_bytes;
     let started = start(cx, call, launcher, command, Some(Arc::clone(&cx.deadline))).await?;
     match started.watch(cx, max_bytes, Box::pin(pending())).await? {
-        Seen::Over(outcome) => Ok((started.profile, outcome)),
-        Seen::Running(_) => Err(Error::internal("the command was abandoned before it ended")),
+        RunState::Over(outcome) => Ok((started.profile, outcome)),
+        RunState::Running(_) => Err(Error::internal("the command was abandoned before it ended")),
     }
 }
 
@@ -276,13 +276,13 @@ pub async fn start(
 
 /// The sandbox that a command runs in, and its rights there.
 pub struct Footing {
-    pub cell: Arc<Cell>,
+    pub cell: Arc<SessionSandbox>,
     /// The run's own rights, which never exceed those of its sandbox.
     pub rights: Rights,
     /// Nothing may leave the sandbox, whatever the rules allow.
     pub stays_in: bool,
     /// Processes standard output before it is kept and shown.
-    pub reads: Option<Reads>,
+    pub reads: Option<OutputFilter>,
 }
 
 /// Like [`start`], in a sandbox other than the call's own.
@@ -316,7 +316,7 @@ pub async fn start_on(
     let kept_inside = Arc::new(KeptInside::default());
     let execs = match policed {
         Some(policed) => {
-            let env = env::merge(command.env.clone(), cell.env.clone());
+            let env = env::merge_env(command.env.clone(), cell.env.clone());
             // The rights of the whole sandbox, not just of this call: files that this call may not
             // write could have been written by another call of the session, so they must not be
             // trusted outside either.
@@ -331,21 +331,21 @@ pub async fn start_on(
         None => None,
     };
     let log = execs.as_ref().and_then(|execs| execs.log.as_ref()?.try_clone().ok());
-    let launch = Launch {
+    let launch = LaunchRequest {
         program: command.program,
         args: command.args,
         cwd,
         cwd_path,
         env: command.env,
         stdin: command.stdin,
-        merged: command.merged,
+        merge_stderr: command.merged,
         rights: Some(rights),
         grace: cx.config.limits.grace,
-        decided: Some(execs::audit_network(&cx.approvals)),
+        on_decision: Some(execs::audit_network(&cx.approvals)),
         execs,
         denied_hosts,
-        line: command.line,
-        switch: None,
+        driver_socket: command.line,
+        session_router: None,
     };
     let record = Arc::new(AfterCall { approvals: cx.approvals.clone(), state: Mutex::default() });
     let (after, approvals) = (Arc::clone(&record), cx.approvals.clone());
@@ -358,14 +358,14 @@ pub async fn start_on(
     let end = Arc::new(OnceLock::new());
     let (ending, runs) = (Arc::clone(&end), Arc::downgrade(&Runs::of(&cx.session)?));
     let session = cx.session.cancel.clone();
-    let keep = Keep {
+    let keep = RunOptions {
         outputs: Arc::clone(&cx.session.outputs),
         cancel: cx.session.cancel.clone(),
         deadline,
         budget: Started::budget(cx, command.max_bytes),
-        file_bytes: cx.config.limits.output_file_bytes,
-        reads,
-        ended: Box::new(move |ended| {
+        max_file_bytes: cx.config.limits.output_file_bytes,
+        stdout_filter: reads,
+        on_end: Box::new(move |ended| {
             Box::pin(async move {
                 sum_execs(&list, ended);
                 ended.git_changed = git.changes().await;
@@ -373,20 +373,20 @@ pub async fn start_on(
                 after.run_has_ended(ended);
             })
         }),
-        late: Some(Box::new(move |ended| {
+        on_late_end: Some(Box::new(move |ended| {
             // Processes that the command left behind were using the sandbox until now.
             drop(held);
             sum_execs(&late_list, ended);
             record_end(&approvals, ended);
         })),
-        forgotten: Box::new(move || {
+        on_forgotten: Box::new(move || {
             if let Some(runs) = runs.upgrade().filter(|_| session.is_cancelled()) {
                 runs.clear();
             }
         }),
         tasks: cx.tasks.clone(),
     };
-    let live = cell.start(launch).await?.keep(keep);
+    let live = cell.start_run(launch).await?.into_handle(keep);
     let streaming = command.streaming;
     let (profile, narrowing) = (cell.profile, cx.workspace.taken_away().cloned());
     Ok(Started {
@@ -403,31 +403,31 @@ pub async fn start_on(
     })
 }
 
-fn sum_execs(list: &Mutex<Option<ExecList>>, ended: &mut Ended) {
+fn sum_execs(list: &Mutex<Option<ExecList>>, ended: &mut RunResult) {
     let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
-    ended.summed = list.as_mut().map(|list| list.sum(ended.execs.take()));
+    ended.exec_summary = list.as_mut().map(|list| list.sum(ended.execs.take()));
 }
 
 /// The programs that git would execute when a run started.
 struct GitBefore {
-    repositories: Arc<Repositories>,
-    cell: Arc<Cell>,
+    repositories: Arc<SessionRepositories>,
+    cell: Arc<SessionSandbox>,
     home: Option<PathBuf>,
-    known: Option<Arc<Known>>,
+    known: Option<Arc<RepositoryFindings>>,
 }
 
 impl GitBefore {
-    async fn of(cx: &RunCx, cell: &Arc<Cell>) -> Result<GitBefore> {
-        let repositories = Repositories::of(&cx.session)?;
+    async fn of(cx: &RunCx, cell: &Arc<SessionSandbox>) -> Result<GitBefore> {
+        let repositories = SessionRepositories::for_session(&cx.session)?;
         let home = cx.config.home.clone();
-        let known = repositories.look(cell, home.as_deref()).await?;
+        let known = repositories.current_findings(cell, home.as_deref()).await?;
         Ok(GitBefore { repositories, cell: Arc::clone(cell), home, known })
     }
 
     /// Returns how the programs that git would execute have changed.
     async fn changes(self) -> Vec<String> {
         let Some(before) = self.known else { return Vec::new() };
-        match self.repositories.look(&self.cell, self.home.as_deref()).await {
+        match self.repositories.current_findings(&self.cell, self.home.as_deref()).await {
             Ok(Some(now)) if !Arc::ptr_eq(&now, &before) => now.changes_since(&before),
             Ok(_) => Vec::new(),
             Err(error) => vec![format!("what git would execute could not be compared: {error}")],
@@ -471,10 +471,10 @@ fn unkept(cx: &RunCx, profile: Profile) -> Result<Option<String>> {
 }
 
 /// Returns the status of a result.
-pub fn status(ended: &Ended) -> &'static str {
-    match (ended.stop, ended.exit_code) {
-        (Some(Stop::Deadline), _) => "timed_out",
-        (Some(Stop::Cancelled(_)), _) => "cancelled",
+pub fn status(ended: &RunResult) -> &'static str {
+    match (ended.stop_reason, ended.exit_code) {
+        (Some(StopReason::Deadline), _) => "timed_out",
+        (Some(StopReason::Cancelled(_)), _) => "cancelled",
         (None, Some(0)) => "completed",
         (None, Some(_)) => "failed",
         (None, None) => "killed",
@@ -482,14 +482,14 @@ pub fn status(ended: &Ended) -> &'static str {
 }
 
 /// Returns the facts about a run that go into the audit record.
-pub fn facts(ended: &Ended) -> Facts {
-    let status = match (ended.stop, ended.exit_code) {
-        (Some(Stop::Deadline), _) => Status::TimedOut,
-        (Some(Stop::Cancelled(_)), _) => Status::Cancelled,
+pub fn facts(ended: &RunResult) -> Facts {
+    let status = match (ended.stop_reason, ended.exit_code) {
+        (Some(StopReason::Deadline), _) => Status::TimedOut,
+        (Some(StopReason::Cancelled(_)), _) => Status::Cancelled,
         (None, Some(0)) => Status::Completed,
         (None, _) => Status::Failed,
     };
-    let [stdout, stderr] = ended.bytes;
+    let [stdout, stderr] = ended.stream_bytes;
     Facts {
         status: Some(status),
         exit_code: ended.exit_code,
@@ -497,8 +497,8 @@ pub fn facts(ended: &Ended) -> Facts {
         stdout_bytes: Some(stdout),
         stderr_bytes: Some(stderr),
         denials: ended.denials.clone(),
-        execs: ended.summed.clone(),
-        report: ended.reported.name(),
+        execs: ended.exec_summary.clone(),
+        report: ended.reported.audit_name(),
         git_changed: ended.git_changed.clone(),
     }
 }

@@ -32,8 +32,10 @@ use crate::redact::own::Own;
 use crate::redact::secret::is_sensitive;
 use crate::rulebook::leaving::{KEPT_BY_SETTING, NO_ONE_ANSWERED, NO_ONE_TO_ASK};
 use crate::rulebook::{Leaving, Rulebook, unasked};
-use crate::sandbox::escalate::{self, Exec};
-use crate::sandbox::{Desk, Execs, KeptInside, Launcher, Waiting, exec_log, git};
+use crate::sandbox::escalate::{self, EscalatedExec};
+use crate::sandbox::{
+    ExecDecider, ExecPolicy, KeptInside, Launcher, WaitingExec, create_exec_log, git,
+};
 use crate::tools::RunCx;
 use quiet::QuietDesk;
 use record::fields;
@@ -73,7 +75,8 @@ impl Policed {
         }
         // The rules may have changed since the call was prepared. If they now let git out, the
         // repository would have to be read-only in this call, and it may not be.
-        let is_guarded = !git::is_let_out(&book.table) || git::is_closed(cx.workspace.rights());
+        let is_guarded =
+            !git::escalates_git(&book.table) || git::is_repository_closed(cx.workspace.rights());
         let leaving = match book.leaving(&cx.config, cx.gate.can_ask(cx.caller.abilities())) {
             Leaving::Possible if !is_guarded => {
                 Leaving::Prevented("the rules changed as the call began".to_owned())
@@ -101,10 +104,15 @@ impl Policed {
 
     /// Returns the decider for a run that belongs to no call: nothing leaves it, and no one is
     /// asked about it.
-    pub fn quiet_desk(self, approvals: Approvals, root: &Path) -> Result<Execs> {
+    pub fn quiet_desk(self, approvals: Approvals, root: &Path) -> Result<ExecPolicy> {
         let rules = ExecRules { lets_out: false, heuristics: false, ..self.rules };
         let desk = QuietDesk::new(approvals);
-        Ok(Execs { rules, desk: Arc::new(desk), log: Some(exec_log(root)?), wider: Arc::default() })
+        Ok(ExecPolicy {
+            rules,
+            decider: Arc::new(desk),
+            log: Some(create_exec_log(root)?),
+            wider_runs: Arc::default(),
+        })
     }
 
     /// Returns the hosts that a rule denies. If several rules name a host, the last one that
@@ -132,9 +140,9 @@ impl Policed {
         launcher: &Launcher,
         (rights, env): (Rights, Vec<(String, String)>),
         kept_inside: &Arc<KeptInside>,
-    ) -> Result<Execs> {
+    ) -> Result<ExecPolicy> {
         let cx = attended.cx();
-        let log = exec_log(&cx.config.root)?;
+        let log = create_exec_log(&cx.config.root)?;
         let shared = WiderShare::new(cx.approvals.clone(), &self, &log)?;
         let wider = Arc::clone(&shared.runs);
         let desk = RunDesk {
@@ -151,7 +159,12 @@ impl Policed {
             own: cx.own(),
             stands: Stands::Inside(shared),
         };
-        Ok(Execs { rules: self.rules, desk: Arc::new(desk), log: Some(log), wider })
+        Ok(ExecPolicy {
+            rules: self.rules,
+            decider: Arc::new(desk),
+            log: Some(log),
+            wider_runs: wider,
+        })
     }
 }
 
@@ -176,11 +189,11 @@ enum Place {
     Here(&'static str),
     /// In the sandbox it is in, for this reason, although a rule lets it out.
     Kept(String),
-    Outside(Box<Exec>),
+    Outside(Box<EscalatedExec>),
 }
 
-impl Desk for RunDesk {
-    fn ruled(&self, ruled: RuledExec) {
+impl ExecDecider for RunDesk {
+    fn record_ruling(&self, ruled: RuledExec) {
         let how = if ruled.verdict.decision == Decision::Forbidden {
             "refused"
         } else {
@@ -201,13 +214,13 @@ impl Desk for RunDesk {
         }
     }
 
-    fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, ExecAnswer> {
+    fn decide_exec(self: Arc<Self>, exec: WaitingExec) -> BoxFuture<'static, ExecAnswer> {
         Box::pin(async move { self.answer(exec).await })
     }
 }
 
 impl RunDesk {
-    async fn answer(&self, waiting: Waiting) -> ExecAnswer {
+    async fn answer(&self, waiting: WaitingExec) -> ExecAnswer {
         let held = waiting.held.clone();
         let (place, reason) = self.plan(&held).await;
         let granted = match reason {
@@ -244,7 +257,9 @@ impl RunDesk {
             return unrecorded(&held);
         }
         let ran = match self.somewhere(&cx) {
-            Ok(place) => escalate::run(granted.map(|waiting| (*exec, waiting)), place).await,
+            Ok(place) => {
+                escalate::run_escalated(granted.map(|waiting| (*exec, waiting)), place).await
+            }
             Err(error) => Err(error.detail()),
         };
         match ran {
@@ -253,7 +268,7 @@ impl RunDesk {
                 self.run_inside(&held, by, Some(&format!("it could not be started outside: {why}")))
             }
             // The human approved running it outside, and nothing else.
-            Err(why) => escalate::refusal(&held.program.path, &why),
+            Err(why) => escalate::refuse_escalation(&held.program.path, &why),
         }
     }
 
@@ -278,7 +293,8 @@ impl RunDesk {
     fn is_repository_closed(&self) -> bool {
         let cx = self.attended.cx();
         // Without mounts nothing inside the workspace can be made read-only.
-        cx.config.sandbox.profile != Profile::Contained && git::is_closed(cx.workspace.rights())
+        cx.config.sandbox.profile != Profile::Contained
+            && git::is_repository_closed(cx.workspace.rights())
     }
 
     /// Returns where it would run and why approval is required first, if it is. A rule alone
@@ -294,7 +310,7 @@ impl RunDesk {
             return (place, Some(reason));
         }
         let asked = match place {
-            Place::Outside(_) => escalate::reason_to_ask(held, unasked::reason_to_ask),
+            Place::Outside(_) => escalate::approval_reason(held, unasked::reason_to_ask),
             Place::Here(_) | Place::Kept(_) => None,
         };
         match (asked, self.attended.cx().config.policy.escalate_risky) {
@@ -329,13 +345,14 @@ impl RunDesk {
         }
         let cx = self.attended.cx();
         if cx.config.policy.escalate == Escalate::Outside
-            && let Err(error) = escalate::account(&cx.config)
+            && let Err(error) = escalate::escalation_account(&cx.config)
         {
             return Place::Kept(error.detail());
         }
         let is_repository_open = cx.policy.has_open_repository(cx.workspace.path());
         let (held, rights, book) = (held.clone(), self.rights.clone(), Arc::clone(&self.book));
-        let check = move || Exec::check(&held, &rights, &book.table, is_repository_open);
+        let check =
+            move || EscalatedExec::verify_held(&held, &rights, &book.table, is_repository_open);
         match tokio::task::spawn_blocking(check).await {
             Ok(Ok(exec)) => Place::Outside(Box::new(exec)),
             Ok(Err(why)) => Place::Kept(why),
@@ -354,8 +371,8 @@ impl RunDesk {
         held: &HeldExec,
         place: &Place,
         reason: &str,
-        waiting: Waiting,
-    ) -> Result<Granted<Waiting>> {
+        waiting: WaitingExec,
+    ) -> Result<Granted<WaitingExec>> {
         let verdict = &held.verdict;
         let cx = self.attended.cx();
         // The subject is cut; the arguments below show the command in full.
@@ -427,7 +444,7 @@ impl RunDesk {
     }
 
     /// Returns `PATH` as the command gets it outside.
-    fn search_path(&self, exec: &Exec) -> Option<String> {
+    fn search_path(&self, exec: &EscalatedExec) -> Option<String> {
         escalate::search_path(exec, &self.attended.cx().config)
     }
 

@@ -62,7 +62,10 @@ impl Limits {
         let rights = cx.workspace.rights();
         let declares_no_writes = cx.ground.as_ref().is_some_and(|ground| ground.is_read_only());
         Limits {
-            section: cx.ground.as_ref().map_or("[sandbox]".to_owned(), |ground| ground.section()),
+            section: cx
+                .ground
+                .as_ref()
+                .map_or("[sandbox]".to_owned(), |ground| ground.config_table()),
             declares_no_writes,
             client_mode: cx.workspace.client_mode().map(str::to_owned),
             read_only_by_client: rights.read_only && !declares_no_writes,

@@ -10,7 +10,7 @@ use super::command::{self, Started};
 use crate::base::clock::Deadline;
 use crate::base::ids::short;
 use crate::base::{Error, Kind, Result};
-use crate::sandbox::{Line, Stop};
+use crate::sandbox::{DriverSocket, StopReason};
 use crate::session::Session;
 use crate::tools::RunCx;
 
@@ -38,7 +38,7 @@ pub struct Kept {
     pub started: Started,
     /// Socket to the driver of a shell or an interpreter. Holding the lock is the right to use it,
     /// so only one command runs at a time.
-    pub line: Option<Arc<tokio::sync::Mutex<Line>>>,
+    pub line: Option<Arc<tokio::sync::Mutex<DriverSocket>>>,
     /// State of the shell's last command.
     pub turn: Mutex<Option<watch::Receiver<Came>>>,
 }
@@ -49,16 +49,21 @@ pub enum Came {
     /// It has not ended yet.
     Waiting,
     /// It is being interrupted, for this reason.
-    Stopping(Stop),
+    Stopping(StopReason),
     /// It ended with this status.
     Exit(i32),
     /// It was interrupted because it timed out or its call was cancelled.
-    Interrupted(Stop),
+    Interrupted(StopReason),
 }
 
 impl Kept {
     /// Creates a run. One with a driver socket is a shell or an interpreter.
-    pub fn new(what: &'static str, shown: &str, started: Started, line: Option<Line>) -> Kept {
+    pub fn new(
+        what: &'static str,
+        shown: &str,
+        started: Started,
+        line: Option<DriverSocket>,
+    ) -> Kept {
         let id = short(if line.is_some() { "sh" } else { "x" });
         let is_cut = shown.chars().nth(200).is_some();
         let shown = shown.chars().take(200).map(|c| if c.is_control() { ' ' } else { c });

@@ -21,7 +21,7 @@ use crate::base::call::{Facts, Output, Prepared, Status};
 use crate::base::clock::Deadline;
 use crate::base::{Error, Result, visible};
 use crate::config::Config;
-use crate::sandbox::{Launcher, Seen, Stdin, env};
+use crate::sandbox::{Launcher, RunState, StdinSource, env};
 use crate::session::Shape;
 use crate::tools::limits::{Amount, Limit};
 use crate::tools::run::command::{self, About, Command};
@@ -75,7 +75,7 @@ pub struct ShellExec {
 impl ShellExec {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        Self::with(config, Launcher::own())
+        Self::with(config, Launcher::from_current_exe())
     }
 
     fn with(config: &Config, launcher: Launcher) -> Self {
@@ -133,9 +133,9 @@ impl ShellExec {
             env: arguments.environment()?,
             cwd: arguments.cwd.clone().unwrap_or_else(|| ".".to_owned()),
             stdin: match (arguments.interactive, arguments.stdin.is_some()) {
-                (Some(true), _) => Stdin::Open(stdin),
-                (_, true) => Stdin::Bytes(stdin),
-                (_, false) => Stdin::Empty,
+                (Some(true), _) => StdinSource::Open(stdin),
+                (_, true) => StdinSource::Bytes(stdin),
+                (_, false) => StdinSource::Empty,
             },
             line: None,
             streaming: true,
@@ -149,11 +149,11 @@ impl ShellExec {
         started.attended.take_over(cx, wait.iter().cloned().collect());
         let seen = started.watch(cx, arguments.max_bytes, patience(wait)).await?;
         match seen {
-            Seen::Over(outcome) => {
-                let facts = command::facts(&outcome.ended);
+            RunState::Over(outcome) => {
+                let facts = command::facts(&outcome.result);
                 Reply::over(cx, started.profile, outcome).into_output(facts)
             }
-            Seen::Running(glance) => {
+            RunState::Running(glance) => {
                 let kept = runs.insert(Kept::new("command", &shown, started, None));
                 running(Reply::running(cx, glance, &kept.id))
             }

@@ -16,7 +16,7 @@ use crate::base::call::{Facts, Output, Prepared, Status};
 use crate::base::clock::{Deadline, format_utc};
 use crate::base::{Cause, Error, Kind, Result};
 use crate::config::Config;
-use crate::sandbox::{Look, Seen, Stop};
+use crate::sandbox::{OutputRequest, RunState, StopReason};
 use crate::tools::limits::{Count, Limit};
 use crate::tools::run::command::{self, About, Started, millis};
 use crate::tools::run::runs::{Kept, Runs};
@@ -149,24 +149,29 @@ impl ShellSession {
             Op::Write => {
                 kept.take_up(cx, vec![Arc::clone(&wait)]).await?;
                 let input = arguments.input.clone().unwrap_or_default().into_bytes();
-                kept.started.live.write(input, arguments.eof == Some(true)).await?;
+                kept.started.live.write_stdin(input, arguments.eof == Some(true)).await?;
                 look(cx, &runs, &kept, wait, max_bytes).await
             }
             Op::Signal => {
                 kept.take_up(cx, vec![Arc::clone(&wait)]).await?;
-                kept.started.live.signal(arguments.signal()?.as_raw())?;
+                kept.started.live.send_signal(arguments.signal()?.as_raw())?;
                 look(cx, &runs, &kept, wait, max_bytes).await
             }
             Op::Close => {
                 // Permission to stop a run does not imply permission to see its output.
                 let shown = command::check_still_allowed(cx, &kept.started).await.is_ok();
-                kept.started.live.stop(Stop::Cancelled(Cause::Client));
+                kept.started.live.stop(StopReason::Cancelled(Cause::Client));
                 runs.remove(&kept);
                 let until = Box::pin(async move { wait.passed().await });
                 let budget = Started::budget(cx, max_bytes);
                 let seen = heed(
                     cx,
-                    kept.started.look(Look { caller: None, budget, until, gives_way: true }),
+                    kept.started.look(OutputRequest {
+                        client: None,
+                        budget,
+                        until,
+                        yields_to_next: true,
+                    }),
                 )
                 .await?;
                 show(cx, &kept, seen, Some(shown))
@@ -176,7 +181,7 @@ impl ShellSession {
 }
 
 /// Awaits the read unless the call is cancelled. Cancelling the call does not stop the run.
-async fn heed(cx: &RunCx, look: impl Future<Output = Result<Seen>>) -> Result<Seen> {
+async fn heed(cx: &RunCx, look: impl Future<Output = Result<RunState>>) -> Result<RunState> {
     tokio::select! {
         seen = look => seen,
         cause = cx.cancel.cancelled() => {
@@ -204,17 +209,18 @@ async fn look(
     }
     let until = Box::pin(async move { wait.passed().await });
     let budget = Started::budget(cx, max_bytes);
-    let look = Look { caller: Some(cx.caller.clone()), budget, until, gives_way: true };
+    let look =
+        OutputRequest { client: Some(cx.caller.clone()), budget, until, yields_to_next: true };
     let seen = heed(cx, kept.started.look(look)).await?;
     show(cx, kept, seen, None)
 }
 
 /// Builds the result. For a run that was closed, `closed` says whether its output may be shown.
-fn show(cx: &RunCx, kept: &Kept, seen: Seen, closed: Option<bool>) -> Result<Output> {
+fn show(cx: &RunCx, kept: &Kept, seen: RunState, closed: Option<bool>) -> Result<Output> {
     match seen {
-        Seen::Over(outcome) => {
+        RunState::Over(outcome) => {
             let mut facts =
-                Facts { denials: Vec::new(), execs: None, ..command::facts(&outcome.ended) };
+                Facts { denials: Vec::new(), execs: None, ..command::facts(&outcome.result) };
             let mut reply = Reply::over(cx, kept.started.profile, outcome);
             if let Some(shown) = closed {
                 // Being stopped is what the caller asked for, not an error.
@@ -226,7 +232,7 @@ fn show(cx: &RunCx, kept: &Kept, seen: Seen, closed: Option<bool>) -> Result<Out
             }
             reply.into_output(facts)
         }
-        Seen::Running(glance) => shell_exec::running(Reply::running(cx, glance, &kept.id)),
+        RunState::Running(glance) => shell_exec::running(Reply::running(cx, glance, &kept.id)),
     }
 }
 

@@ -5,19 +5,19 @@ use crate::base::Cause;
 use crate::base::call::{Block, Status};
 use crate::config::Profile;
 use crate::sandbox::tests::{Place, config, launcher};
-use crate::sandbox::{Ended, Shown};
+use crate::sandbox::{RunResult, ShownOutput};
 use crate::session::Shape;
 
-fn outcome(exit_code: Option<i32>, signal: Option<i32>, stop: Option<Stop>) -> Outcome {
-    Outcome {
-        stdout: Shown { text: "said\n".into(), bytes: 5, truncated: false },
-        stderr: Shown::default(),
-        ended: Ended {
-            stop,
+fn outcome(exit_code: Option<i32>, signal: Option<i32>, stop: Option<StopReason>) -> RunOutcome {
+    RunOutcome {
+        stdout: ShownOutput { text: "said\n".into(), bytes: 5, truncated: false },
+        stderr: ShownOutput::default(),
+        result: RunResult {
+            stop_reason: stop,
             exit_code,
             signal,
             duration: Duration::new(1, 34_422_531),
-            ..Ended::default()
+            ..RunResult::default()
         },
     }
 }
@@ -38,7 +38,7 @@ fn a_result_is_one_text_of_json_in_the_form_that_is_known() {
         json!({"exit_code": 3, "output": "said\n", "duration": duration, "timed_out": false})
     );
     assert!(done.structured.is_none() && !done.is_error);
-    let late = output(outcome(None, Some(15), Some(Stop::Deadline)), None);
+    let late = output(outcome(None, Some(15), Some(StopReason::Deadline)), None);
     assert_eq!(
         reply(&late),
         json!({"exit_code": 124, "output": "said\n", "duration": duration, "timed_out": true})
@@ -46,7 +46,10 @@ fn a_result_is_one_text_of_json_in_the_form_that_is_known() {
     assert!(!late.is_error);
     assert_eq!(late.facts.status, Some(Status::TimedOut));
     assert_eq!(reply(&output(outcome(None, Some(9), None), None))["exit_code"], 137);
-    assert!(output(outcome(None, Some(15), Some(Stop::Cancelled(Cause::Shutdown))), None).is_error);
+    assert!(
+        output(outcome(None, Some(15), Some(StopReason::Cancelled(Cause::Shutdown))), None)
+            .is_error
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::turn::Heard;
 use crate::base::call::{Block, Facts, Output, Status};
 use crate::base::{Error, Kind, Result};
 use crate::config::Profile;
-use crate::sandbox::{Seen, Stop};
+use crate::sandbox::{RunState, StopReason};
 use crate::tools::run::command::{self, millis};
 use crate::tools::shell::shell_exec::Reply as Plain;
 use crate::tools::{RunCx, arguments};
@@ -66,24 +66,24 @@ pub struct Place<'a> {
 pub fn output(
     cx: &RunCx,
     place: &Place<'_>,
-    seen: Seen,
+    seen: RunState,
     heard: Heard,
     made: Made,
 ) -> Result<Output> {
     let Heard { report, stop } = heard;
     let report = report.unwrap_or_default();
     let (mut plain, facts) = match seen {
-        Seen::Over(mut outcome) => {
+        RunState::Over(mut outcome) => {
             // It may have exited on its own after the interrupt.
-            outcome.ended.stop = outcome.ended.stop.or(stop);
-            let facts = command::facts(&outcome.ended);
+            outcome.result.stop_reason = outcome.result.stop_reason.or(stop);
+            let facts = command::facts(&outcome.result);
             let mut plain = Plain::over(cx, place.profile, outcome);
             if let Some(id) = place.session {
                 plain.warnings.push(ended(id, place.language, stop));
             }
             (plain, facts)
         }
-        Seen::Running(glance) => {
+        RunState::Running(glance) => {
             let mut plain = Plain::running(cx, glance, "");
             plain.exec_id = None;
             plain.duration_ms = millis(place.took);
@@ -128,10 +128,10 @@ pub fn output(
     Ok(Output { content, is_error, facts, ..Output::default() })
 }
 
-fn status(report: &Report, stop: Option<Stop>) -> Status {
+fn status(report: &Report, stop: Option<StopReason>) -> Status {
     match (stop, &report.error, report.status) {
-        (Some(Stop::Deadline), ..) => Status::TimedOut,
-        (Some(Stop::Cancelled(_)), ..) => Status::Cancelled,
+        (Some(StopReason::Deadline), ..) => Status::TimedOut,
+        (Some(StopReason::Cancelled(_)), ..) => Status::Cancelled,
         (None, None, None | Some(0)) => Status::Completed,
         (None, ..) => Status::Failed,
     }
@@ -154,20 +154,20 @@ fn tell(error: &mut Option<Map<String, Value>>, thrown: Thrown) {
     }
 }
 
-fn interrupted(cx: &RunCx, stop: Stop, language: &str) -> Option<Map<String, Value>> {
+fn interrupted(cx: &RunCx, stop: StopReason, language: &str) -> Option<Map<String, Value>> {
     let error = match stop {
-        Stop::Deadline => {
+        StopReason::Deadline => {
             Error::new(Kind::DeadlineExceeded, "the code was interrupted because it timed out")
                 .hint(format!("The {language} session keeps its state. {}", cx.timeout_hint))
         }
-        Stop::Cancelled(cause) => {
+        StopReason::Cancelled(cause) => {
             Error::new(Kind::Cancelled, "the code was interrupted").with("cause", cause.name())
         }
     };
     error.body(&cx.trace_id).as_object().cloned()
 }
 
-fn ended(id: &str, language: &str, stop: Option<Stop>) -> String {
+fn ended(id: &str, language: &str, stop: Option<StopReason>) -> String {
     match stop {
         Some(_) => format!(
             "the {language} session {id} was lost: it did not respond to an interrupt and was stopped"

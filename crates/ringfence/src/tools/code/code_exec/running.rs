@@ -18,7 +18,7 @@ use super::turn::{SharedLine, Turn, take_floor};
 use super::{Arguments, Figures};
 use crate::base::call::{Output, Prepared};
 use crate::base::{Cause, Error, Kind, Result};
-use crate::sandbox::{Launcher, Line, Look, Stdin, Stop};
+use crate::sandbox::{DriverSocket, Launcher, OutputRequest, StdinSource, StopReason};
 use crate::tools::RunCx;
 use crate::tools::run::command::{self, Command, Started};
 use crate::tools::run::runs::{Kept, Runs};
@@ -49,7 +49,7 @@ impl Running<'_> {
     /// Runs the code in an interpreter that exits afterwards.
     pub async fn once(&self, call: Prepared) -> Result<Output> {
         let (file, way) = (self.arguments.file_in(&self.cx.workspace)?, self.found.runtime.way);
-        let (line, theirs) = Line::pair(report::LONGEST)?;
+        let (line, theirs) = DriverSocket::new_pair(report::LONGEST)?;
         // Bash exposes the script's own file in many ways that a driver could not imitate, so it
         // runs the file directly.
         let (args, reports) = match (way, &file) {
@@ -89,7 +89,7 @@ impl Running<'_> {
                 stdin,
             )?,
             (None, Way::Stdin) => {
-                stdin = Stdin::Bytes(code.into_bytes());
+                stdin = StdinSource::Bytes(code.into_bytes());
                 self.command(
                     words.chain(["-".to_owned()]).chain(self.arguments.words()).collect(),
                     None,
@@ -113,7 +113,7 @@ impl Running<'_> {
         }
         let before = self.before().await;
         let started = command::start(self.cx, call, self.launcher, command, None).await?;
-        let (line, _) = Line::pair(report::LONGEST)?;
+        let (line, _) = DriverSocket::new_pair(report::LONGEST)?;
         self.turn(&started, alone(line)?, Vec::new(), false, false, before, None).await
     }
 
@@ -174,9 +174,9 @@ impl Running<'_> {
             )
             .hint("Use one of them (shell.session `op: list`), or end some with `op: close`."));
         }
-        let (line, theirs) = Line::pair(report::LONGEST)?;
+        let (line, theirs) = DriverSocket::new_pair(report::LONGEST)?;
         let args = boot(self.found.runtime.way, None);
-        let command = self.command(args, Some(theirs), Stdin::Empty)?;
+        let command = self.command(args, Some(theirs), StdinSource::Empty)?;
         let started = command::start(self.cx, call, self.launcher, command, None).await?;
         let shown = self.found.program.name;
         let mut kept = Kept::new(self.found.runtime.language, shown, started, Some(line));
@@ -187,14 +187,14 @@ impl Running<'_> {
     }
 
     async fn end(&self, runs: &Runs, kept: &Arc<Kept>) -> Result<()> {
-        kept.started.live.stop(Stop::Cancelled(Cause::Client));
+        kept.started.live.stop(StopReason::Cancelled(Cause::Client));
         runs.remove(kept);
         let cancel = self.cx.cancel.clone();
         let until = Box::pin(async move {
             cancel.cancelled().await;
         });
         kept.started
-            .look(Look { caller: None, budget: 1024, until, gives_way: false })
+            .look(OutputRequest { client: None, budget: 1024, until, yields_to_next: false })
             .await
             .map(drop)
     }
@@ -203,7 +203,7 @@ impl Running<'_> {
     async fn turn(
         &self,
         started: &Started,
-        (line, floor): (SharedLine, OwnedMutexGuard<Line>),
+        (line, floor): (SharedLine, OwnedMutexGuard<DriverSocket>),
         message: Vec<u8>,
         lives_on: bool,
         reports: bool,
@@ -236,7 +236,12 @@ impl Running<'_> {
         Before::take(&self.cx.workspace, &self.cx.cancel).await
     }
 
-    fn command(&self, args: Vec<String>, line: Option<OwnedFd>, stdin: Stdin) -> Result<Command> {
+    fn command(
+        &self,
+        args: Vec<String>,
+        line: Option<OwnedFd>,
+        stdin: StdinSource,
+    ) -> Result<Command> {
         Ok(Command {
             program: self.found.path.display().to_string(),
             args,
@@ -250,10 +255,10 @@ impl Running<'_> {
         })
     }
 
-    fn stdin(&self) -> Stdin {
+    fn stdin(&self) -> StdinSource {
         match &self.arguments.stdin {
-            Some(text) => Stdin::Bytes(text.clone().into_bytes()),
-            None => Stdin::Empty,
+            Some(text) => StdinSource::Bytes(text.clone().into_bytes()),
+            None => StdinSource::Empty,
         }
     }
 
@@ -276,7 +281,7 @@ impl Running<'_> {
 }
 
 /// Wraps a socket that no other call uses.
-fn alone(line: Line) -> Result<(SharedLine, OwnedMutexGuard<Line>)> {
+fn alone(line: DriverSocket) -> Result<(SharedLine, OwnedMutexGuard<DriverSocket>)> {
     let line = Arc::new(tokio::sync::Mutex::new(line));
     let floor = take_floor(&line)?;
     Ok((line, floor))

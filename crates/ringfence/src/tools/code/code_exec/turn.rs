@@ -10,15 +10,15 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::report::Report;
 use crate::base::{Cancel, Error, Kind, Result};
-use crate::sandbox::{Line, Live, Look, Seen, Stop};
+use crate::sandbox::{DriverSocket, OutputRequest, RunHandle, RunState, StopReason};
 use crate::tools::RunCx;
 use crate::tools::run::command::Started;
 
 /// Driver socket that several calls may use in turn.
-pub type SharedLine = Arc<tokio::sync::Mutex<Line>>;
+pub type SharedLine = Arc<tokio::sync::Mutex<DriverSocket>>;
 
 /// Locks the driver socket if its interpreter is idle.
-pub fn take_floor(line: &SharedLine) -> Result<OwnedMutexGuard<Line>> {
+pub fn take_floor(line: &SharedLine) -> Result<OwnedMutexGuard<DriverSocket>> {
     if let Ok(mut floor) = Arc::clone(line).try_lock_owned()
         && !floor.is_busy()
     {
@@ -38,7 +38,7 @@ const LAST_WORD: Duration = Duration::from_millis(200);
 pub struct Turn {
     pub line: SharedLine,
     /// Lock on the socket, so that no other call can interleave.
-    pub floor: OwnedMutexGuard<Line>,
+    pub floor: OwnedMutexGuard<DriverSocket>,
     pub message: Vec<u8>,
     /// The interpreter continues after the code has ended.
     pub lives_on: bool,
@@ -53,13 +53,18 @@ pub struct Turn {
 pub struct Heard {
     pub report: Option<Report>,
     /// Why the code was interrupted, if it was.
-    pub stop: Option<Stop>,
+    pub stop: Option<StopReason>,
 }
 
 impl Turn {
     /// Runs the code to its end. Interrupts it when it times out or the call is cancelled; an
     /// interpreter that does not respond to the interrupt is stopped.
-    pub async fn take(self, cx: &RunCx, started: &Started, budget: usize) -> Result<(Seen, Heard)> {
+    pub async fn take(
+        self,
+        cx: &RunCx,
+        started: &Started,
+        budget: usize,
+    ) -> Result<(RunState, Heard)> {
         let heard = Arc::new(Mutex::new(Heard::default()));
         let (line, limit, reports) = (Arc::clone(&self.line), self.limit, self.reports);
         let talk = Talk {
@@ -70,10 +75,15 @@ impl Turn {
         };
         let until = Box::pin(talk.carry(self));
         let seen = started
-            .look(Look { caller: Some(cx.caller.clone()), budget, until, gives_way: false })
+            .look(OutputRequest {
+                client: Some(cx.caller.clone()),
+                budget,
+                until,
+                yields_to_next: false,
+            })
             .await?;
         let mut heard = std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
-        if reports && heard.report.is_none() && matches!(seen, Seen::Over(_)) {
+        if reports && heard.report.is_none() && matches!(seen, RunState::Over(_)) {
             // The task that waited may not have released the socket yet.
             let last = async { line.lock().await.receive().await };
             if let Ok(Ok(Some(said))) = tokio::time::timeout(LAST_WORD, last).await {
@@ -85,7 +95,7 @@ impl Turn {
 }
 
 struct Talk {
-    live: Live,
+    live: RunHandle,
     cancel: Cancel,
     grace: Duration,
     heard: Arc<Mutex<Heard>>,
@@ -100,7 +110,7 @@ impl Talk {
         let said = tokio::select! {
             biased;
             cause = self.cancel.cancelled() => {
-                stop = Some(Stop::by(cause));
+                stop = Some(StopReason::from_cause(cause));
                 self.note(|heard| heard.stop = stop);
                 None
             }
@@ -108,7 +118,7 @@ impl Talk {
         };
         let said = match said {
             Some(said) => Some(said),
-            None if reports && self.live.signal(Signal::INT.as_raw()).is_ok() => {
+            None if reports && self.live.send_signal(Signal::INT.as_raw()).is_ok() => {
                 tokio::time::timeout(self.grace, hear(&mut line)).await.ok()
             }
             None => None,
@@ -122,7 +132,7 @@ impl Talk {
         // This was the last report: the interpreter exits on its own, or with the call.
         let stop = match stop {
             Some(stop) => stop,
-            None => Stop::by(self.cancel.cancelled().await),
+            None => StopReason::from_cause(self.cancel.cancelled().await),
         };
         self.note(|heard| heard.stop = Some(stop));
         self.live.stop(stop);
@@ -136,14 +146,14 @@ impl Talk {
 
 /// Sends the code and returns the report. Never returns if the interpreter is gone; the end of its
 /// run says so.
-async fn exchange(line: &mut Line, message: &[u8]) -> Vec<u8> {
+async fn exchange(line: &mut DriverSocket, message: &[u8]) -> Vec<u8> {
     if let Err(error) = line.send(message).await {
         tracing::debug!("cannot send code to an interpreter: {error}");
     }
     hear(line).await
 }
 
-async fn hear(line: &mut Line) -> Vec<u8> {
+async fn hear(line: &mut DriverSocket) -> Vec<u8> {
     match line.receive().await {
         Ok(Some(said)) => said,
         _ => pending().await,

@@ -12,7 +12,7 @@ use super::AUDITED;
 use super::record::fields;
 use crate::audit::Approvals;
 use crate::redact::own::Own;
-use crate::sandbox::{Desk, Waiting};
+use crate::sandbox::{ExecDecider, WaitingExec};
 
 /// Decider for a run that belongs to no call.
 pub struct QuietDesk {
@@ -37,13 +37,13 @@ impl QuietDesk {
     }
 }
 
-impl Desk for QuietDesk {
-    fn ruled(&self, ruled: RuledExec) {
+impl ExecDecider for QuietDesk {
+    fn record_ruling(&self, ruled: RuledExec) {
         let ran = if ruled.verdict.decision == Decision::Forbidden { "refused" } else { "inside" };
         self.record(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict, ran);
     }
 
-    fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, ExecAnswer> {
+    fn decide_exec(self: Arc<Self>, exec: WaitingExec) -> BoxFuture<'static, ExecAnswer> {
         let held = &exec.held;
         let allowed = held.verdict.decision == Decision::Allow;
         let ran = if allowed { "inside" } else { "refused" };

@@ -12,8 +12,8 @@ use crate::audit::Approvals;
 use crate::base::{Error, Result};
 use crate::config::Escalate;
 use crate::rulebook::Leaving;
-use crate::sandbox::escalate::{Where, WiderPlace};
-use crate::sandbox::{Execs, WiderRuns, WiderTerms};
+use crate::sandbox::escalate::{EscalationTarget, WiderTarget};
+use crate::sandbox::{ExecPolicy, WiderRunOptions, WiderRuns};
 use crate::tools::RunCx;
 
 /// State that a run shares with the runs it causes in the wider sandbox; they are recorded with it.
@@ -61,11 +61,11 @@ impl Stands {
 
 impl RunDesk {
     /// Returns where commands that leave the sandbox run.
-    pub(super) fn somewhere<'a>(&'a self, cx: &'a RunCx) -> Result<Where<'a>> {
+    pub(super) fn somewhere<'a>(&'a self, cx: &'a RunCx) -> Result<EscalationTarget<'a>> {
         let (config, launcher) = (&cx.config, &self.launcher);
         match (config.policy.escalate, &config.policy.wider, &self.stands) {
             (Escalate::Wider, Some(sandbox), Stands::Inside(shared)) => {
-                Ok(Where::Wider(Box::new(WiderPlace {
+                Ok(EscalationTarget::Wider(Box::new(WiderTarget {
                     session: Arc::clone(&cx.session),
                     config: Arc::clone(config),
                     sandbox: sandbox.clone(),
@@ -73,13 +73,13 @@ impl RunDesk {
                     terms: self.wider_terms(shared)?,
                 })))
             }
-            _ => Ok(Where::Outside { launcher, config }),
+            _ => Ok(EscalationTarget::Outside { launcher, config }),
         }
     }
 
     /// Returns the terms of a run in the wider sandbox. It is judged by the same rules, by a
     /// decider like this one, and is in the same record.
-    fn wider_terms(&self, shared: &WiderShare) -> Result<WiderTerms> {
+    fn wider_terms(&self, shared: &WiderShare) -> Result<WiderRunOptions> {
         let desk = RunDesk {
             attended: Arc::clone(&self.attended),
             began_denied: self.began_denied,
@@ -99,11 +99,11 @@ impl RunDesk {
         let (table, heuristics) = (self.book.table.clone(), shared.heuristics);
         let rules = ExecRules { table, heuristics, granted: true, ..ExecRules::default() };
         let log = Some(share(&shared.log)?);
-        Ok(WiderTerms {
-            execs: Execs { rules, desk: Arc::new(desk), log, wider: Arc::default() },
-            decided: audit_network(&shared.approvals),
+        Ok(WiderRunOptions {
+            execs: ExecPolicy { rules, decider: Arc::new(desk), log, wider_runs: Arc::default() },
+            on_decision: audit_network(&shared.approvals),
             denied_hosts: shared.denied_hosts.clone(),
-            runs: Arc::clone(&shared.runs),
+            wider_runs: Arc::clone(&shared.runs),
         })
     }
 }

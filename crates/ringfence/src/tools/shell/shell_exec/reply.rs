@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::base::call::{Facts, Output, Status};
 use crate::base::{Error, Kind, Result};
 use crate::config::Profile;
-use crate::sandbox::{Ended, Glance, KeptCommand, Outcome, Shown, Stop};
+use crate::sandbox::{KeptCommand, PartialOutput, RunOutcome, RunResult, ShownOutput, StopReason};
 use crate::tools::RunCx;
 use crate::tools::run::command::{self, millis};
 use crate::tools::run::likely_limit;
@@ -69,17 +69,17 @@ pub struct Sandbox {
 
 impl Reply {
     /// Builds the reply for a command that has ended.
-    pub fn over(cx: &RunCx, profile: Profile, outcome: Outcome) -> Reply {
-        let ended = outcome.ended;
+    pub fn over(cx: &RunCx, profile: Profile, outcome: RunOutcome) -> Reply {
+        let ended = outcome.result;
         let error = stopped(cx, &ended);
         let denials =
             ended.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
-        let has_failed = ended.stop.is_none() && ended.exit_code != Some(0);
+        let has_failed = ended.stop_reason.is_none() && ended.exit_code != Some(0);
         let mut reply = Reply {
             status: command::status(&ended),
             exit_code: ended.exit_code,
             signal: ended.signal,
-            output: ended.output,
+            output: ended.output_handle,
             duration_ms: millis(ended.duration),
             sandbox: Some(Sandbox {
                 profile: profile.name(),
@@ -88,7 +88,7 @@ impl Reply {
                 } else {
                     cx.workspace.rights().network.name()
                 },
-                limits: ended.limits,
+                limits: ended.limits_mechanism,
                 denials,
             }),
             warnings: ended.warnings,
@@ -104,10 +104,10 @@ impl Reply {
     }
 
     /// Builds the reply for a command that is still running.
-    pub fn running(cx: &RunCx, glance: Glance, id: &str) -> Reply {
+    pub fn running(cx: &RunCx, glance: PartialOutput, id: &str) -> Reply {
         Reply {
             status: Status::Running.name(),
-            output: glance.output,
+            output: glance.output_handle,
             duration_ms: millis(glance.duration),
             exec_id: Some(id.to_owned()),
             warnings: glance.warnings,
@@ -116,7 +116,7 @@ impl Reply {
         }
     }
 
-    fn showing(cx: &RunCx, stdout: Shown, stderr: Shown) -> Reply {
+    fn showing(cx: &RunCx, stdout: ShownOutput, stderr: ShownOutput) -> Reply {
         Reply {
             truncated: stdout.truncated || stderr.truncated,
             stdout_bytes: stdout.bytes,
@@ -169,7 +169,7 @@ impl Reply {
             text.push_str(&format!("warning: {warning}\n"));
         }
         for kept in &self.kept_inside {
-            text.push_str(&format!("note: {}\n", kept.line()));
+            text.push_str(&format!("note: {}\n", kept.summary_line()));
         }
         for change in &self.git_changed {
             text.push_str(&format!("git: {change}\n"));
@@ -197,14 +197,14 @@ impl Reply {
 }
 
 /// Returns the error for a command that was stopped before it ended on its own.
-fn stopped(cx: &RunCx, ended: &Ended) -> Option<Error> {
-    match ended.stop? {
-        Stop::Deadline => {
+fn stopped(cx: &RunCx, ended: &RunResult) -> Option<Error> {
+    match ended.stop_reason? {
+        StopReason::Deadline => {
             let message = format!("the command was stopped after {} ms", millis(ended.duration));
             let hint = format!("Its output until then is included. {}", cx.timeout_hint);
             Some(Error::new(Kind::DeadlineExceeded, message).hint(hint))
         }
-        Stop::Cancelled(cause) => Some(
+        StopReason::Cancelled(cause) => Some(
             Error::new(Kind::Cancelled, "the command was stopped before it ended")
                 .with("cause", cause.name()),
         ),

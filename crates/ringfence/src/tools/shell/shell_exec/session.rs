@@ -16,7 +16,10 @@ use crate::base::call::{Facts, Output, Prepared, Status};
 use crate::base::clock::Deadline;
 use crate::base::ids::{hex, random};
 use crate::base::{Cancel, Error, Kind, Result};
-use crate::sandbox::{Glance, Launcher, Line, Live, Look, Seen, Stdin, Stop};
+use crate::sandbox::{
+    DriverSocket, Launcher, OutputRequest, PartialOutput, RunHandle, RunState, StdinSource,
+    StopReason,
+};
 use crate::tools::RunCx;
 use crate::tools::run::command::{self, Command, Started, millis};
 use crate::tools::run::runs::{Came, Kept, Runs};
@@ -60,7 +63,7 @@ pub async fn execute(
 }
 
 /// Returns the driver socket of a shell that is idle.
-fn floor(kept: &Kept) -> Result<OwnedMutexGuard<Line>> {
+fn floor(kept: &Kept) -> Result<OwnedMutexGuard<DriverSocket>> {
     let Some(line) = kept.line.as_ref().filter(|_| kept.what == "shell") else {
         let message = format!("`{}` is not a shell ({})", kept.id, kept.what);
         return Err(Error::invalid_arguments(message).hint("`session: \"new\"` starts a shell."));
@@ -79,16 +82,16 @@ async fn start(
     arguments: &Arguments,
     runs: &Runs,
 ) -> Result<Arc<Kept>> {
-    let (line, theirs) = Line::pair(SAID)?;
+    let (line, theirs) = DriverSocket::new_pair(SAID)?;
     let command = Command {
         program: command::shell().to_owned(),
         args: ["--noprofile", "--norc", "-c", DRIVER].map(str::to_owned).to_vec(),
         env: arguments.environment()?,
         cwd: arguments.cwd.clone().unwrap_or_else(|| ".".to_owned()),
         stdin: if arguments.interactive == Some(true) {
-            Stdin::Open(Vec::new())
+            StdinSource::Open(Vec::new())
         } else {
-            Stdin::Empty
+            StdinSource::Empty
         },
         line: Some(theirs),
         streaming: true,
@@ -101,7 +104,7 @@ async fn start(
 
 /// One command being run by a shell's driver.
 struct Talk {
-    live: Live,
+    live: RunHandle,
     hard: Arc<Deadline>,
     /// The call's cancellation; it interrupts the command just as the timeout does.
     cancel: Cancel,
@@ -112,7 +115,7 @@ struct Talk {
 impl Talk {
     async fn carry(
         self,
-        mut line: OwnedMutexGuard<Line>,
+        mut line: OwnedMutexGuard<DriverSocket>,
         command: String,
         tell: watch::Sender<Came>,
     ) {
@@ -123,8 +126,8 @@ impl Talk {
         let stop = tokio::select! {
             biased;
             _ = self.session.cancelled() => return,
-            cause = self.cancel.cancelled() => Stop::by(cause),
-            () = self.hard.passed() => Stop::Deadline,
+            cause = self.cancel.cancelled() => StopReason::from_cause(cause),
+            () = self.hard.passed() => StopReason::Deadline,
             code = exchange(&mut line, &name, Some(&message)) => {
                 drop(line);
                 // The call may have ended; ignore the error.
@@ -133,7 +136,7 @@ impl Talk {
             }
         };
         let _ = tell.send(Came::Stopping(stop));
-        let interrupted = self.live.signal(Signal::INT.as_raw()).is_ok();
+        let interrupted = self.live.send_signal(Signal::INT.as_raw()).is_ok();
         if interrupted
             && tokio::time::timeout(self.grace, exchange(&mut line, &name, None)).await.is_ok()
         {
@@ -148,7 +151,7 @@ impl Talk {
 
 /// Waits until the shell answers under this name. Never returns if the shell has exited or sends
 /// garbage.
-async fn exchange(line: &mut Line, name: &str, message: Option<&str>) -> i32 {
+async fn exchange(line: &mut DriverSocket, name: &str, message: Option<&str>) -> i32 {
     if let Some(message) = message
         && let Err(error) = line.send(message.as_bytes()).await
     {
@@ -197,7 +200,12 @@ pub async fn attend(
     let budget = Started::budget(cx, max_bytes);
     let seen = kept
         .started
-        .look(Look { caller: Some(cx.caller.clone()), budget, until, gives_way })
+        .look(OutputRequest {
+            client: Some(cx.caller.clone()),
+            budget,
+            until,
+            yields_to_next: gives_way,
+        })
         .await?;
     let came = came.map_or(Came::Waiting, |came| *came.borrow());
     answer(cx, kept, runs, seen, came, begun.elapsed())
@@ -207,30 +215,30 @@ fn answer(
     cx: &RunCx,
     kept: &Arc<Kept>,
     runs: &Runs,
-    seen: Seen,
+    seen: RunState,
     came: Came,
     took: Duration,
 ) -> Result<Output> {
     match (seen, came) {
         // The shell itself has exited: by `exit`, by a signal, or because it did not answer.
-        (Seen::Over(mut outcome), came) => {
+        (RunState::Over(mut outcome), came) => {
             runs.remove(kept);
             if let Came::Stopping(stop) = came {
                 // The shell had replaced itself with the program that the interrupt ended.
-                outcome.ended.stop.get_or_insert(stop);
+                outcome.result.stop_reason.get_or_insert(stop);
             }
-            let facts = command::facts(&outcome.ended);
+            let facts = command::facts(&outcome.result);
             let mut reply = Reply::over(cx, kept.started.profile, outcome);
             reply.warnings.push(format!("the shell {} has ended", kept.id));
             reply.into_output(facts)
         }
-        (Seen::Running(glance), Came::Exit(code)) => {
+        (RunState::Running(glance), Came::Exit(code)) => {
             ended(cx, kept, glance, Some(code), None, took)
         }
-        (Seen::Running(glance), Came::Interrupted(stop)) => {
+        (RunState::Running(glance), Came::Interrupted(stop)) => {
             ended(cx, kept, glance, None, Some(stop), took)
         }
-        (Seen::Running(glance), Came::Waiting | Came::Stopping(_)) => {
+        (RunState::Running(glance), Came::Waiting | Came::Stopping(_)) => {
             running(Reply::running(cx, glance, &kept.id))
         }
     }
@@ -240,9 +248,9 @@ fn answer(
 fn ended(
     cx: &RunCx,
     kept: &Kept,
-    glance: Glance,
+    glance: PartialOutput,
     code: Option<i32>,
-    stop: Option<Stop>,
+    stop: Option<StopReason>,
     took: Duration,
 ) -> Result<Output> {
     let mut reply = Reply::running(cx, glance, &kept.id);
@@ -252,7 +260,7 @@ fn ended(
     reply.duration_ms = millis(took);
     let (status, error) = match (code, stop) {
         (Some(0), _) => (Status::Completed, None),
-        (_, Some(Stop::Deadline)) => {
+        (_, Some(StopReason::Deadline)) => {
             let error = Error::new(
                 Kind::DeadlineExceeded,
                 "the command was interrupted because it timed out",
@@ -262,7 +270,7 @@ fn ended(
                 Some(error.hint(format!("The shell keeps its state. {}", cx.timeout_hint))),
             )
         }
-        (_, Some(Stop::Cancelled(cause))) => {
+        (_, Some(StopReason::Cancelled(cause))) => {
             let error = Error::new(Kind::Cancelled, "the command was interrupted");
             (Status::Cancelled, Some(error.with("cause", cause.name())))
         }

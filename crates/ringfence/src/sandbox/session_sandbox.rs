@@ -7,10 +7,10 @@ use jail::SandboxProfile;
 use jail::limits::ResourceLimits;
 use jail::rights::{NetworkAccess, Rights};
 
-use super::env::merge;
+use super::env::merge_env;
 use super::launch::Launcher;
 use super::zygote::Zygote;
-use super::{Ground, codex, narrowed, profile};
+use super::{DedicatedSandbox, codex, profile, restricted};
 use crate::base::Result;
 use crate::base::workspace::Workspace;
 use crate::config::{Config, Profile, Sandbox};
@@ -18,7 +18,7 @@ use crate::net::Allow;
 use crate::session::Session;
 
 /// Sandbox that a session owns and that ends with the session.
-pub struct Cell {
+pub struct SessionSandbox {
     pub profile: Profile,
     pub rights: Rights,
     pub limits: ResourceLimits,
@@ -31,42 +31,51 @@ pub struct Cell {
     pub(super) launcher: Launcher,
     pub(super) zygote: Option<Zygote>,
     /// Held so that it is removed with the session.
-    _scratch: Option<profile::Scratch>,
+    _scratch: Option<profile::ScratchDir>,
 }
 
-impl Cell {
+impl SessionSandbox {
     /// Returns the session's own sandbox.
-    pub fn of(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
-        let make =
-            || Cell::new(&profile::hiding(&session.workspace, config), config, launcher.clone());
-        session.keep_while(|cell| cell.hides(config), make)
+    pub fn for_session(
+        session: &Session,
+        config: &Config,
+        launcher: &Launcher,
+    ) -> Result<Arc<SessionSandbox>> {
+        let make = || {
+            SessionSandbox::from_workspace(
+                &profile::workspace_hiding_private(&session.workspace, config),
+                config,
+                launcher.clone(),
+            )
+        };
+        session.keep_while(|cell| cell.hides_private_paths(config), make)
     }
 
     /// Returns the sandbox for a call whose workspace has these rights: the session's, or a
     /// separate one for a call that a client restricts.
-    pub fn of_call(
+    pub fn for_call(
         session: &Session,
         config: &Config,
         launcher: &Launcher,
-        ground: Option<&Ground>,
+        ground: Option<&DedicatedSandbox>,
         workspace: &Workspace,
-    ) -> Result<Arc<Cell>> {
+    ) -> Result<Arc<SessionSandbox>> {
         let whole = match ground {
-            Some(ground) => ground.cell(session, launcher)?,
-            None => Cell::of(session, config, launcher)?,
+            Some(ground) => ground.get_sandbox(session, launcher)?,
+            None => SessionSandbox::for_session(session, config, launcher)?,
         };
-        narrowed::cell(session, whole, config, workspace)
+        restricted::sandbox_for_call(session, whole, config, workspace)
     }
 
     /// Creates another sandbox with the same rights that shares nothing with this one, optionally
     /// with its own HOME.
-    pub(super) fn beside(&self, home: Option<PathBuf>) -> Cell {
+    pub(super) fn clone_isolated(&self, home: Option<PathBuf>) -> SessionSandbox {
         let (mut rights, mut env) = (self.rights.clone(), self.env.clone());
         if let Some(home) = home {
-            env = merge(env, vec![("HOME".to_owned(), home.display().to_string())]);
+            env = merge_env(env, vec![("HOME".to_owned(), home.display().to_string())]);
             rights.home = Some(home);
         }
-        Cell {
+        SessionSandbox {
             profile: self.profile,
             limits: self.limits.clone(),
             env,
@@ -83,15 +92,15 @@ impl Cell {
     }
 
     /// Creates a wider sandbox for the same session, with its own namespaces.
-    pub fn wider(
+    pub fn new_wider(
         session: &Session,
         config: &Config,
         wider: &Sandbox,
         launcher: Launcher,
-    ) -> Result<Cell> {
+    ) -> Result<SessionSandbox> {
         let config = Config { sandbox: wider.clone(), ..config.clone() };
-        let rights = profile::rights(&config, session.workspace.path())?;
-        Cell::with(rights, &config, launcher)
+        let rights = profile::run_rights(&config, session.workspace.path())?;
+        SessionSandbox::from_rights(rights, &config, launcher)
     }
 
     /// Creates the sandbox for one Codex that this session runs, with the host's network.
@@ -99,37 +108,48 @@ impl Cell {
         session: &Session,
         config: &Config,
         launcher: &Launcher,
-        run: codex::Run<'_>,
-    ) -> Result<Arc<Cell>> {
-        let config = Config { sandbox: codex::sandbox(config), ..config.clone() };
-        let rights =
-            codex::rights(&config, profile::hiding(&session.workspace, &config).rights(), run)?;
-        Cell::with(rights, &config, launcher.clone()).map(Arc::new)
+        run: codex::CodexLaunch<'_>,
+    ) -> Result<Arc<SessionSandbox>> {
+        let config = Config { sandbox: codex::with_host_network(config), ..config.clone() };
+        let rights = codex::codex_rights(
+            &config,
+            profile::workspace_hiding_private(&session.workspace, &config).rights(),
+            run,
+        )?;
+        SessionSandbox::from_rights(rights, &config, launcher.clone()).map(Arc::new)
     }
 
     /// Returns whether the sandbox hides everything that is private by now: once it is built,
     /// nothing more can be hidden in it.
-    pub(super) fn hides(&self, config: &Config) -> bool {
-        profile::hides(&self.rights, config)
+    pub(super) fn hides_private_paths(&self, config: &Config) -> bool {
+        profile::hides_private_paths(&self.rights, config)
     }
 
-    fn new(workspace: &Workspace, config: &Config, launcher: Launcher) -> Result<Cell> {
-        Cell::with(workspace.rights().clone(), config, launcher)
+    fn from_workspace(
+        workspace: &Workspace,
+        config: &Config,
+        launcher: Launcher,
+    ) -> Result<SessionSandbox> {
+        SessionSandbox::from_rights(workspace.rights().clone(), config, launcher)
     }
 
-    pub(super) fn with(mut rights: Rights, config: &Config, launcher: Launcher) -> Result<Cell> {
-        profile::check(config)?;
+    pub(super) fn from_rights(
+        mut rights: Rights,
+        config: &Config,
+        launcher: Launcher,
+    ) -> Result<SessionSandbox> {
+        profile::check_profile(config)?;
         let profile = config.sandbox.profile;
-        let scratch = profile::Scratch::make(config, &mut rights)?;
+        let scratch = profile::ScratchDir::create(config, &mut rights)?;
         let env = match profile {
             Profile::None => Vec::new(),
-            _ => profile::environment(config, &rights),
+            _ => profile::sandbox_environment(config, &rights),
         };
         let zygote =
             (profile == Profile::Default).then(|| Zygote::new(launcher.clone(), rights.clone()));
         let shut_ports = config.http.listen.iter().map(std::net::SocketAddr::port).collect();
-        let allow = profile::allow(config)?.map(Arc::new);
-        Ok(Cell {
+        let allow = profile::proxy_allow_list(config)?.map(Arc::new);
+        Ok(SessionSandbox {
             profile,
             rights,
             limits: config.sandbox.limits.clone(),
@@ -143,8 +163,12 @@ impl Cell {
     }
 
     /// Creates a sandbox that belongs to no session.
-    pub(super) fn for_browser(config: &Config, launcher: Launcher, rights: Rights) -> Cell {
-        Cell {
+    pub(super) fn for_browser(
+        config: &Config,
+        launcher: Launcher,
+        rights: Rights,
+    ) -> SessionSandbox {
+        SessionSandbox {
             profile: Profile::Default,
             env: rights
                 .home
@@ -161,7 +185,7 @@ impl Cell {
         }
     }
 
-    pub(super) fn fence(&self) -> SandboxProfile {
+    pub(super) fn jail_profile(&self) -> SandboxProfile {
         match self.profile {
             Profile::Default | Profile::Seatbelt => SandboxProfile::Default,
             Profile::Contained => SandboxProfile::Contained,
@@ -170,7 +194,7 @@ impl Cell {
     }
 
     /// Returns what one run may touch: the session's rights, or what a client has left of them.
-    pub(super) fn rights_of(&self, narrowed: Option<Rights>) -> Rights {
+    pub(super) fn rights_for_run(&self, narrowed: Option<Rights>) -> Rights {
         match narrowed {
             Some(narrowed) => Rights {
                 scratch: self.rights.scratch.clone(),
@@ -182,7 +206,7 @@ impl Cell {
     }
 
     /// Returns the number of the session network that a run joins. Runs under one policy share one.
-    pub(super) fn network(network: NetworkAccess) -> Option<u32> {
+    pub(super) fn network_number(network: NetworkAccess) -> Option<u32> {
         match network {
             NetworkAccess::Off => Some(0),
             NetworkAccess::Proxied => Some(1),
@@ -190,7 +214,7 @@ impl Cell {
         }
     }
 
-    pub fn workspace(&self) -> &Path {
+    pub fn workspace_path(&self) -> &Path {
         &self.rights.workspace
     }
 }

@@ -18,29 +18,29 @@ use super::tier;
 use crate::config::Profile;
 
 /// All tiers that exist.
-pub const TIERS: &[Tier] = &[Tier::Namespaces, Tier::Bwrap, Tier::Root];
+pub const ALL_TIERS: &[Tier] = &[Tier::Namespaces, Tier::Bwrap, Tier::Root];
 /// Time limit. A run takes milliseconds; one that has not ended by now hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RUN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum bytes read of each stream of a run.
-const SAID: u64 = 64 * 1024;
+const MAX_OUTPUT_BYTES: u64 = 64 * 1024;
 
 /// Returns the tiers that a run of this user tries, in order.
-pub fn tiers() -> Vec<Tier> {
-    tier::tiers()
+pub fn available_tiers() -> Vec<Tier> {
+    tier::available_tiers()
 }
 
 /// Settings that the self-test runs have in common.
-pub struct Trial {
+pub struct SelfTest {
     /// Flags of `ringfence sandbox` that select workspace, root and config.
-    pub place: Vec<OsString>,
+    pub location_flags: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
-    pub directory: PathBuf,
+    pub working_dir: PathBuf,
     /// File for the run's report.
     pub report: PathBuf,
 }
 
 /// Outcome of a self-test run.
-pub enum Ended {
+pub enum SelfTestOutcome {
     /// The program ran; holds its output.
     Ran { tier: Option<String>, limits: String, output: Vec<u8> },
     /// The sandbox, or its program, could not be started.
@@ -50,7 +50,7 @@ pub enum Ended {
 }
 
 #[derive(Deserialize)]
-struct Report {
+struct SelfTestReport {
     #[serde(default)]
     tier: Option<String>,
     #[serde(default)]
@@ -61,15 +61,15 @@ struct Report {
     fault: Option<SandboxError>,
 }
 
-impl Trial {
+impl SelfTest {
     /// Runs our own binary with these arguments. It is passed as standard input and run from there,
     /// so that it need not be in a place that a run can see.
-    pub fn own<S: AsRef<OsStr>>(
+    pub fn run_self<S: AsRef<OsStr>>(
         &self,
         profile: Profile,
         tier: Option<Tier>,
         args: &[S],
-    ) -> io::Result<Ended> {
+    ) -> io::Result<SelfTestOutcome> {
         let mut command = vec![OsString::from("/proc/self/fd/0")];
         command.extend(args.iter().map(|arg| arg.as_ref().to_owned()));
         self.run(profile, tier, &command)
@@ -81,10 +81,10 @@ impl Trial {
         profile: Profile,
         tier: Option<Tier>,
         program: &[OsString],
-    ) -> io::Result<Ended> {
+    ) -> io::Result<SelfTestOutcome> {
         let _ = std::fs::remove_file(&self.report);
         let mut command = Command::new("/proc/self/exe");
-        command.arg("sandbox").args(&self.place).args(["--profile", profile.name()]);
+        command.arg("sandbox").args(&self.location_flags).args(["--profile", profile.name()]);
         if let Some(tier) = tier {
             command.args(["--tier", tier.name()]);
         }
@@ -92,10 +92,10 @@ impl Trial {
         command
             .env_clear()
             .envs(self.env.iter().map(|(name, value)| (name, value)))
-            .current_dir(&self.directory);
+            .current_dir(&self.working_dir);
         command.stdin(File::open("/proc/self/exe")?).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (code, output, said) = finish(command.spawn()?)?;
-        Ok(judge(code, output, &said, &self.report))
+        let (code, output, said) = wait_for_exit(command.spawn()?)?;
+        Ok(judge_outcome(code, output, &said, &self.report))
     }
 }
 
@@ -106,13 +106,13 @@ pub fn run_inside(program: &Path) -> io::Result<bool> {
 }
 
 /// Waits for the process, up to a time limit. Its output fits into a pipe.
-fn finish(mut child: Child) -> io::Result<(Option<i32>, Vec<u8>, String)> {
+fn wait_for_exit(mut child: Child) -> io::Result<(Option<i32>, Vec<u8>, String)> {
     let pid = i32::try_from(child.id())
         .ok()
         .and_then(Pid::from_raw)
         .ok_or_else(|| io::Error::other("no pid"))?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
-    let patience = Timespec { tv_sec: PATIENCE.as_secs().try_into().unwrap_or(30), tv_nsec: 0 };
+    let patience = Timespec { tv_sec: RUN_TIMEOUT.as_secs().try_into().unwrap_or(30), tv_nsec: 0 };
     let ended = rustix::io::retry_on_intr(|| {
         poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience))
     });
@@ -122,29 +122,32 @@ fn finish(mut child: Child) -> io::Result<(Option<i32>, Vec<u8>, String)> {
     let code = child.wait()?.code();
     let (mut output, mut said) = (Vec::new(), Vec::new());
     if let Some(stdout) = child.stdout.take() {
-        stdout.take(SAID).read_to_end(&mut output)?;
+        stdout.take(MAX_OUTPUT_BYTES).read_to_end(&mut output)?;
     }
     if let Some(stderr) = child.stderr.take() {
-        stderr.take(SAID).read_to_end(&mut said)?;
+        stderr.take(MAX_OUTPUT_BYTES).read_to_end(&mut said)?;
     }
     Ok((code, output, String::from_utf8_lossy(&said).into_owned()))
 }
 
-fn judge(code: Option<i32>, output: Vec<u8>, said: &str, report: &Path) -> Ended {
-    let report =
-        std::fs::read(report).ok().and_then(|text| serde_json::from_slice::<Report>(&text).ok());
+fn judge_outcome(code: Option<i32>, output: Vec<u8>, said: &str, report: &Path) -> SelfTestOutcome {
+    let report = std::fs::read(report)
+        .ok()
+        .and_then(|text| serde_json::from_slice::<SelfTestReport>(&text).ok());
     match report {
-        Some(Report { fault: Some(fault), .. }) => Ended::Refused(fault),
-        Some(Report { exit_code: Some(0), tier, limits, .. }) if code == Some(0) => {
-            Ended::Ran { tier, limits, output }
+        Some(SelfTestReport { fault: Some(fault), .. }) => SelfTestOutcome::Refused(fault),
+        Some(SelfTestReport { exit_code: Some(0), tier, limits, .. }) if code == Some(0) => {
+            SelfTestOutcome::Ran { tier, limits, output }
         }
-        Some(_) => Ended::Refused(SandboxError::from_message(
+        Some(_) => SelfTestOutcome::Refused(SandboxError::from_message(
             Layer::Canary,
             "run a program",
             "it was killed or failed",
         )),
-        None if code.is_none() => Ended::Failed("a run in the sandbox did not end".to_owned()),
-        None => Ended::Failed(
+        None if code.is_none() => {
+            SelfTestOutcome::Failed("a run in the sandbox did not end".to_owned())
+        }
+        None => SelfTestOutcome::Failed(
             said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
         ),
     }

@@ -6,17 +6,17 @@ use std::io;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// Child server that lives no longer than this value.
-pub struct OwnServer {
+pub struct SelfServer {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
 }
 
 /// Starts `ringfence <args>` with exactly this environment. Its log stays on our standard error.
-pub fn own_server(
+pub fn start_self_server(
     args: impl IntoIterator<Item = OsString>,
     env: impl IntoIterator<Item = (OsString, OsString)>,
-) -> io::Result<OwnServer> {
+) -> io::Result<SelfServer> {
     let mut child = Command::new("/proc/self/exe")
         .args(args)
         .env_clear()
@@ -26,12 +26,12 @@ pub fn own_server(
         .stderr(Stdio::inherit())
         .spawn()?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-    Ok(OwnServer { child, stdin, stdout })
+    Ok(SelfServer { child, stdin, stdout })
 }
 
-impl OwnServer {
+impl SelfServer {
     /// Returns the pipe for messages; `None` once it was closed.
-    pub fn input(&mut self) -> Option<&mut ChildStdin> {
+    pub fn input_mut(&mut self) -> Option<&mut ChildStdin> {
         self.stdin.as_mut()
     }
 
@@ -46,7 +46,7 @@ impl OwnServer {
     }
 }
 
-impl Drop for OwnServer {
+impl Drop for SelfServer {
     fn drop(&mut self) {
         // Killing fails if the server has already exited; either way it is reaped.
         let _ = self.child.kill();

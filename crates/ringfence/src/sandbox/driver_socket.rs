@@ -16,26 +16,32 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use crate::base::{Error, Result};
 
 /// The server's end of the socket to a driver process.
-pub struct Line {
-    from: BufReader<OwnedReadHalf>,
-    to: OwnedWriteHalf,
+pub struct DriverSocket {
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
     /// Bytes of an incomplete message: a reader may have been dropped in the middle of one.
     partial: Vec<u8>,
-    most: usize,
+    max_message_bytes: usize,
     /// Number of messages sent that were not answered yet.
-    owed: usize,
+    unanswered: usize,
 }
 
-impl Line {
+impl DriverSocket {
     /// Creates our end, and the end for the run. No message may be longer than `most` bytes.
-    pub fn pair(most: usize) -> Result<(Line, OwnedFd)> {
+    pub fn new_pair(most: usize) -> Result<(DriverSocket, OwnedFd)> {
         let failed =
             |error: io::Error| Error::internal("cannot create the socket to the run").source(error);
         let (ours, theirs) = Socket::pair().map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
         let (from, to) = UnixStream::from_std(ours).map_err(failed)?.into_split();
         Ok((
-            Line { from: BufReader::new(from), to, partial: Vec::new(), most, owed: 0 },
+            DriverSocket {
+                reader: BufReader::new(from),
+                writer: to,
+                partial: Vec::new(),
+                max_message_bytes: most,
+                unanswered: 0,
+            },
             theirs.into(),
         ))
     }
@@ -43,31 +49,31 @@ impl Line {
     /// Returns whether an earlier message has no answer yet. Discards answers that no one waited
     /// for.
     pub fn is_busy(&mut self) -> bool {
-        while self.owed > 0
+        while self.unanswered > 0
             && self.receive().now_or_never().is_some_and(|said| matches!(said, Ok(Some(_))))
         {
         }
-        self.owed > 0
+        self.unanswered > 0
     }
 
     /// Sends a message to the driver.
     pub async fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        self.owed += 1;
-        self.to.write_all(message).await?;
-        self.to.write_all(b"\0").await
+        self.unanswered += 1;
+        self.writer.write_all(message).await?;
+        self.writer.write_all(b"\0").await
     }
 
     /// Receives the next message; `None` once the driver has gone. May be dropped and called again.
     pub async fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
-            let room = (self.most + 1).saturating_sub(self.partial.len()) as u64;
-            let count = (&mut self.from).take(room).read_until(0, &mut self.partial).await?;
+            let room = (self.max_message_bytes + 1).saturating_sub(self.partial.len()) as u64;
+            let count = (&mut self.reader).take(room).read_until(0, &mut self.partial).await?;
             if self.partial.last() == Some(&0) {
                 self.partial.pop();
-                self.owed = self.owed.saturating_sub(1);
+                self.unanswered = self.unanswered.saturating_sub(1);
                 return Ok(Some(std::mem::take(&mut self.partial)));
             }
-            if self.partial.len() > self.most {
+            if self.partial.len() > self.max_message_bytes {
                 return Err(io::Error::other("a message is too long"));
             }
             if count == 0 {

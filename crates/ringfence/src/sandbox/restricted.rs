@@ -8,8 +8,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::cell::Cell;
 use super::profile;
+use super::session_sandbox::SessionSandbox;
 use crate::base::Result;
 use crate::base::narrowing::Narrowing;
 use crate::base::workspace::Workspace;
@@ -18,27 +18,27 @@ use crate::session::Session;
 
 /// Maximum number of sandboxes in which nothing runs. Beyond it the least recently used one goes,
 /// with its /tmp.
-const IDLE: usize = 4;
+const MAX_IDLE: usize = 4;
 
 /// Restricted sandboxes of a session, the most recently used one last.
 #[derive(Default)]
-struct NarrowedCells(Mutex<Vec<NarrowedCell>>);
+struct RestrictedSandboxes(Mutex<Vec<RestrictedSandbox>>);
 
-struct NarrowedCell {
+struct RestrictedSandbox {
     /// The unrestricted sandbox: the session's, or that of a tool that the operator configured.
-    whole: Weak<Cell>,
-    narrowing: Arc<Narrowing>,
-    cell: Arc<Cell>,
+    parent: Weak<SessionSandbox>,
+    client_sandbox: Arc<Narrowing>,
+    sandbox: Arc<SessionSandbox>,
 }
 
 /// Returns the sandbox for a call whose workspace has these rights: `whole`, or a separate one next
 /// to it.
-pub(super) fn cell(
+pub(super) fn sandbox_for_call(
     session: &Session,
-    whole: Arc<Cell>,
+    whole: Arc<SessionSandbox>,
     config: &Config,
     workspace: &Workspace,
-) -> Result<Arc<Cell>> {
+) -> Result<Arc<SessionSandbox>> {
     // Without namespaces runs share those of the host in any case.
     let Some(narrowing) = workspace.taken_away().filter(|_| whole.zygote.is_some()) else {
         return Ok(whole);
@@ -49,31 +49,33 @@ pub(super) fn cell(
         (Some(home), true) => Some(profile::cache_home(config, home, Some(&["read-only"]))?),
         _ => None,
     };
-    Ok(session.keep(|| Ok(NarrowedCells::default()))?.get(&whole, narrowing, home))
+    Ok(session.keep(|| Ok(RestrictedSandboxes::default()))?.get_or_create(&whole, narrowing, home))
 }
 
-impl NarrowedCells {
-    fn get(
+impl RestrictedSandboxes {
+    fn get_or_create(
         &self,
-        whole: &Arc<Cell>,
+        whole: &Arc<SessionSandbox>,
         narrowing: &Arc<Narrowing>,
         home: Option<PathBuf>,
-    ) -> Arc<Cell> {
+    ) -> Arc<SessionSandbox> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|known| known.whole.strong_count() > 0);
-        let is_it = |known: &NarrowedCell| {
-            std::ptr::eq(known.whole.as_ptr(), Arc::as_ptr(whole)) && known.narrowing == *narrowing
+        all.retain(|known| known.parent.strong_count() > 0);
+        let is_it = |known: &RestrictedSandbox| {
+            std::ptr::eq(known.parent.as_ptr(), Arc::as_ptr(whole))
+                && known.client_sandbox == *narrowing
         };
         let found = all.iter().position(is_it).map(|at| all.remove(at));
-        let found = found.unwrap_or_else(|| NarrowedCell {
-            whole: Arc::downgrade(whole),
-            narrowing: Arc::clone(narrowing),
-            cell: Arc::new(whole.beside(home)),
+        let found = found.unwrap_or_else(|| RestrictedSandbox {
+            parent: Arc::downgrade(whole),
+            client_sandbox: Arc::clone(narrowing),
+            sandbox: Arc::new(whole.clone_isolated(home)),
         });
-        let cell = Arc::clone(&found.cell);
+        let cell = Arc::clone(&found.sandbox);
         all.push(found);
-        let is_idle = |known: &NarrowedCell| Arc::strong_count(&known.cell) == 1;
-        let mut surplus = all.iter().filter(|known| is_idle(known)).count().saturating_sub(IDLE);
+        let is_idle = |known: &RestrictedSandbox| Arc::strong_count(&known.sandbox) == 1;
+        let mut surplus =
+            all.iter().filter(|known| is_idle(known)).count().saturating_sub(MAX_IDLE);
         all.retain(|known| {
             let goes = surplus > 0 && is_idle(known);
             surplus -= usize::from(goes);
@@ -96,21 +98,28 @@ mod tests {
     #[test]
     fn calls_under_the_same_word_share_one_and_idle_ones_are_few() {
         let place = Place::new();
-        let whole =
-            Cell::of(&place.session, &config(&place.dir, Profile::Default), &launcher()).unwrap();
-        let cells = NarrowedCells::default();
-        let busy = cells.get(&whole, &narrowing("busy"), None);
+        let whole = SessionSandbox::for_session(
+            &place.session,
+            &config(&place.dir, Profile::Default),
+            &launcher(),
+        )
+        .unwrap();
+        let cells = RestrictedSandboxes::default();
+        let busy = cells.get_or_create(&whole, &narrowing("busy"), None);
         assert!(
-            Arc::ptr_eq(&busy, &cells.get(&whole, &narrowing("busy"), None))
+            Arc::ptr_eq(&busy, &cells.get_or_create(&whole, &narrowing("busy"), None))
                 && !Arc::ptr_eq(&busy, &whole)
         );
-        let first = Arc::downgrade(&cells.get(&whole, &narrowing("first"), None));
-        for number in 0..IDLE {
+        let first = Arc::downgrade(&cells.get_or_create(&whole, &narrowing("first"), None));
+        for number in 0..MAX_IDLE {
             assert!(first.upgrade().is_some(), "{number}");
-            cells.get(&whole, &narrowing(&number.to_string()), None);
+            cells.get_or_create(&whole, &narrowing(&number.to_string()), None);
         }
-        cells.get(&whole, &narrowing("one more"), None);
+        cells.get_or_create(&whole, &narrowing("one more"), None);
         assert!(first.upgrade().is_none());
-        assert!(Arc::ptr_eq(&busy, &cells.get(&whole, &narrowing("busy"), None)), "a run has it");
+        assert!(
+            Arc::ptr_eq(&busy, &cells.get_or_create(&whole, &narrowing("busy"), None)),
+            "a run has it"
+        );
     }
 }

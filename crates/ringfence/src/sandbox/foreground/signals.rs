@@ -6,7 +6,7 @@ use futures::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Signals that a user, a service manager or a closed terminal sends.
-const STOPPING: [SignalKind; 3] =
+const STOP_SIGNALS: [SignalKind; 3] =
     [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
 
 /// Listens for stop signals instead of ending on them.
@@ -17,7 +17,8 @@ impl StopSignals {
     /// a script): a handler would enable them again.
     pub(super) fn listen() -> io::Result<StopSignals> {
         let ignored = ignored_signals(&std::fs::read_to_string("/proc/self/status")?);
-        let wanted = STOPPING.into_iter().filter(|kind| ignored & bit(kind.as_raw_value()) == 0);
+        let wanted =
+            STOP_SIGNALS.into_iter().filter(|kind| ignored & signal_bit(kind.as_raw_value()) == 0);
         let listen = |kind: SignalKind| Ok((kind.as_raw_value(), signal(kind)?));
         wanted.map(listen).collect::<io::Result<_>>().map(StopSignals)
     }
@@ -37,7 +38,7 @@ impl StopSignals {
     }
 }
 
-fn bit(signal: i32) -> u64 {
+fn signal_bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
@@ -55,7 +56,7 @@ mod tests {
     fn ignored_signals_are_read_from_the_status() {
         let status =
             "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000440\n";
-        assert_eq!(ignored_signals(status), bit(1) | bit(13));
+        assert_eq!(ignored_signals(status), signal_bit(1) | signal_bit(13));
         assert_eq!(ignored_signals("Name:\tx\n"), 0);
     }
 }

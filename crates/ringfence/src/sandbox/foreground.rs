@@ -1,7 +1,7 @@
 //! Foreground runs (`ringfence sandbox`): the command uses the standard input, output and error of
 //! this process.
 
-mod desk;
+mod decider;
 mod signals;
 
 use std::fs::File;
@@ -26,60 +26,65 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until};
 
 use super::egress::Egress;
-use super::execs::{Desk, Service};
-use super::repositories::{Known, MADE, Repositories, UNPROTECTABLE};
-use super::tier::{self, tiers};
-use super::{Cell, KeptInside, Launcher, env, fault, git, profile};
+use super::execs::{ExecDecider, ExecService};
+use super::repositories::{NEW_REPOSITORY, RepositoryFindings, SessionRepositories, UNPROTECTABLE};
+use super::tier::{self, available_tiers};
+use super::{KeptInside, Launcher, SessionSandbox, env, git, profile, start_error};
 use crate::base::{Error, Result};
 use crate::config::{Config, Profile};
 use crate::net::{self, Allow};
 
 /// Exit code if the sandbox could not be set up.
-const NO_FENCE: u8 = 125;
+const SANDBOX_FAILED: u8 = 125;
 const CANNOT_RUN: u8 = 126;
-const NO_PROGRAM: u8 = 127;
+const PROGRAM_NOT_FOUND: u8 = 127;
 
 /// Time allowed for killing, beyond the grace period. Only a process stuck in the kernel takes
 /// longer.
-const KILLED_WITHIN: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub use desk::{OnPrompt, Ruling};
+pub use decider::{ForegroundRules, OnPrompt};
 use signals::StopSignals;
 
 /// Options of a foreground run.
-pub struct Terms<'a> {
+pub struct ForegroundOptions<'a> {
     /// File for the JSON report.
     pub report: Option<&'a Path>,
     /// Tries only this tier instead of all available ones.
-    pub only: Option<Tier>,
+    pub only_tier: Option<Tier>,
 }
 
 /// Runs a command in the foreground and returns the exit code for this process.
-pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Ruling) -> Result<u8> {
-    profile::check(config)?;
+pub fn run(
+    config: &Config,
+    command: &[String],
+    terms: &ForegroundOptions<'_>,
+    ruling: ForegroundRules,
+) -> Result<u8> {
+    profile::check_profile(config)?;
     let Some(workspace) = &config.workspace else {
         return Err(Error::internal("there is no workspace"));
     };
     let Some((program, args)) = command.split_first() else {
         return Err(Error::invalid_arguments("no command"));
     };
-    let mut rights = profile::rights(config, workspace)?;
-    if ruling.lets_out(config) && git::is_let_out(&ruling.table) {
-        git::protect(&mut rights);
+    let mut rights = profile::run_rights(config, workspace)?;
+    if ruling.escalates(config) && git::escalates_git(&ruling.table) {
+        git::close_repository(&mut rights);
         // There was no earlier run to which these places were open, so nothing needs to be closed.
         rights.closed.clear();
     }
-    let repositories = GitWatch::begin(config, &mut rights)?;
-    let _scratch = profile::Scratch::make(config, &mut rights)?;
+    let repositories = GitWatch::new(config, &mut rights)?;
+    let _scratch = profile::ScratchDir::create(config, &mut rights)?;
     // Open it before the run, which could put a symlink in its place.
     let replaceable = if config.sandbox.profile == Profile::None { None } else { Some(&rights) };
     let mut report = terms.report.map(|path| open_report(path, replaceable)).transpose()?;
-    let allow = profile::allow(config)?.map(Arc::new);
+    let allow = profile::proxy_allow_list(config)?.map(Arc::new);
     let cwd = working_directory(workspace);
     let mut environment = env::build(&[])?;
     let fenced = config.sandbox.profile != Profile::None;
     if fenced {
-        environment = env::merge(environment, profile::environment(config, &rights));
+        environment = env::merge_env(environment, profile::sandbox_environment(config, &rights));
     }
     let spec = RunSpec {
         program: program.clone(),
@@ -100,32 +105,33 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
             .map(|_| net::environment(jail::PORT_PLACEHOLDER))
             .unwrap_or_default(),
         shut_ports: Vec::new(),
-        exec: (fenced && config.policy.intercept).then(|| ruling.rules(config)),
+        exec: (fenced && config.policy.intercept).then(|| ruling.exec_rules(config)),
         user: None,
     };
-    if !config.policy.intercept && ruling.is_needed(config) {
+    if !config.policy.intercept && ruling.needs_decider(config) {
         return Err(Error::invalid_arguments("rules are configured but exec interception is off")
             .hint("Set `intercept = true` under [policy], or remove the rules."));
     }
     let kept_inside = Arc::new(KeptInside::default());
-    let desk = (fenced && ruling.is_needed(config))
-        .then(|| ruling.desk(config, &spec.rights, &kept_inside));
-    let outcome = start(&spec, terms.only)
-        .and_then(|(control, tier)| watch(control, &spec, allow, desk).map(|end| (end, tier)));
+    let desk = (fenced && ruling.needs_decider(config))
+        .then(|| ruling.into_decider(config, &spec.rights, &kept_inside));
+    let outcome = start_supervisor(&spec, terms.only_tier).and_then(|(control, tier)| {
+        run_supervised(control, &spec, allow, desk).map(|end| (end, tier))
+    });
     let (end, tier) =
         outcome.map_err(|error| Error::internal("the sandbox was lost").source(error))?;
-    let kept = kept_inside.take();
-    let git_changed = repositories.changes();
+    let kept = kept_inside.take_new();
+    let git_changed = repositories.list_changes();
     // A user who runs `git clone` expects a new repository, so it causes no warning; the report
     // still lists it.
-    for change in git_changed.iter().filter(|change| !change.starts_with(MADE)) {
+    for change in git_changed.iter().filter(|change| !change.starts_with(NEW_REPOSITORY)) {
         let _ = writeln!(io::stderr(), "ringfence: git: {change}");
     }
     for entry in &kept {
         // If standard error is closed, there is nowhere left to report it.
-        let _ = writeln!(io::stderr(), "ringfence: {}", entry.line());
+        let _ = writeln!(io::stderr(), "ringfence: {}", entry.summary_line());
     }
-    if let (Some(file), End::Exited(exit, refused)) = (&mut report, &end) {
+    if let (Some(file), ForegroundEnd::Exited(exit, refused)) = (&mut report, &end) {
         let seen = exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok());
         let denials: Vec<Value> = seen.chain(refused.iter().cloned()).collect();
         let text = json!({
@@ -134,15 +140,15 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
             "out_of_memory": exit.out_of_memory, "denials": denials, "execs": exit.execs,
             "kept_inside": kept, "git_changed": git_changed,
         });
-        writeln!(file, "{text}").map_err(|error| unwritable(&error))?;
+        writeln!(file, "{text}").map_err(|error| report_write_error(&error))?;
     }
-    if let (Some(file), End::Failed(fault)) = (&mut report, &end) {
+    if let (Some(file), ForegroundEnd::Failed(fault)) = (&mut report, &end) {
         let text = json!({ "profile": config.sandbox.profile.name(), "fault": fault });
-        writeln!(file, "{text}").map_err(|error| unwritable(&error))?;
+        writeln!(file, "{text}").map_err(|error| report_write_error(&error))?;
     }
     Ok(match end {
-        End::Exited(exit, _) => code(&exit),
-        End::Failed(fault) => tell(program, &fault),
+        ForegroundEnd::Exited(exit, _) => exit_code(&exit),
+        ForegroundEnd::Failed(fault) => print_fault(program, &fault),
     })
 }
 
@@ -150,32 +156,32 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
 struct GitWatch<'a> {
     config: &'a Config,
     rights: Rights,
-    repositories: Repositories,
-    before: Option<Arc<Known>>,
+    repositories: SessionRepositories,
+    findings_before: Option<Arc<RepositoryFindings>>,
 }
 
 impl<'a> GitWatch<'a> {
     /// Records the state and protects it in these rights.
-    fn begin(config: &'a Config, rights: &mut Rights) -> Result<GitWatch<'a>> {
+    fn new(config: &'a Config, rights: &mut Rights) -> Result<GitWatch<'a>> {
         let mut watch = GitWatch {
             config,
             rights: rights.clone(),
-            repositories: Repositories::default(),
-            before: None,
+            repositories: SessionRepositories::default(),
+            findings_before: None,
         };
         // If no sandbox can be set up, the run itself reports why; and without an answer from git
         // no part of a repository is writable.
-        watch.before = match watch.look() {
+        watch.findings_before = match watch.query_repositories() {
             Err(error) if error.reason_name() == Some(UNPROTECTABLE) => return Err(error),
             known => known.ok().flatten(),
         };
-        rights.for_git = watch.before.as_ref().map(|known| known.covered.clone());
+        rights.for_git = watch.findings_before.as_ref().map(|known| known.covered.clone());
         Ok(watch)
     }
 
-    fn changes(&self) -> Vec<String> {
-        let Some(before) = &self.before else { return Vec::new() };
-        match self.look() {
+    fn list_changes(&self) -> Vec<String> {
+        let Some(before) = &self.findings_before else { return Vec::new() };
+        match self.query_repositories() {
             Ok(Some(now)) => now.changes_since(before),
             Ok(None) => Vec::new(),
             Err(error) => vec![format!("what git would execute could not be compared: {error}")],
@@ -184,7 +190,7 @@ impl<'a> GitWatch<'a> {
 
     /// Uses a runtime that is dropped before this returns: this process forks later, so it must
     /// have a single thread.
-    fn look(&self) -> Result<Option<Arc<Known>>> {
+    fn query_repositories(&self) -> Result<Option<Arc<RepositoryFindings>>> {
         if self.config.sandbox.profile != Profile::Default {
             return Ok(None);
         }
@@ -192,13 +198,17 @@ impl<'a> GitWatch<'a> {
         let runtime =
             runtime.map_err(|error| Error::internal("git cannot be run").source(error))?;
         runtime.block_on(async {
-            let cell = Cell::with(self.rights.clone(), self.config, Launcher::own())?;
-            self.repositories.look(&cell, self.config.home.as_deref()).await
+            let cell = SessionSandbox::from_rights(
+                self.rights.clone(),
+                self.config,
+                Launcher::from_current_exe(),
+            )?;
+            self.repositories.current_findings(&cell, self.config.home.as_deref()).await
         })
     }
 }
 
-enum End {
+enum ForegroundEnd {
     /// The run's exit, and what its proxy refused.
     Exited(RunExit, Vec<Value>),
     Failed(SandboxError),
@@ -212,7 +222,7 @@ fn working_directory(workspace: &Path) -> PathBuf {
 }
 
 /// Starts a supervisor that waits for its spec on the returned socket.
-fn start(
+fn start_supervisor(
     spec: &RunSpec,
     only: Option<Tier>,
 ) -> io::Result<(std::result::Result<UnixStream, SandboxError>, Option<Tier>)> {
@@ -228,9 +238,9 @@ fn start(
         return Ok((Ok(ours), None));
     }
     let mut refused = None;
-    for tier in only.map_or_else(tiers, |tier| vec![tier]) {
-        let channel = begin(tier)?;
-        match lay(&channel, &spec.rights, tier) {
+    for tier in only.map_or_else(available_tiers, |tier| vec![tier]) {
+        let channel = start_zygote(tier)?;
+        match build_session_root(&channel, &spec.rights, tier) {
             Ok(()) => {
                 let network = (spec.rights.network != NetworkAccess::All).then_some(0);
                 channel.send(
@@ -256,18 +266,18 @@ fn start(
 
 /// Starts a zygote that waits for its session root. There is nothing to hide from it, so a fork is
 /// enough where the tier allows one.
-fn begin(tier: Tier) -> io::Result<PacketChannel> {
+fn start_zygote(tier: Tier) -> io::Result<PacketChannel> {
     if tier != Tier::Bwrap {
         return zygote::fork_zygote();
     }
     let (ours, theirs) = PacketChannel::pair()?;
-    tier::zygote(tier, Path::new("/proc/self/exe"), theirs)?.spawn()?;
+    tier::zygote_command(tier, Path::new("/proc/self/exe"), theirs)?.spawn()?;
     Ok(ours)
 }
 
 /// Has the zygote build the session root. A zygote that exits before it has answered, as bubblewrap
 /// does where it is refused, means that the tier does not work.
-fn lay(channel: &PacketChannel, rights: &Rights, tier: Tier) -> SetupResult {
+fn build_session_root(channel: &PacketChannel, rights: &Rights, tier: Tier) -> SetupResult {
     let lost = |error: io::Error| {
         SandboxError::from_io_error(Layer::Namespaces, "build the session root", &error)
     };
@@ -282,15 +292,15 @@ fn lay(channel: &PacketChannel, rights: &Rights, tier: Tier) -> SetupResult {
     }
 }
 
-fn watch(
+fn run_supervised(
     control: std::result::Result<UnixStream, SandboxError>,
     spec: &RunSpec,
     allow: Option<Arc<Allow>>,
-    desk: Option<Arc<dyn Desk>>,
-) -> io::Result<End> {
+    desk: Option<Arc<dyn ExecDecider>>,
+) -> io::Result<ForegroundEnd> {
     let control = match control {
         Ok(control) => control,
-        Err(fault) => return Ok(End::Failed(fault)),
+        Err(fault) => return Ok(ForegroundEnd::Failed(fault)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -319,14 +329,14 @@ fn watch(
         let rest = supervisor::send_spec(control.as_fd(), spec, &fds)?;
         (&control).write_all(&rest)?;
         let service = questions
-            .map(|(desk, ours, _)| Service::start(ours, desk, Arc::default()))
+            .map(|(desk, ours, _)| ExecService::start_serving(ours, desk, Arc::default()))
             .transpose()?;
         let way_out = way_out.map(|(allow, ours, _)| (allow, ours));
-        let end = follow(control, signals, spec.grace_ms, way_out).await;
+        let end = follow_reports(control, signals, spec.grace_ms, way_out).await;
         if let Some(service) = service {
             // The last decisions may still be on their way, and the list of commands kept inside is
             // built from them.
-            service.finish().await;
+            service.finish_notices().await;
         }
         end
     })
@@ -335,12 +345,12 @@ fn watch(
 /// Follows the run until nothing of it is left, which is when the stream of reports ends. A signal
 /// to this process is meant for the run: all of it gets the signal, then SIGKILL after the grace
 /// period, and its end is awaited.
-async fn follow(
+async fn follow_reports(
     control: UnixStream,
     mut signals: StopSignals,
     grace_ms: u64,
     way_out: Option<(Arc<Allow>, PacketChannel)>,
-) -> io::Result<End> {
+) -> io::Result<ForegroundEnd> {
     control.set_nonblocking(true)?;
     let (reports, mut orders) = tokio::net::UnixStream::from_std(control)?.into_split();
     let mut reports = tokio::io::BufReader::new(reports).lines();
@@ -353,7 +363,7 @@ async fn follow(
                 // A write error means that the supervisor has ended, which the end of its reports
                 // shows.
                 let _ = orders.write_all(&supervisor::encode_line(&order)?).await;
-                until.get_or_insert(Instant::now() + Duration::from_millis(grace_ms) + KILLED_WITHIN);
+                until.get_or_insert(Instant::now() + Duration::from_millis(grace_ms) + KILL_TIMEOUT);
                 continue;
             }
             () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
@@ -367,11 +377,11 @@ async fn follow(
                     egress = Some(Egress::start(handout, allow, None)?);
                 }
             }
-            SupervisorReport::Failed(fault) => end = Some(End::Failed(fault)),
+            SupervisorReport::Failed(fault) => end = Some(ForegroundEnd::Failed(fault)),
             // `Over` comes last and is more complete.
             SupervisorReport::Exited(exit) | SupervisorReport::Over(exit) => {
                 let refused = egress.as_ref().map(Egress::denials).unwrap_or_default();
-                end = Some(End::Exited(exit, refused));
+                end = Some(ForegroundEnd::Exited(exit, refused));
             }
         }
     }
@@ -383,41 +393,44 @@ async fn follow(
 fn open_report(path: &Path, rights: Option<&Rights>) -> Result<File> {
     let parent =
         path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let parent = parent.canonicalize().map_err(|error| unwritable(&error))?;
+    let parent = parent.canonicalize().map_err(|error| report_write_error(&error))?;
     if rights.is_some_and(|rights| rights.writable_roots().any(|root| parent.starts_with(root))) {
         return Err(Error::invalid_arguments(
             "the command could replace its own report, which is in a place it can write",
         )
         .hint("Name a file outside the workspace and the writable directories with `--report`."));
     }
-    let name = path.file_name().ok_or_else(|| unwritable(&io::ErrorKind::IsADirectory.into()))?;
+    let name =
+        path.file_name().ok_or_else(|| report_write_error(&io::ErrorKind::IsADirectory.into()))?;
     let flags =
         OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // Use the path that was checked: another run may have placed symlinks in the given one.
     let opened = rustix::fs::open(parent.join(name), flags, Mode::from_raw_mode(0o644));
-    opened.map(File::from).map_err(|errno| unwritable(&errno.into()))
+    opened.map(File::from).map_err(|errno| report_write_error(&errno.into()))
 }
 
-fn unwritable(error: &io::Error) -> Error {
+fn report_write_error(error: &io::Error) -> Error {
     Error::invalid_arguments(format!("the report cannot be written: {error}"))
         .hint("Name another file with `--report`.")
 }
 
-fn code(exit: &RunExit) -> u8 {
-    let code =
-        exit.code.or_else(|| exit.signal.map(|signal| 128 + signal)).unwrap_or(i32::from(NO_FENCE));
-    u8::try_from(code).unwrap_or(NO_FENCE)
+fn exit_code(exit: &RunExit) -> u8 {
+    let code = exit
+        .code
+        .or_else(|| exit.signal.map(|signal| 128 + signal))
+        .unwrap_or(i32::from(SANDBOX_FAILED));
+    u8::try_from(code).unwrap_or(SANDBOX_FAILED)
 }
 
-fn tell(program: &str, fault: &SandboxError) -> u8 {
-    let error = fault::explain(program, fault);
+fn print_fault(program: &str, fault: &SandboxError) -> u8 {
+    let error = start_error::explain_start_failure(program, fault);
     let hint = error.hint_text().unwrap_or_default().to_owned();
     // If standard error is closed, there is nowhere left to report it.
     let _ = writeln!(io::stderr(), "error: {}\nhint: {hint}", error.detail());
     match (fault.layer, fault.errno) {
-        (Layer::Program, Some(ENOENT)) => NO_PROGRAM,
+        (Layer::Program, Some(ENOENT)) => PROGRAM_NOT_FOUND,
         (Layer::Program, _) => CANNOT_RUN,
-        _ => NO_FENCE,
+        _ => SANDBOX_FAILED,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// Keeps the first quarter and the last three quarters of a budget. Errors tend to be at the end,
 /// the requested data at the beginning.
-pub struct Ring {
+pub struct OutputWindow {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     budget: usize,
@@ -13,16 +13,16 @@ pub struct Ring {
 
 /// Part of one stream that is shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownOutput {
     pub text: String,
     /// Bytes that the stream really had.
     pub bytes: u64,
     pub truncated: bool,
 }
 
-impl Ring {
+impl OutputWindow {
     pub fn new(budget: usize) -> Self {
-        Ring { head: Vec::new(), tail: VecDeque::new(), budget, total: 0 }
+        OutputWindow { head: Vec::new(), tail: VecDeque::new(), budget, total: 0 }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -30,12 +30,12 @@ impl Ring {
     }
 
     /// Returns what is kept, in two pieces.
-    pub fn pieces(&self) -> [Vec<u8>; 2] {
+    pub fn kept_pieces(&self) -> [Vec<u8>; 2] {
         [self.head.clone(), self.tail.iter().copied().collect()]
     }
 
     /// Returns whether more has come than the budget.
-    pub fn overflowed(&self) -> bool {
+    pub fn has_overflowed(&self) -> bool {
         self.total > self.budget as u64
     }
 
@@ -55,31 +55,31 @@ impl Ring {
     }
 
     /// Returns the bytes that showing everything would take.
-    pub fn need(&self) -> u64 {
-        if self.overflowed() { self.total } else { wire_len(&self.whole()) as u64 }
+    pub fn shown_len(&self) -> u64 {
+        if self.has_overflowed() { self.total } else { wire_len(&self.whole_text()) as u64 }
     }
 
     /// Returns whether everything can be shown within `limit` bytes. Bytes that are not text grow
     /// when they are made visible.
-    pub fn fits(&self, limit: usize) -> bool {
-        self.total <= limit.min(self.budget) as u64 && wire_len(&self.whole()) <= limit
+    pub fn fits_within(&self, limit: usize) -> bool {
+        self.total <= limit.min(self.budget) as u64 && wire_len(&self.whole_text()) <= limit
     }
 
     /// Returns the text of everything, if nothing was dropped.
-    fn whole(&self) -> String {
+    fn whole_text(&self) -> String {
         let all: Vec<u8> = self.head.iter().chain(&self.tail).copied().collect();
-        collapse(&String::from_utf8_lossy(&all))
+        collapse_overwritten(&String::from_utf8_lossy(&all))
     }
 
     /// Returns the text within `limit` bytes; a cut is marked with how much is missing and, if
     /// there is one, the handle of the whole.
-    pub fn show(mut self, limit: usize, whole: Option<&str>) -> Shown {
+    pub fn into_shown(mut self, limit: usize, whole: Option<&str>) -> ShownOutput {
         let bytes = self.total;
-        if self.fits(limit) {
-            return Shown { text: self.whole(), bytes, truncated: false };
+        if self.fits_within(limit) {
+            return ShownOutput { text: self.whole_text(), bytes, truncated: false };
         }
         let limit = limit.min(self.budget);
-        if !self.overflowed() {
+        if !self.has_overflowed() {
             // Nothing was dropped, but all of it may be in the head: share it out again.
             self.head.extend(self.tail.drain(..));
             self.tail.extend(self.head.drain(self.head.len() / 4..));
@@ -87,7 +87,7 @@ impl Ring {
         self.tail.make_contiguous();
         let mut room = limit;
         loop {
-            let (head, tail) = self.ends(room);
+            let (head, tail) = self.head_and_tail(room);
             let cost = wire_len(&head) + wire_len(&tail);
             if cost > limit && room > limit / 8 {
                 // Shorter by as much as it grows in JSON.
@@ -97,15 +97,15 @@ impl Ring {
             let missing = bytes.saturating_sub((head.len() + tail.len()) as u64);
             let place = whole.map_or(String::new(), |handle| format!("; the whole is {handle}"));
             let break_before = if head.is_empty() || head.ends_with('\n') { "" } else { "\n" };
-            let (head, tail) = (collapse(&head), collapse(&tail));
+            let (head, tail) = (collapse_overwritten(&head), collapse_overwritten(&tail));
             let text = format!("{head}{break_before}… [{missing} bytes omitted{place}] …\n{tail}");
-            return Shown { text, bytes, truncated: true };
+            return ShownOutput { text, bytes, truncated: true };
         }
     }
 
     /// Returns the first quarter and the last three quarters of `room` bytes, cut where it hurts
     /// least.
-    fn ends(&self, room: usize) -> (String, String) {
+    fn head_and_tail(&self, room: usize) -> (String, String) {
         let (head_room, tail_room) = (room / 4, room - room / 4);
         let (tail, _) = self.tail.as_slices();
         let head = String::from_utf8_lossy(cut_end(&self.head, head_room));
@@ -171,7 +171,7 @@ pub fn clamp_start(text: &str, room: usize) -> &str {
 
 /// Reduces a line that was overwritten with `\r` (a progress bar) to the last text written, which
 /// is nearly what a terminal would show. `\r\n` line ends stay.
-pub fn collapse(text: &str) -> String {
+pub fn collapse_overwritten(text: &str) -> String {
     if !text.contains('\r') {
         return text.to_owned();
     }
@@ -190,10 +190,10 @@ fn collapse_line(line: &str) -> String {
 mod tests {
     use super::*;
 
-    fn shown(budget: usize, limit: usize, chunks: &[&[u8]]) -> Shown {
-        let mut ring = Ring::new(budget);
+    fn shown(budget: usize, limit: usize, chunks: &[&[u8]]) -> ShownOutput {
+        let mut ring = OutputWindow::new(budget);
         chunks.iter().for_each(|chunk| ring.push(chunk));
-        ring.show(limit, Some("output:o-1"))
+        ring.into_shown(limit, Some("output:o-1"))
     }
 
     #[test]
@@ -250,8 +250,8 @@ mod tests {
 
     #[test]
     fn progress_bars_collapse() {
-        assert_eq!(collapse("1%\r2%\r100%\ndone\r\nno\n"), "100%\ndone\r\nno\n");
-        assert_eq!(collapse("a\rb"), "b");
-        assert_eq!(collapse("10%\r20%\r"), "20%");
+        assert_eq!(collapse_overwritten("1%\r2%\r100%\ndone\r\nno\n"), "100%\ndone\r\nno\n");
+        assert_eq!(collapse_overwritten("a\rb"), "b");
+        assert_eq!(collapse_overwritten("10%\r20%\r"), "20%");
     }
 }

@@ -10,13 +10,13 @@ use crate::config::REPLACED_DIRECTORIES;
 
 /// Explains a failed start: a caller that named a program which cannot run learns why; a layer that
 /// refused is named, with a way to fix it.
-pub fn explain(program: &str, fault: &SandboxError) -> Error {
+pub fn explain_start_failure(program: &str, fault: &SandboxError) -> Error {
     if !matches!(fault.layer, Layer::Program | Layer::Interpreter) {
         tracing::warn!("the sandbox cannot be set up: {fault}");
     }
     match fault.layer {
         Layer::Program => spawn_failed(program, fault),
-        Layer::Interpreter => no_interpreter(program, fault),
+        Layer::Interpreter => missing_interpreter(program, fault),
         Layer::Protected => Error::permission_denied("sandbox", format!("the sandbox cannot {}", fault.what))
             .hint(match fault.errno.map(Errno::from_raw_os_error) {
                 Some(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {
@@ -29,19 +29,19 @@ pub fn explain(program: &str, fault: &SandboxError) -> Error {
             "sandbox",
             format!("the sandbox cannot be set up ({} refused)", fault.layer.name()),
         )
-        .hint(way_out(fault))
+        .hint(layer_hint(fault))
         .source(fault.clone()),
     }
 }
 
-fn way_out(fault: &SandboxError) -> &'static str {
+fn layer_hint(fault: &SandboxError) -> &'static str {
     let errno = fault.errno.map(Errno::from_raw_os_error);
     match fault.layer {
         Layer::Seccomp if errno == Some(Errno::BUSY) => {
             "This process is already supervised, perhaps by another Ringfence, and there can be only one supervisor. \
              Run the command directly: it is already in that sandbox."
         }
-        Layer::UserNamespace | Layer::Namespaces | Layer::Mounts if is_fenced() => {
+        Layer::UserNamespace | Layer::Namespaces | Layer::Mounts if is_sandboxed() => {
             "This process seems to be in a sandbox already, and a sandbox cannot be set up inside one. Run the command \
              directly, or run Ringfence outside."
         }
@@ -62,7 +62,7 @@ fn way_out(fault: &SandboxError) -> &'static str {
 
 /// Returns whether this process looks like a run in our sandbox: few others have both
 /// no-new-privileges and a seccomp filter.
-fn is_fenced() -> bool {
+fn is_sandboxed() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let has = |name: &str, value: &str| {
         status.lines().any(|line| line.strip_prefix(name).map(str::trim) == Some(value))
@@ -72,7 +72,7 @@ fn is_fenced() -> bool {
 
 /// Builds the error about a missing interpreter. The script names the interpreter, and the caller
 /// the script, so both can be shown.
-fn no_interpreter(program: &str, fault: &SandboxError) -> Error {
+fn missing_interpreter(program: &str, fault: &SandboxError) -> Error {
     let shown = |text: &str| text.escape_debug().take(200).collect::<String>();
     let interpreter = shown(&fault.text);
     Error::new(Kind::NotFound, format!("`{}` is a script for `{interpreter}`, which was not found", shown(program)))

@@ -11,55 +11,64 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::base::ids::short;
 
-const FOLDER: &str = "browser";
+const BROWSERS_DIR: &str = "browser";
 const LOCK: &str = "lock";
 
 /// Directory of one browser, removed when dropped.
-pub struct Room {
+pub struct BrowserProfileDir {
     /// The browser writes here, so nothing in it is opened by its path.
     pub dir: PathBuf,
     /// For what the server itself writes: the browser cannot reach it.
-    pub said: PathBuf,
-    lock: PathBuf,
+    pub log_dir: PathBuf,
+    lock_path: PathBuf,
     /// Never read, only held.
-    _held: File,
+    _lock: File,
 }
 
 /// Removes what browsers of killed servers left behind.
 pub fn sweep_abandoned(root: &Path) -> io::Result<()> {
-    let all = root.join(FOLDER);
+    let all = root.join(BROWSERS_DIR);
     if !all.exists() {
         return Ok(());
     }
-    let gate = lock_file(&root.join(format!("{FOLDER}.{LOCK}")))?;
+    let gate = open_lock_file(&root.join(format!("{BROWSERS_DIR}.{LOCK}")))?;
     flock(&gate, FlockOperation::LockExclusive)?;
-    sweep(root, &all);
+    remove_unlocked(root, &all);
     Ok(())
 }
 
-impl Room {
+impl BrowserProfileDir {
     /// Creates a new one, after removing those that no server uses any more.
-    pub fn open(root: &Path) -> io::Result<Room> {
-        let all = root.join(FOLDER);
+    pub fn create(root: &Path) -> io::Result<BrowserProfileDir> {
+        let all = root.join(BROWSERS_DIR);
         DirBuilder::new().recursive(true).mode(0o700).create(&all)?;
         // Between the creation of a lock and holding it, another server would consider it
         // abandoned.
-        let gate = lock_file(&root.join(format!("{FOLDER}.{LOCK}")))?;
+        let gate = open_lock_file(&root.join(format!("{BROWSERS_DIR}.{LOCK}")))?;
         flock(&gate, FlockOperation::LockExclusive)?;
-        sweep(root, &all);
+        remove_unlocked(root, &all);
         let id = short("b");
         let lock = all.join(format!("{id}.{LOCK}"));
-        let held = lock_file(&lock)?;
+        let held = open_lock_file(&lock)?;
         flock(&held, FlockOperation::NonBlockingLockExclusive)?;
         let dir = all.join(&id);
         DirBuilder::new().mode(0o700).create(&dir)?;
-        Ok(Room { dir: dir.canonicalize()?, said: said(root, &id), lock, _held: held })
+        Ok(BrowserProfileDir {
+            dir: dir.canonicalize()?,
+            log_dir: log_dir_path(root, &id),
+            lock_path: lock,
+            _lock: held,
+        })
     }
 }
 
-impl Drop for Room {
+impl Drop for BrowserProfileDir {
     fn drop(&mut self) {
-        for gone in [remove(&self.said), remove(&self.dir), std::fs::remove_file(&self.lock)] {
+        for gone in [
+            remove_if_present(&self.log_dir),
+            remove_if_present(&self.dir),
+            std::fs::remove_file(&self.lock_path),
+        ] {
             if let Err(error) = gone {
                 tracing::warn!("cannot remove a browser's files: {error}");
             }
@@ -67,11 +76,11 @@ impl Drop for Room {
     }
 }
 
-fn said(root: &Path, id: &str) -> PathBuf {
+fn log_dir_path(root: &Path, id: &str) -> PathBuf {
     root.join("outputs").join(id)
 }
 
-fn lock_file(path: &Path) -> io::Result<File> {
+fn open_lock_file(path: &Path) -> io::Result<File> {
     let nofollow = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
     OpenOptions::new()
         .write(true)
@@ -83,7 +92,7 @@ fn lock_file(path: &Path) -> io::Result<File> {
 }
 
 /// Removes every directory whose lock no one holds.
-fn sweep(root: &Path, all: &Path) {
+fn remove_unlocked(root: &Path, all: &Path) {
     let Ok(entries) = std::fs::read_dir(all) else { return };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut ids: Vec<String> = names
@@ -94,12 +103,15 @@ fn sweep(root: &Path, all: &Path) {
     ids.dedup();
     for id in ids {
         let lock = all.join(format!("{id}.{LOCK}"));
-        let Ok(file) = lock_file(&lock) else { continue };
+        let Ok(file) = open_lock_file(&lock) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             continue;
         }
-        for gone in [remove(&said(root, &id)), remove(&all.join(&id)), std::fs::remove_file(&lock)]
-        {
+        for gone in [
+            remove_if_present(&log_dir_path(root, &id)),
+            remove_if_present(&all.join(&id)),
+            std::fs::remove_file(&lock),
+        ] {
             if let Err(error) = gone {
                 tracing::warn!("cannot remove files that a browser left behind: {error}");
             }
@@ -107,7 +119,7 @@ fn sweep(root: &Path, all: &Path) {
     }
 }
 
-fn remove(dir: &Path) -> io::Result<()> {
+fn remove_if_present(dir: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
@@ -125,7 +137,7 @@ mod tests {
         let root = scratch.dir("root");
         let elsewhere = scratch.dir("elsewhere");
         std::fs::write(elsewhere.join("keep"), "x").unwrap();
-        let first = Room::open(&root).unwrap();
+        let first = BrowserProfileDir::create(&root).unwrap();
         // As a server leaves them that was killed, with and without a lock.
         for (id, locked) in [("b-1111", true), ("b-2222", false)] {
             std::fs::create_dir_all(root.join("browser").join(id).join("profile")).unwrap();
@@ -136,12 +148,12 @@ mod tests {
                 std::fs::write(root.join("browser").join(format!("{id}.lock")), "").unwrap();
             }
         }
-        let second = Room::open(&root).unwrap();
+        let second = BrowserProfileDir::create(&root).unwrap();
         assert!(first.dir.is_dir() && second.dir.is_dir());
         assert_eq!(std::fs::read_dir(root.join("browser")).unwrap().count(), 4);
         assert_eq!(std::fs::read_dir(root.join("outputs")).unwrap().count(), 0);
         assert!(elsewhere.join("keep").exists());
-        assert!(!second.said.starts_with(&second.dir), "the browser cannot write where we do");
+        assert!(!second.log_dir.starts_with(&second.dir), "the browser cannot write where we do");
         drop((first, second));
         assert_eq!(std::fs::read_dir(root.join("browser")).unwrap().count(), 0);
     }

@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::cell::Cell;
-use super::env::merge;
+use super::env::merge_env;
 use super::launch::Launcher;
 use super::profile;
+use super::session_sandbox::SessionSandbox;
 use crate::base::Result;
 use crate::base::workspace::Workspace;
 use crate::config::secrets::Ref;
@@ -21,64 +21,73 @@ use crate::redact::secret::Secret;
 use crate::session::Session;
 
 /// Dedicated sandbox of a tool that the operator configured.
-pub struct Ground {
+pub struct DedicatedSandbox {
     /// Name of the tool.
-    name: String,
+    tool_name: String,
     /// Definition of the tool: another one may not use this sandbox.
     definition: String,
     /// The operator's settings, as far as they apply to this tool.
     pub config: Arc<Config>,
     read_only: bool,
-    idle: Duration,
+    idle_timeout: Duration,
     /// Variables that its entry sets.
-    variables: Vec<String>,
+    own_variables: Vec<String>,
     /// Secrets that its command gets.
-    refs: Vec<Ref>,
+    secret_refs: Vec<Ref>,
 }
 
 /// Time after which an unused sandbox is dropped, with its processes and its /tmp. The next run
 /// creates another.
-const IDLE: Duration = Duration::from_secs(5 * 60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// Sandboxes that a session keeps for tools with a dedicated one.
 #[derive(Default)]
-struct Grounds(Mutex<HashMap<String, Kept>>);
+struct DedicatedSandboxes(Mutex<HashMap<String, CachedSandbox>>);
 
-struct Kept {
+struct CachedSandbox {
     definition: String,
     workspace: Arc<Workspace>,
-    cell: Option<Arc<Cell>>,
+    sandbox: Option<Arc<SessionSandbox>>,
     /// Time of the last use.
-    used: Instant,
+    last_used: Instant,
 }
 
-impl Grounds {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Kept>> {
+impl DedicatedSandboxes {
+    fn lock_cache(&self) -> MutexGuard<'_, HashMap<String, CachedSandbox>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Drops the sandbox of this tool once it is idle.
-    async fn watch(grounds: Weak<Grounds>, name: String, cell: Weak<Cell>, idle: Duration) {
+    async fn release_when_idle(
+        grounds: Weak<DedicatedSandboxes>,
+        name: String,
+        cell: Weak<SessionSandbox>,
+        idle: Duration,
+    ) {
         loop {
             tokio::time::sleep(idle).await;
             let (Some(grounds), Some(known)) = (grounds.upgrade(), cell.upgrade()) else { return };
-            let mut grounds = grounds.lock();
+            let mut grounds = grounds.lock_cache();
             let Some(kept) = grounds.get_mut(&name) else { return };
-            if !kept.cell.as_ref().is_some_and(|cell| Arc::ptr_eq(cell, &known)) {
+            if !kept.sandbox.as_ref().is_some_and(|cell| Arc::ptr_eq(cell, &known)) {
                 return;
             }
             // One of the two references is ours; a run has its own.
-            if kept.used.elapsed() >= idle && Arc::strong_count(&known) == 2 {
-                kept.cell = None;
+            if kept.last_used.elapsed() >= idle && Arc::strong_count(&known) == 2 {
+                kept.sandbox = None;
                 return;
             }
         }
     }
 }
 
-impl Ground {
+impl DedicatedSandbox {
     /// Builds the sandbox for a configured tool. It contains only what the entry declares.
-    pub fn of_entry(config: &Config, entry: &Entry, definition: &str) -> Result<Ground> {
+    pub fn from_entry(
+        config: &Config,
+        entry: &Entry,
+        definition: &str,
+    ) -> Result<DedicatedSandbox> {
         let writes = entry.declares(Effect::FilesystemWrite);
         let everybodys = &config.sandbox;
         let sandbox = Sandbox {
@@ -97,29 +106,29 @@ impl Ground {
         let mut config = Config { sandbox, settings: Vec::new(), ..config.clone() };
         // The tool gets what it declares and no more: no rule lets a part of it leave the sandbox.
         config.policy.escalate = Escalate::Off;
-        profile::check(&config)?;
-        Ok(Ground {
-            name: entry.name.clone(),
+        profile::check_profile(&config)?;
+        Ok(DedicatedSandbox {
+            tool_name: entry.name.clone(),
             definition: definition.to_owned(),
             config: Arc::new(config),
             read_only: !writes,
-            idle: IDLE,
-            refs: entry.refs().cloned().collect(),
-            variables: entry.env.iter().map(|(name, _)| name.clone()).collect(),
+            idle_timeout: IDLE_TIMEOUT,
+            secret_refs: entry.refs().cloned().collect(),
+            own_variables: entry.env.iter().map(|(name, _)| name.clone()).collect(),
         })
     }
 
     /// Drops what a session keeps for tools that no longer exist. A run in progress keeps its own
     /// until it ends.
-    pub fn tidy(session: &Session, is_there: impl Fn(&str, &str) -> bool) -> Result<()> {
-        let grounds = session.keep(|| Ok(Grounds::default()))?;
-        grounds.lock().retain(|name, kept| is_there(name, &kept.definition));
+    pub fn release_stale(session: &Session, is_there: impl Fn(&str, &str) -> bool) -> Result<()> {
+        let grounds = session.keep(|| Ok(DedicatedSandboxes::default()))?;
+        grounds.lock_cache().retain(|name, kept| is_there(name, &kept.definition));
         Ok(())
     }
 
     /// Returns the config table that defines the tool.
-    pub fn section(&self) -> String {
-        format!("[mcp.{}]", self.name)
+    pub fn config_table(&self) -> String {
+        format!("[mcp.{}]", self.tool_name)
     }
 
     /// Returns whether its entry declares no writing, which makes the workspace read-only for it.
@@ -129,16 +138,16 @@ impl Ground {
 
     /// Returns those of its secrets that are too short to be searched for in its output.
     pub fn short_secrets(&self) -> Vec<(String, Secret)> {
-        self.config.secrets.short(&self.refs)
+        self.config.secrets.short(&self.secret_refs)
     }
 
     /// Returns the session's workspace, restricted to what this tool may touch.
-    pub fn workspace(&self, session: &Session) -> Result<Arc<Workspace>> {
-        self.with(session, |_, kept| Ok(Arc::clone(&kept.workspace)))
+    pub fn restricted_workspace(&self, session: &Session) -> Result<Arc<Workspace>> {
+        self.with_cached(session, |_, kept| Ok(Arc::clone(&kept.workspace)))
     }
 
     /// Returns this environment as a run of the tool gets it.
-    pub fn environment(
+    pub fn run_environment(
         &self,
         session: &Session,
         env: Vec<(String, String)>,
@@ -146,63 +155,70 @@ impl Ground {
         if self.config.sandbox.profile == Profile::None {
             return Ok(env);
         }
-        let workspace = self.workspace(session)?;
-        let mut more = profile::environment(&self.config, workspace.rights());
-        more.retain(|(name, _)| !self.variables.contains(name));
-        Ok(merge(env, more))
+        let workspace = self.restricted_workspace(session)?;
+        let mut more = profile::sandbox_environment(&self.config, workspace.rights());
+        more.retain(|(name, _)| !self.own_variables.contains(name));
+        Ok(merge_env(env, more))
     }
 
     /// Returns the sandbox, which is created with its first run.
-    pub fn cell(&self, session: &Session, launcher: &Launcher) -> Result<Arc<Cell>> {
-        self.with(session, |grounds, kept| {
-            kept.used = Instant::now();
-            if let Some(cell) = &kept.cell {
+    pub fn get_sandbox(
+        &self,
+        session: &Session,
+        launcher: &Launcher,
+    ) -> Result<Arc<SessionSandbox>> {
+        self.with_cached(session, |grounds, kept| {
+            kept.last_used = Instant::now();
+            if let Some(cell) = &kept.sandbox {
                 return Ok(Arc::clone(cell));
             }
-            let mut cell =
-                Cell::with(kept.workspace.rights().clone(), &self.config, launcher.clone())?;
-            cell.env.retain(|(name, _)| !self.variables.contains(name));
-            let cell = Arc::clone(kept.cell.insert(Arc::new(cell)));
-            let watch = Grounds::watch(
+            let mut cell = SessionSandbox::from_rights(
+                kept.workspace.rights().clone(),
+                &self.config,
+                launcher.clone(),
+            )?;
+            cell.env.retain(|(name, _)| !self.own_variables.contains(name));
+            let cell = Arc::clone(kept.sandbox.insert(Arc::new(cell)));
+            let watch = DedicatedSandboxes::release_when_idle(
                 Arc::downgrade(grounds),
-                self.name.clone(),
+                self.tool_name.clone(),
                 Arc::downgrade(&cell),
-                self.idle,
+                self.idle_timeout,
             );
             tokio::spawn(watch);
             Ok(cell)
         })
     }
 
-    fn with<T>(
+    fn with_cached<T>(
         &self,
         session: &Session,
-        work: impl FnOnce(&Arc<Grounds>, &mut Kept) -> Result<T>,
+        work: impl FnOnce(&Arc<DedicatedSandboxes>, &mut CachedSandbox) -> Result<T>,
     ) -> Result<T> {
-        let all = session.keep(|| Ok(Grounds::default()))?;
-        let mut grounds = all.lock();
+        let all = session.keep(|| Ok(DedicatedSandboxes::default()))?;
+        let mut grounds = all.lock_cache();
         // A sandbox that was made for another definition goes with its last run.
-        let fits = |kept: &&mut Kept| {
+        let fits = |kept: &&mut CachedSandbox| {
             kept.definition == self.definition
-                && profile::hides(kept.workspace.rights(), &self.config)
+                && profile::hides_private_paths(kept.workspace.rights(), &self.config)
         };
-        if let Some(kept) = grounds.get_mut(&self.name).filter(fits) {
+        if let Some(kept) = grounds.get_mut(&self.tool_name).filter(fits) {
             return work(&all, kept);
         }
         let path = session.workspace.path();
         // Another definition or another caller could have left anything there.
-        let owner = [self.name.as_str(), &self.definition, &session.principal.directory()];
-        let mut rights = profile::rights_apart(&self.config, path, &owner)?;
+        let owner = [self.tool_name.as_str(), &self.definition, &session.principal.directory()];
+        let mut rights = profile::tool_rights(&self.config, path, &owner)?;
         rights.read_only = self.read_only;
         let workspace = Arc::new(session.workspace.guarded(|held| *held = rights));
-        let mut kept = Kept {
+        let mut kept = CachedSandbox {
             definition: self.definition.clone(),
             workspace,
-            cell: None,
-            used: Instant::now(),
+            sandbox: None,
+            last_used: Instant::now(),
         };
         let result = work(&all, &mut kept);
-        grounds.insert(self.name.clone(), kept);
+        grounds.insert(self.tool_name.clone(), kept);
         result
     }
 }
@@ -247,8 +263,8 @@ mod tests {
             )
         }
 
-        fn ground(&self, definition: &str) -> Ground {
-            Ground::of_entry(&self.config, &self.config.entries[0], definition).unwrap()
+        fn ground(&self, definition: &str) -> DedicatedSandbox {
+            DedicatedSandbox::from_entry(&self.config, &self.config.entries[0], definition).unwrap()
         }
     }
 
@@ -263,7 +279,8 @@ mod tests {
     fn a_home_is_for_one_definition_and_one_caller() {
         let place = Place::new();
         let home = |principal: &str, definition: &str| {
-            let workspace = place.ground(definition).workspace(&place.session(principal)).unwrap();
+            let workspace =
+                place.ground(definition).restricted_workspace(&place.session(principal)).unwrap();
             workspace.rights().home.clone().unwrap()
         };
         assert_eq!(home("ann", "one"), home("ann", "one"));
@@ -275,24 +292,29 @@ mod tests {
     async fn what_is_idle_or_not_there_any_more_goes() {
         let place = Place::new();
         let (session, mut ground) = (place.session("ann"), place.ground("one"));
-        ground.idle = Duration::from_millis(1);
-        let get = |ground: &Ground| ground.cell(&session, &Launcher::own()).unwrap();
+        ground.idle_timeout = Duration::from_millis(1);
+        let get = |ground: &DedicatedSandbox| {
+            ground.get_sandbox(&session, &Launcher::from_current_exe()).unwrap()
+        };
         let running = get(&ground);
         let cell = Arc::downgrade(&running);
-        tokio::time::sleep(ground.idle * 50).await;
+        tokio::time::sleep(ground.idle_timeout * 50).await;
         assert!(Arc::ptr_eq(&running, &get(&ground)), "a run has it");
         drop(running);
         let gone = async {
             while cell.strong_count() > 0 {
-                tokio::time::sleep(ground.idle).await;
+                tokio::time::sleep(ground.idle_timeout).await;
             }
         };
         tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap();
         let ground = place.ground("one");
         let cell = Arc::downgrade(&get(&ground));
-        Ground::tidy(&session, |name, definition| (name, definition) == ("a", "one")).unwrap();
+        DedicatedSandbox::release_stale(&session, |name, definition| {
+            (name, definition) == ("a", "one")
+        })
+        .unwrap();
         assert!(cell.upgrade().is_some());
-        Ground::tidy(&session, |_, definition| definition == "two").unwrap();
+        DedicatedSandbox::release_stale(&session, |_, definition| definition == "two").unwrap();
         assert!(cell.upgrade().is_none());
     }
 }

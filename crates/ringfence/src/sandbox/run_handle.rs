@@ -16,25 +16,25 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use super::kept_inside::KeptCommand;
-use super::launch::Run;
-use super::ring::Shown;
-use super::stream::drive;
+use super::launch::StartedRun;
+use super::output_window::ShownOutput;
+use super::run_driver::drive_run;
 use crate::base::caller::Caller;
 use crate::base::clock::Deadline;
 use crate::base::{Cancel, Cause, Error, Result};
 use crate::session::Outputs;
 
 /// Transforms a piece of output. Pieces come in order and end anywhere.
-pub type Reads = Box<dyn FnMut(&[u8]) -> Vec<u8> + Send + Sync>;
+pub type OutputFilter = Box<dyn FnMut(&[u8]) -> Vec<u8> + Send + Sync>;
 
 /// Receives the result of a run a second time, once everything it left behind has ended.
-pub type Late = Box<dyn FnOnce(&mut Ended) + Send + Sync>;
+pub type OnLateEnd = Box<dyn FnOnce(&mut RunResult) + Send + Sync>;
 
 /// Completes the result of a run.
-pub type OnEnd = Box<dyn for<'e> FnOnce(&'e mut Ended) -> BoxFuture<'e, ()> + Send + Sync>;
+pub type OnEnd = Box<dyn for<'e> FnOnce(&'e mut RunResult) -> BoxFuture<'e, ()> + Send + Sync>;
 
 /// Options for a run that is driven by its own task.
-pub struct Keep {
+pub struct RunOptions {
     pub outputs: Arc<Outputs>,
     /// Token that ends the run regardless of observers: the session's own.
     pub cancel: Cancel,
@@ -43,84 +43,84 @@ pub struct Keep {
     /// see.
     pub budget: usize,
     /// Maximum bytes of the stored output.
-    pub file_bytes: u64,
+    pub max_file_bytes: u64,
     /// Produces what is stored and shown of standard output, for a program whose output is not for
     /// people.
-    pub reads: Option<Reads>,
+    pub stdout_filter: Option<OutputFilter>,
     /// Gets the result before anyone else, and completes it.
-    pub ended: OnEnd,
+    pub on_end: OnEnd,
     /// Called when everything that the main process left behind has ended, if the result was
     /// returned earlier. Without it the result waits for that.
-    pub late: Option<Late>,
+    pub on_late_end: Option<OnLateEnd>,
     /// Called when no one can look at the run any more.
-    pub forgotten: Box<dyn FnOnce() + Send + Sync>,
+    pub on_forgotten: Box<dyn FnOnce() + Send + Sync>,
     /// Tracks the run's task, so that a server that stops can wait for it.
     pub tasks: TaskTracker,
 }
 
 /// Request for the output of a run.
-pub struct Look {
+pub struct OutputRequest {
     /// Client that is shown progress meanwhile.
-    pub caller: Option<Caller>,
+    pub client: Option<Caller>,
     /// Maximum bytes of both streams together, as they are shown.
     pub budget: usize,
     /// Event that also ends the wait, in addition to the end of the run.
     pub until: BoxFuture<'static, ()>,
     /// The next request need not wait for this one.
-    pub gives_way: bool,
+    pub yields_to_next: bool,
 }
 
 /// Request as the run's task holds it. The wait for its event continues elsewhere, whichever
 /// request is being served.
-pub(super) struct Asked {
-    pub caller: Option<Caller>,
+pub(super) struct PendingRequest {
+    pub client: Option<Caller>,
     pub budget: usize,
-    pub gives_way: bool,
-    pub is_enough: Arc<AtomicBool>,
+    pub yields_to_next: bool,
+    pub is_satisfied: Arc<AtomicBool>,
 }
 
-pub(super) type Reply = oneshot::Sender<Result<Seen>>;
+pub(super) type StateSender = oneshot::Sender<Result<RunState>>;
 
-pub(super) enum Ask {
-    Look(Asked, Reply),
+pub(super) enum RunMessage {
+    Output(PendingRequest, StateSender),
     /// The event of some request has occurred.
-    Enough,
+    Satisfied,
     Write {
         bytes: Vec<u8>,
         close: bool,
         reply: oneshot::Sender<Result<()>>,
     },
     Signal(i32),
-    Stop(Stop),
+    Stop(StopReason),
 }
 
 /// Reason why a run was ended before it ended on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopReason {
     Deadline,
     Cancelled(Cause),
 }
 
-impl Stop {
+impl StopReason {
     /// Returns the reason for a cancellation with this cause.
-    pub fn by(cause: Cause) -> Stop {
-        if cause == Cause::Deadline { Stop::Deadline } else { Stop::Cancelled(cause) }
+    pub fn from_cause(cause: Cause) -> StopReason {
+        if cause == Cause::Deadline { StopReason::Deadline } else { StopReason::Cancelled(cause) }
     }
 }
 
 /// State of a run, as an observer gets it.
-pub enum Seen {
-    Running(Glance),
-    Over(Outcome),
+pub enum RunState {
+    Running(PartialOutput),
+    Over(RunOutcome),
 }
 
 /// Output since the last look.
 #[derive(Debug)]
-pub struct Glance {
-    pub stdout: Shown,
-    pub stderr: Shown,
+pub struct PartialOutput {
+    pub stdout: ShownOutput,
+    pub stderr: ShownOutput,
     /// Handle of the whole output.
-    pub output: Option<String>,
+    pub output_handle: Option<String>,
     pub warnings: Vec<String>,
     /// Commands that a rule lets out and that ran in the sandbox since the last look.
     pub kept_inside: Vec<KeptCommand>,
@@ -129,15 +129,15 @@ pub struct Glance {
 
 /// Result of a run, and the part of its output that no one had seen before.
 #[derive(Debug)]
-pub struct Outcome {
-    pub stdout: Shown,
-    pub stderr: Shown,
-    pub ended: Ended,
+pub struct RunOutcome {
+    pub stdout: ShownOutput,
+    pub stderr: ShownOutput,
+    pub result: RunResult,
 }
 
 /// Completeness of what a supervisor has reported about a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Reported {
+pub enum ReportCompleteness {
     /// Nothing, or not everything: a supervisor was lost, or did not report in time.
     #[default]
     Missing,
@@ -147,30 +147,30 @@ pub enum Reported {
     Whole,
 }
 
-impl Reported {
+impl ReportCompleteness {
     /// Returns the word for the audit record. A whole report needs none.
-    pub fn name(self) -> Option<&'static str> {
+    pub fn audit_name(self) -> Option<&'static str> {
         match self {
-            Reported::Missing => Some("missing"),
-            Reported::Interim => Some("interim"),
-            Reported::Whole => None,
+            ReportCompleteness::Missing => Some("missing"),
+            ReportCompleteness::Interim => Some("interim"),
+            ReportCompleteness::Whole => None,
         }
     }
 }
 
 /// Result of a run.
 #[derive(Debug, Clone, Default)]
-pub struct Ended {
+pub struct RunResult {
     /// The supervisor was lost, so it is unknown how the run ended.
     pub is_lost: bool,
-    pub reported: Reported,
-    pub stop: Option<Stop>,
+    pub reported: ReportCompleteness,
+    pub stop_reason: Option<StopReason>,
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     /// Bytes of standard output and standard error, from their beginning.
-    pub bytes: [u64; 2],
+    pub stream_bytes: [u64; 2],
     /// Handle of the whole output, if it was cut.
-    pub output: Option<String>,
+    pub output_handle: Option<String>,
     pub warnings: Vec<String>,
     pub duration: Duration,
     /// Accesses that the run was denied.
@@ -180,20 +180,20 @@ pub struct Ended {
     /// Changes in what git on the host would execute, compared with before the run.
     pub git_changed: Vec<String>,
     /// Mechanism that enforced its limits: `cgroup2`, `cgroup1` or `rlimits`.
-    pub limits: String,
+    pub limits_mechanism: String,
     /// Number of programs it ran that no rule names.
     pub execs: Option<u64>,
     /// Audit record about these programs.
-    pub summed: Option<Value>,
+    pub exec_summary: Option<Value>,
 }
 
-impl Ended {
+impl RunResult {
     /// Takes over what a supervisor has reported, in place of an earlier report.
-    pub(super) fn set_report(&mut self, exit: &RunExit, reported: Reported) {
+    pub(super) fn set_report(&mut self, exit: &RunExit, reported: ReportCompleteness) {
         (self.exit_code, self.signal, self.reported) = (exit.code, exit.signal, reported);
         self.denials =
             exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()).collect();
-        self.limits.clone_from(&exit.limits);
+        self.limits_mechanism.clone_from(&exit.limits);
         self.execs = exit.execs;
     }
 
@@ -217,92 +217,92 @@ impl Ended {
 
 /// Handle to a run, which ends when the last handle is dropped.
 #[derive(Clone)]
-pub struct Live {
-    asks: mpsc::UnboundedSender<Ask>,
+pub struct RunHandle {
+    messages: mpsc::UnboundedSender<RunMessage>,
 }
 
-impl Run {
+impl StartedRun {
     /// Starts the task that drives the run.
-    pub fn keep(self, keep: Keep) -> Live {
+    pub fn into_handle(self, keep: RunOptions) -> RunHandle {
         let (asks, inbox) = mpsc::unbounded_channel();
         let tasks = keep.tasks.clone();
-        tasks.spawn(drive(self, keep, inbox).in_current_span());
-        Live { asks }
+        tasks.spawn(drive_run(self, keep, inbox).in_current_span());
+        RunHandle { messages: asks }
     }
 }
 
-impl Live {
+impl RunHandle {
     /// Returns the output since the last look, once the run is over or the request's event has
     /// occurred. Requests take turns.
-    pub async fn look(&self, look: Look) -> Result<Seen> {
+    pub async fn request_output(&self, look: OutputRequest) -> Result<RunState> {
         let (reply, seen) = oneshot::channel();
         let is_enough = Arc::new(AtomicBool::new(false));
-        let asked = Asked {
-            caller: look.caller,
+        let asked = PendingRequest {
+            client: look.client,
             budget: look.budget,
-            gives_way: look.gives_way,
-            is_enough: Arc::clone(&is_enough),
+            yields_to_next: look.yields_to_next,
+            is_satisfied: Arc::clone(&is_enough),
         };
-        self.ask(Ask::Look(asked, reply))?;
-        let asks = self.asks.clone();
+        self.send_message(RunMessage::Output(asked, reply))?;
+        let asks = self.messages.clone();
         // The task ends with this request, so that nothing is done for a call that is over.
-        let _waiting = Aborted(tokio::spawn(async move {
+        let _waiting = AbortOnDrop(tokio::spawn(async move {
             look.until.await;
             is_enough.store(true, Ordering::SeqCst);
-            let _ = asks.send(Ask::Enough);
+            let _ = asks.send(RunMessage::Satisfied);
         }));
-        seen.await.map_err(|_| forgotten())?
+        seen.await.map_err(|_| forgotten_error())?
     }
 
     /// Looks at the run for a call whose cancellation also stops the run.
-    pub async fn watch(&self, look: Look, cancel: &Cancel) -> Result<Seen> {
-        let mut seen = std::pin::pin!(self.look(look));
+    pub async fn watch_output(&self, look: OutputRequest, cancel: &Cancel) -> Result<RunState> {
+        let mut seen = std::pin::pin!(self.request_output(look));
         tokio::select! {
             seen = &mut seen => seen,
             cause = cancel.cancelled() => {
-                self.stop(Stop::by(cause));
+                self.stop(StopReason::from_cause(cause));
                 seen.await
             }
         }
     }
 
     /// Writes to the run's standard input, and closes it afterwards if `close` is set.
-    pub async fn write(&self, bytes: Vec<u8>, close: bool) -> Result<()> {
+    pub async fn write_stdin(&self, bytes: Vec<u8>, close: bool) -> Result<()> {
         let (reply, written) = oneshot::channel();
-        self.ask(Ask::Write { bytes, close, reply })?;
-        written.await.map_err(|_| forgotten())?
+        self.send_message(RunMessage::Write { bytes, close, reply })?;
+        written.await.map_err(|_| forgotten_error())?
     }
 
     /// Sends a signal to the main process and its group.
-    pub fn signal(&self, signal: i32) -> Result<()> {
-        self.ask(Ask::Signal(signal))
+    pub fn send_signal(&self, signal: i32) -> Result<()> {
+        self.send_message(RunMessage::Signal(signal))
     }
 
     /// Ends the whole run, with its grace period. A run that has ended is left alone.
-    pub fn stop(&self, stop: Stop) {
-        let _ = self.asks.send(Ask::Stop(stop));
+    pub fn stop(&self, stop: StopReason) {
+        let _ = self.messages.send(RunMessage::Stop(stop));
     }
 
     /// Returns whether no one can look at the run any more because it ended long ago.
     pub fn is_forgotten(&self) -> bool {
-        self.asks.is_closed()
+        self.messages.is_closed()
     }
 
-    fn ask(&self, ask: Ask) -> Result<()> {
-        self.asks.send(ask).map_err(|_| forgotten())
+    fn send_message(&self, ask: RunMessage) -> Result<()> {
+        self.messages.send(ask).map_err(|_| forgotten_error())
     }
 }
 
 /// Task that ends with its holder.
-struct Aborted(tokio::task::JoinHandle<()>);
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
 
-impl Drop for Aborted {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-fn forgotten() -> Error {
+fn forgotten_error() -> Error {
     Error::new(
         crate::base::Kind::NotFound,
         "it ended too long ago: its output is no longer available",
