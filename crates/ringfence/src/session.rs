@@ -15,7 +15,7 @@ use crate::base::ids::short;
 use crate::base::narrowing::Narrowing;
 use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Result};
-pub use outputs::{OpenOutput, OutputQuota, OutputQuotas, Outputs};
+pub use outputs::{OpenOutput, OutputQuota, OutputQuotas, OutputStore};
 
 /// Identity that requests are made under. With auth off the only principal is the local user.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -28,7 +28,7 @@ impl Principal {
     }
 
     /// Returns the principal with this name.
-    pub fn named(name: impl Into<String>) -> Self {
+    pub fn from_name(name: impl Into<String>) -> Self {
         Principal(name.into())
     }
 
@@ -39,7 +39,7 @@ impl Principal {
 
     /// Returns a directory name for this principal. It contains a hash of the name, so that no
     /// principal can choose a name that collides with another's directory.
-    pub fn directory(&self) -> String {
+    pub fn directory_name(&self) -> String {
         let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, self.0.as_bytes());
         let readable: String = self
             .0
@@ -54,7 +54,7 @@ impl Principal {
 /// Name and version that a client reports for itself. They decide the spelling of tool names and
 /// the output budget, never rights.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Client {
+pub struct ClientInfo {
     pub name: String,
     pub version: String,
 }
@@ -62,20 +62,20 @@ pub struct Client {
 /// Working directory and environment that a client chose for its commands, within what the operator
 /// allows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct Overrides {
     /// Directory in the workspace.
     pub cwd: Option<String>,
     pub env: Vec<(String, String)>,
 }
 
-impl Shape {
+impl Overrides {
     /// Returns whether nothing is overridden.
-    pub fn is_plain(&self) -> bool {
-        *self == Shape::default()
+    pub fn is_empty(&self) -> bool {
+        *self == Overrides::default()
     }
 
     /// Fills in the values that a call does not set itself.
-    pub fn fill(&self, cwd: &mut Option<String>, env: &mut Option<BTreeMap<String, String>>) {
+    pub fn fill_unset(&self, cwd: &mut Option<String>, env: &mut Option<BTreeMap<String, String>>) {
         if cwd.is_none() {
             cwd.clone_from(&self.cwd);
         }
@@ -94,14 +94,14 @@ pub struct Session {
     pub principal: Principal,
     pub transport: &'static str,
     pub workspace: Arc<Workspace>,
-    pub outputs: Arc<Outputs>,
+    pub outputs: Arc<OutputStore>,
     pub cancel: Cancel,
-    client: RwLock<Client>,
+    client_info: RwLock<ClientInfo>,
     /// Sandbox that the client last reported for its own commands.
-    narrowing: RwLock<Option<Arc<Narrowing>>>,
-    shape: RwLock<Arc<Shape>>,
-    trust: Mutex<HashSet<(String, String)>>,
-    kept: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
+    client_sandbox: RwLock<Option<Arc<Narrowing>>>,
+    overrides: RwLock<Arc<Overrides>>,
+    trusted: Mutex<HashSet<(String, String)>>,
+    extensions: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Session {
@@ -116,81 +116,85 @@ impl Session {
     ) -> Self {
         let id = short("s");
         Session {
-            outputs: Arc::new(Outputs::new(root.join("outputs").join(&id))),
+            outputs: Arc::new(OutputStore::new(root.join("outputs").join(&id))),
             id,
             principal,
             transport,
             workspace,
             cancel,
-            client: RwLock::default(),
-            narrowing: RwLock::default(),
-            shape: RwLock::default(),
-            trust: Mutex::default(),
-            kept: Mutex::default(),
+            client_info: RwLock::default(),
+            client_sandbox: RwLock::default(),
+            overrides: RwLock::default(),
+            trusted: Mutex::default(),
+            extensions: Mutex::default(),
         }
     }
 
     /// Makes the session share an output quota with other sessions. Must be called before the
     /// session stores an output.
     pub fn with_quota(self, quota: Arc<OutputQuota>, root: &Path) -> Self {
-        let outputs = Outputs::with_quota(root.join("outputs").join(&self.id), quota);
+        let outputs = OutputStore::with_quota(root.join("outputs").join(&self.id), quota);
         Session { outputs: Arc::new(outputs), ..self }
     }
 
     /// Returns the name and version that the client reported.
-    pub fn client(&self) -> Client {
-        self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn client_info(&self) -> ClientInfo {
+        self.client_info.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Stores the name and version that the client reports.
-    pub fn set_client(&self, client: Client) {
-        *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
+    pub fn set_client_info(&self, client: ClientInfo) {
+        *self.client_info.write().unwrap_or_else(PoisonError::into_inner) = client;
     }
 
     /// Returns the sandbox that the client last reported, if any.
-    pub fn narrowing(&self) -> Option<Arc<Narrowing>> {
-        self.narrowing.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn client_sandbox(&self) -> Option<Arc<Narrowing>> {
+        self.client_sandbox.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Replaces the reported sandbox. It applies to every later call that does not carry its own.
-    pub fn set_narrowing(&self, narrowing: Narrowing) {
-        *self.narrowing.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(narrowing));
+    pub fn set_client_sandbox(&self, narrowing: Narrowing) {
+        *self.client_sandbox.write().unwrap_or_else(PoisonError::into_inner) =
+            Some(Arc::new(narrowing));
     }
 
     /// Returns the overrides chosen for the session.
-    pub fn shape(&self) -> Arc<Shape> {
-        Arc::clone(&self.shape.read().unwrap_or_else(PoisonError::into_inner))
+    pub fn overrides(&self) -> Arc<Overrides> {
+        Arc::clone(&self.overrides.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Replaces the overrides. They apply to every later call.
-    pub fn set_shape(&self, shape: Shape) {
-        *self.shape.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(shape);
+    pub fn set_overrides(&self, shape: Overrides) {
+        *self.overrides.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(shape);
     }
 
     /// Records trust in one definition of one tool. A changed tool needs approval again.
-    pub fn trust(&self, tool: &str, definition: &str) {
+    pub fn add_trust(&self, tool: &str, definition: &str) {
         self.lock_trust().insert((tool.to_owned(), definition.to_owned()));
     }
 
     /// Returns whether this definition of the tool is trusted.
-    pub fn trusts(&self, tool: &str, definition: &str) -> bool {
+    pub fn has_trust(&self, tool: &str, definition: &str) -> bool {
         self.lock_trust().contains(&(tool.to_owned(), definition.to_owned()))
     }
 
     /// Returns the session's value of type `T`, created on first use. It lets other modules attach
     /// state to a session that the session itself does not know.
-    pub fn keep<T: Any + Send + Sync>(&self, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
-        self.keep_while(|_| true, make)
+    pub fn get_or_create<T: Any + Send + Sync>(
+        &self,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<Arc<T>> {
+        self.get_or_replace(|_| true, make)
     }
 
     /// Like [`Session::keep`], but replaces a value for which `fits` is false. Current holders keep
     /// the old value.
-    pub fn keep_while<T: Any + Send + Sync>(
+    pub fn get_or_replace<T: Any + Send + Sync>(
         &self,
         fits: impl FnOnce(&T) -> bool,
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.extensions.lock().unwrap_or_else(PoisonError::into_inner);
         let id = TypeId::of::<T>();
         if let Some(known) = kept.get(&id).cloned().and_then(|known| known.downcast().ok())
             && fits(&known)
@@ -203,14 +207,14 @@ impl Session {
     }
 
     fn lock_trust(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String)>> {
-        self.trust.lock().unwrap_or_else(PoisonError::into_inner)
+        self.trusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Reference to the session of one call.
 #[derive(Clone)]
-pub struct View {
+pub struct SessionRef {
     pub session: Arc<Session>,
     /// False for a 2026-07-28 request without a handle: nothing it is granted may outlive it.
-    pub lasting: bool,
+    pub persistent: bool,
 }

@@ -5,31 +5,31 @@
 
 use serde_json::{Value, json};
 
-use super::pending::Answer;
-use super::prompt::Prompt;
+use super::pending::ApprovalAnswer;
+use super::prompt::ApprovalPrompt;
 
-impl Prompt {
+impl ApprovalPrompt {
     /// Returns the ways to approve that this question offers, the narrowest first.
-    pub fn choices(&self) -> Vec<Answer> {
-        let mut choices = vec![Answer::Once];
+    pub fn offered_answers(&self) -> Vec<ApprovalAnswer> {
+        let mut choices = vec![ApprovalAnswer::Once];
         if self.offers_session {
-            choices.push(Answer::Session);
+            choices.push(ApprovalAnswer::Session);
         }
         if self.offers_inside {
-            choices.push(Answer::Inside);
+            choices.push(ApprovalAnswer::Inside);
         }
         choices
     }
 
     /// Returns the label that a human reads for a choice.
-    pub fn choice_title(&self, choice: Answer) -> &'static str {
+    pub fn answer_label(&self, choice: ApprovalAnswer) -> &'static str {
         match (choice, self.offers_inside) {
-            (Answer::Once, false) => "Allow once",
-            (Answer::Session, false) => "Allow for this session",
-            (Answer::Once, true) => "Run it outside the sandbox, once",
-            (Answer::Session, true) => "Run it outside the sandbox, for this session",
-            (Answer::Inside, _) => "Run it inside the sandbox",
-            (Answer::Deny, _) => "Deny",
+            (ApprovalAnswer::Once, false) => "Allow once",
+            (ApprovalAnswer::Session, false) => "Allow for this session",
+            (ApprovalAnswer::Once, true) => "Run it outside the sandbox, once",
+            (ApprovalAnswer::Session, true) => "Run it outside the sandbox, for this session",
+            (ApprovalAnswer::Inside, _) => "Run it inside the sandbox",
+            (ApprovalAnswer::Deny, _) => "Deny",
         }
     }
 
@@ -38,56 +38,65 @@ impl Prompt {
     /// Codex (`has_menu`) turns an empty form into Allow, Allow for this session, Deny. It also
     /// shows a form with a choice, so a question with one more answer uses that. It cancels any
     /// form with a schema-level title without showing it.
-    pub fn elicitation(&self, has_menu: bool) -> Value {
+    pub fn elicitation_params(&self, has_menu: bool) -> Value {
         if has_menu && !self.offers_inside {
             return json!({
                 "mode": "form",
-                "message": self.text(),
+                "message": self.render_text(),
                 "requestedSchema": {"type": "object", "properties": {}},
                 "_meta": {"persist": ["session"]},
             });
         }
-        let choices = self.choices();
+        let choices = self.offered_answers();
         let names: Vec<&str> = choices.iter().map(|choice| choice.name()).collect();
-        let titles: Vec<&str> = choices.iter().map(|choice| self.choice_title(*choice)).collect();
+        let titles: Vec<&str> = choices.iter().map(|choice| self.answer_label(*choice)).collect();
         // `enumNames` is in the schema of every protocol version that has forms; `oneOf` came with
         // 2025-11-25.
         let choice = json!({
-            "type": "string", "title": "Answer", "enum": names, "enumNames": titles, "default": Answer::Once.name(),
+            "type": "string", "title": "Answer", "enum": names, "enumNames": titles, "default": ApprovalAnswer::Once.name(),
         });
         json!({
             "mode": "form",
-            "message": self.text(),
+            "message": self.render_text(),
             "requestedSchema": {"type": "object", "properties": {"choice": choice}},
         })
     }
 }
 
 /// Reads a client's answer to an elicitation. Anything but a clear yes is a denial.
-pub(super) fn read_answer(answer: &Value, choices: &[Answer]) -> Answer {
+pub(super) fn read_answer(answer: &Value, choices: &[ApprovalAnswer]) -> ApprovalAnswer {
     if answer["action"] != "accept" {
-        return Answer::Deny;
+        return ApprovalAnswer::Deny;
     }
     match &answer["content"]["choice"] {
         // Codex returns the choice of its menu outside `content`. We offer "session" only, so
         // "always" means no more than that.
         Value::Null => match answer["_meta"]["persist"].as_str() {
-            Some("session" | "always") => Answer::Session,
-            _ => Answer::Once,
+            Some("session" | "always") => ApprovalAnswer::Session,
+            _ => ApprovalAnswer::Once,
         },
-        Value::String(name) => {
-            choices.iter().copied().find(|choice| choice.name() == name).unwrap_or(Answer::Deny)
-        }
-        _ => Answer::Deny,
+        Value::String(name) => choices
+            .iter()
+            .copied()
+            .find(|choice| choice.name() == name)
+            .unwrap_or(ApprovalAnswer::Deny),
+        _ => ApprovalAnswer::Deny,
     }
 }
 
 /// Limits an answer to what was offered. An approval for the session that was not offered becomes
 /// an approval of this one question.
-pub(super) fn settle(answer: Answer, choices: &[Answer]) -> Answer {
+pub(super) fn limit_to_offered(
+    answer: ApprovalAnswer,
+    choices: &[ApprovalAnswer],
+) -> ApprovalAnswer {
     match answer {
-        Answer::Session if !choices.contains(&Answer::Session) => Answer::Once,
-        Answer::Inside if !choices.contains(&Answer::Inside) => Answer::Deny,
+        ApprovalAnswer::Session if !choices.contains(&ApprovalAnswer::Session) => {
+            ApprovalAnswer::Once
+        }
+        ApprovalAnswer::Inside if !choices.contains(&ApprovalAnswer::Inside) => {
+            ApprovalAnswer::Deny
+        }
         answer => answer,
     }
 }
@@ -96,47 +105,57 @@ pub(super) fn settle(answer: Answer, choices: &[Answer]) -> Answer {
 mod tests {
     use super::*;
 
-    const ALL: [Answer; 3] = [Answer::Once, Answer::Session, Answer::Inside];
+    const ALL: [ApprovalAnswer; 3] =
+        [ApprovalAnswer::Once, ApprovalAnswer::Session, ApprovalAnswer::Inside];
 
     #[test]
     fn a_choice_that_was_not_offered_is_a_no() {
         let accept = |content: Value| json!({"action": "accept", "content": content});
         for (content, answer) in [
-            (json!({}), Answer::Once),
-            (json!(null), Answer::Once),
-            (json!({"choice": null}), Answer::Once),
-            (json!({"choice": "once"}), Answer::Once),
-            (json!({"choice": "session"}), Answer::Session),
-            (json!({"choice": "inside"}), Answer::Inside),
-            (json!({"choice": "deny"}), Answer::Deny),
-            (json!({"choice": "always"}), Answer::Deny),
-            (json!({"choice": "Once"}), Answer::Deny),
-            (json!({"choice": ""}), Answer::Deny),
-            (json!({"choice": ["once"]}), Answer::Deny),
-            (json!({"choice": true}), Answer::Deny),
+            (json!({}), ApprovalAnswer::Once),
+            (json!(null), ApprovalAnswer::Once),
+            (json!({"choice": null}), ApprovalAnswer::Once),
+            (json!({"choice": "once"}), ApprovalAnswer::Once),
+            (json!({"choice": "session"}), ApprovalAnswer::Session),
+            (json!({"choice": "inside"}), ApprovalAnswer::Inside),
+            (json!({"choice": "deny"}), ApprovalAnswer::Deny),
+            (json!({"choice": "always"}), ApprovalAnswer::Deny),
+            (json!({"choice": "Once"}), ApprovalAnswer::Deny),
+            (json!({"choice": ""}), ApprovalAnswer::Deny),
+            (json!({"choice": ["once"]}), ApprovalAnswer::Deny),
+            (json!({"choice": true}), ApprovalAnswer::Deny),
         ] {
             assert_eq!(read_answer(&accept(content.clone()), &ALL), answer, "{content}");
         }
         for name in ["session", "inside"] {
             assert_eq!(
-                read_answer(&accept(json!({"choice": name})), &[Answer::Once]),
-                Answer::Deny,
+                read_answer(&accept(json!({"choice": name})), &[ApprovalAnswer::Once]),
+                ApprovalAnswer::Deny,
                 "{name}"
             );
         }
         for action in ["decline", "cancel", "Accept", ""] {
             let answer = json!({"action": action, "content": {"choice": "once"}, "_meta": {"persist": "session"}});
-            assert_eq!(read_answer(&answer, &ALL), Answer::Deny, "{action}");
+            assert_eq!(read_answer(&answer, &ALL), ApprovalAnswer::Deny, "{action}");
         }
     }
 
     #[test]
     fn a_choice_in_the_form_decides_over_persist() {
         let answer = |choice: Value| json!({"action": "accept", "content": {"choice": choice}, "_meta": {"persist": "session"}});
-        assert_eq!(read_answer(&answer(json!("inside")), &ALL), Answer::Inside);
-        assert_eq!(read_answer(&answer(json!("once")), &ALL), Answer::Once);
-        assert_eq!(read_answer(&answer(json!(null)), &ALL), Answer::Session);
-        assert_eq!(settle(Answer::Session, &[Answer::Once]), Answer::Once);
-        assert_eq!(settle(Answer::Inside, &[Answer::Once, Answer::Session]), Answer::Deny);
+        assert_eq!(read_answer(&answer(json!("inside")), &ALL), ApprovalAnswer::Inside);
+        assert_eq!(read_answer(&answer(json!("once")), &ALL), ApprovalAnswer::Once);
+        assert_eq!(read_answer(&answer(json!(null)), &ALL), ApprovalAnswer::Session);
+        assert_eq!(
+            limit_to_offered(ApprovalAnswer::Session, &[ApprovalAnswer::Once]),
+            ApprovalAnswer::Once
+        );
+        assert_eq!(
+            limit_to_offered(
+                ApprovalAnswer::Inside,
+                &[ApprovalAnswer::Once, ApprovalAnswer::Session]
+            ),
+            ApprovalAnswer::Deny
+        );
     }
 }

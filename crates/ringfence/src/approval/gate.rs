@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::choice::{read_answer, settle};
-use super::pending::{Answer, Pending};
-use super::prompt::Prompt;
+use super::choice::{limit_to_offered, read_answer};
+use super::pending::{ApprovalAnswer, PendingQuestions};
+use super::prompt::ApprovalPrompt;
 use crate::audit::Approvals;
 use crate::base::call::Prepared;
 use crate::base::caller::{Abilities, Caller};
 use crate::base::clock::{Deadline, unix_millis};
 use crate::base::{Cancel, Error, Kind, Result};
-use crate::session::View;
+use crate::session::SessionRef;
 
 /// Source of an approval, and how far it reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,71 +68,83 @@ impl<T> Granted<T> {
 }
 
 /// Context of a question: the call that raises it, and how long it may wait.
-pub struct AskCx<'a> {
-    pub view: &'a View,
-    pub caller: &'a Caller,
+pub struct QuestionContext<'a> {
+    pub session_ref: &'a SessionRef,
+    pub client: &'a Caller,
     pub cancel: &'a Cancel,
     /// Paused while a human decides.
     pub deadline: &'a Deadline,
-    pub approvals: &'a Approvals,
+    pub call_events: &'a Approvals,
     /// How long a question waits. Silence is not approval.
     pub expiry: Duration,
     /// How long the client itself waits, if it says so: a later answer would reach no one.
-    pub patience: Option<Duration>,
+    pub response_timeout: Option<Duration>,
 }
 
 /// Gate that every call passes, asking a human where approval is required.
 pub struct Gate {
-    pub pending: Arc<Pending>,
+    pub pending: Arc<PendingQuestions>,
     /// Questions may be answered with `ringfence approvals`.
-    terminal: bool,
+    terminal_enabled: bool,
 }
 
 impl Gate {
     /// Creates a gate. With `terminal`, questions may be answered with `ringfence approvals`.
     pub fn new(terminal: bool) -> Self {
-        Gate { pending: Arc::default(), terminal }
+        Gate { pending: Arc::default(), terminal_enabled: terminal }
     }
 
     /// Returns whether anyone can be asked for a client with these capabilities: the client itself,
     /// or someone at a terminal. A client that answers without showing anything to a human is not
     /// asked, because its answer would not be a human's.
     pub fn can_ask(&self, abilities: Abilities) -> bool {
-        self.terminal || abilities.elicitation && !abilities.answers_unseen
+        self.terminal_enabled || abilities.elicitation && !abilities.answers_unseen
     }
 
     /// Lets a prepared call through, after asking for approval where it is required.
-    pub async fn pass(&self, cx: &AskCx<'_>, call: Prepared) -> Result<Granted<Prepared>> {
+    pub async fn pass_call(
+        &self,
+        cx: &QuestionContext<'_>,
+        call: Prepared,
+    ) -> Result<Granted<Prepared>> {
         let Some(why) = call.asks.clone() else {
             return Ok(Granted { inner: call, grant: Grant::new("policy", false) });
         };
-        if cx.view.lasting && cx.view.session.trusts(&call.tool, &call.definition) {
-            cx.approvals.write("approved", "trust", "session")?;
+        if cx.session_ref.persistent
+            && cx.session_ref.session.has_trust(&call.tool, &call.definition)
+        {
+            cx.call_events.write("approved", "trust", "session")?;
             return Ok(Granted { inner: call, grant: Grant::new("trust", true) });
         }
-        let prompt = Prompt::of(&call, &why, &cx.view.session);
-        let grant = self.decide(cx, Prompt { offers_session: cx.view.lasting, ..prompt }).await?;
+        let prompt = ApprovalPrompt::for_call(&call, &why, &cx.session_ref.session);
+        let grant = self
+            .ask_for_approval(
+                cx,
+                ApprovalPrompt { offers_session: cx.session_ref.persistent, ..prompt },
+            )
+            .await?;
         if grant.for_session {
-            cx.view.session.trust(&call.tool, &call.definition);
+            cx.session_ref.session.add_trust(&call.tool, &call.definition);
         }
         Ok(Granted { inner: call, grant })
     }
 
     /// Asks a question that a running call raises. The grant covers the subject of the question,
     /// nothing wider.
-    pub async fn confirm<T>(
+    pub async fn confirm_once<T>(
         &self,
-        cx: &AskCx<'_>,
-        prompt: Prompt,
+        cx: &QuestionContext<'_>,
+        prompt: ApprovalPrompt,
         subject: T,
     ) -> Result<Granted<T>> {
         // There is no key under which an answer could be kept.
-        let grant = self.decide(cx, Prompt { offers_session: false, ..prompt }).await?;
+        let grant =
+            self.ask_for_approval(cx, ApprovalPrompt { offers_session: false, ..prompt }).await?;
         Ok(Granted { inner: subject, grant })
     }
 
     /// Grants what a rule of the operator allows. No other approval is needed.
-    pub fn by_rule<T>(&self, subject: T) -> Granted<T> {
+    pub fn grant_by_rule<T>(&self, subject: T) -> Granted<T> {
         Granted { inner: subject, grant: Grant::new("rule", false) }
     }
 
@@ -140,47 +152,56 @@ impl Gate {
     /// key.
     pub async fn confirm_for_session<T>(
         &self,
-        cx: &AskCx<'_>,
-        prompt: Prompt,
+        cx: &QuestionContext<'_>,
+        prompt: ApprovalPrompt,
         (what, which): (String, String),
         subject: T,
     ) -> Result<Granted<T>> {
-        if cx.view.lasting && cx.view.session.trusts(&what, &which) {
-            cx.approvals.write("approved", "trust", "session")?;
+        if cx.session_ref.persistent && cx.session_ref.session.has_trust(&what, &which) {
+            cx.call_events.write("approved", "trust", "session")?;
             return Ok(Granted { inner: subject, grant: Grant::new("trust", true) });
         }
-        let grant = self.decide(cx, Prompt { offers_session: cx.view.lasting, ..prompt }).await?;
+        let grant = self
+            .ask_for_approval(
+                cx,
+                ApprovalPrompt { offers_session: cx.session_ref.persistent, ..prompt },
+            )
+            .await?;
         if grant.for_session {
-            cx.view.session.trust(&what, &which);
+            cx.session_ref.session.add_trust(&what, &which);
         }
         Ok(Granted { inner: subject, grant })
     }
 
     /// Asks everyone who can answer. The first answer decides, and silence is not approval.
-    async fn decide(&self, cx: &AskCx<'_>, prompt: Prompt) -> Result<Grant> {
+    async fn ask_for_approval(
+        &self,
+        cx: &QuestionContext<'_>,
+        prompt: ApprovalPrompt,
+    ) -> Result<Grant> {
         let mut prompt = prompt.redacted();
         // A client that answers without showing anything to a human is not asked: its answer would
         // not be a human's.
-        let abilities = cx.caller.abilities();
+        let abilities = cx.client.abilities();
         // Nor is a client whose call is over: a run may outlive it.
-        let by_client = abilities.elicitation && !abilities.answers_unseen && !cx.caller.is_gone();
-        if !by_client && !self.terminal {
-            cx.approvals.write("denied", "nobody", "once")?;
-            return Err(nobody_to_ask(prompt.name(), abilities.answers_unseen));
+        let by_client = abilities.elicitation && !abilities.answers_unseen && !cx.client.is_gone();
+        if !by_client && !self.terminal_enabled {
+            cx.call_events.write("denied", "nobody", "once")?;
+            return Err(no_asker_error(prompt.name(), abilities.answers_unseen));
         }
         if let Err(error) = prompt.check_length() {
-            cx.approvals.write("denied", "limit", "once")?;
+            cx.call_events.write("denied", "limit", "once")?;
             return Err(error);
         }
-        let expiry = cx.expiry.min(cx.patience.unwrap_or(cx.expiry));
+        let expiry = cx.expiry.min(cx.response_timeout.unwrap_or(cx.expiry));
         prompt.asked_unix_ms = unix_millis();
         let lasts_ms = u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
         prompt.expires_unix_ms = prompt.asked_unix_ms.saturating_add(lasts_ms);
         let tool = prompt.name().to_owned();
-        let choices = prompt.choices();
-        let elicitation = prompt.elicitation(abilities.turns_empty_form_into_menu);
-        let Some((asked, at_terminal)) = self.pending.ask(prompt) else {
-            cx.approvals.write("denied", "limit", "once")?;
+        let choices = prompt.offered_answers();
+        let elicitation = prompt.elicitation_params(abilities.turns_empty_form_into_menu);
+        let Some((asked, at_terminal)) = self.pending.add_question(prompt) else {
+            cx.call_events.write("denied", "limit", "once")?;
             return Err(Error::new(
                 Kind::ResourceExhausted,
                 "too many questions are already waiting in this session",
@@ -189,40 +210,40 @@ impl Gate {
         };
         let pause = cx.deadline.pause();
         let outcome = tokio::select! {
-            answer = at_terminal, if self.terminal => answer.ok(),
-            answer = ask_client(cx.caller, elicitation, &choices), if by_client => answer.map(|answer| (answer, "client")),
+            answer = at_terminal, if self.terminal_enabled => answer.ok(),
+            answer = ask_client(cx.client, elicitation, &choices), if by_client => answer.map(|answer| (answer, "client")),
             () = tokio::time::sleep(expiry) => None,
             cause = cx.cancel.cancelled() => {
-                cx.approvals.write("expired", cause.name(), "once")?;
+                cx.call_events.write("expired", cause.name(), "once")?;
                 return Err(Error::new(Kind::Cancelled, "the call was cancelled while it waited for approval"));
             }
         };
         drop((asked, pause));
-        match outcome.map(|(answer, by)| (settle(answer, &choices), by)) {
+        match outcome.map(|(answer, by)| (limit_to_offered(answer, &choices), by)) {
             None => {
-                cx.approvals.write("expired", "nobody", "once")?;
+                cx.call_events.write("expired", "nobody", "once")?;
                 Err(Error::new(
                     Kind::ApprovalExpired,
                     format!("no one answered whether `{tool}` may run"),
                 ))
             }
-            Some((Answer::Deny, by)) => {
-                cx.approvals.write("denied", by, "once")?;
-                Err(denied(&tool, by))
+            Some((ApprovalAnswer::Deny, by)) => {
+                cx.call_events.write("denied", by, "once")?;
+                Err(denied_error(&tool, by))
             }
             Some((answer, by)) => {
-                cx.approvals.write("approved", by, answer.name())?;
+                cx.call_events.write("approved", by, answer.name())?;
                 Ok(Grant {
                     by,
-                    for_session: answer == Answer::Session,
-                    inside: answer == Answer::Inside,
+                    for_session: answer == ApprovalAnswer::Session,
+                    inside: answer == ApprovalAnswer::Inside,
                 })
             }
         }
     }
 }
 
-fn denied(tool: &str, by: &str) -> Error {
+fn denied_error(tool: &str, by: &str) -> Error {
     let error = Error::new(Kind::ApprovalDenied, format!("`{tool}` was not allowed to run"));
     match by {
         // A person's denial cannot be distinguished from an automatic one of the client.
@@ -234,7 +255,7 @@ fn denied(tool: &str, by: &str) -> Error {
     }
 }
 
-fn nobody_to_ask(tool: &str, answers_unseen: bool) -> Error {
+fn no_asker_error(tool: &str, answers_unseen: bool) -> Error {
     let error = Error::new(
         Kind::ApprovalDenied,
         format!("`{tool}` needs a human's approval, and no one can be asked"),
@@ -251,13 +272,17 @@ fn nobody_to_ask(tool: &str, answers_unseen: bool) -> Error {
 
 /// Asks the client. Anything but a clear yes is a denial: an error, a cancelled dialog, an answer
 /// that cannot be understood. Returns `None` for silence.
-async fn ask_client(caller: &Caller, elicitation: Value, choices: &[Answer]) -> Option<Answer> {
+async fn ask_client(
+    caller: &Caller,
+    elicitation: Value,
+    choices: &[ApprovalAnswer],
+) -> Option<ApprovalAnswer> {
     match caller.ask("elicitation/create", elicitation).await {
         Ok(answer) => Some(read_answer(&answer, choices)),
         Err(error) if error.kind() == Kind::ApprovalExpired => None,
         Err(error) => {
             tracing::info!("the client did not answer: {}", error.log_line());
-            Some(Answer::Deny)
+            Some(ApprovalAnswer::Deny)
         }
     }
 }

@@ -7,6 +7,6 @@ mod pending;
 mod prompt;
 pub mod terminal;
 
-pub use gate::{AskCx, Gate, Grant, Granted};
-pub use pending::{Answer, Pending};
-pub use prompt::Prompt;
+pub use gate::{Gate, Grant, Granted, QuestionContext};
+pub use pending::{ApprovalAnswer, PendingQuestions};
+pub use prompt::ApprovalPrompt;

@@ -7,12 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::prompt::Prompt;
+use super::prompt::ApprovalPrompt;
 
 /// Answer of a human to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Answer {
+pub enum ApprovalAnswer {
     Once,
     Session,
     /// Run it in the sandbox, although the question is about running it outside. Only some
@@ -21,77 +21,77 @@ pub enum Answer {
     Deny,
 }
 
-impl Answer {
+impl ApprovalAnswer {
     /// Returns the name on the wire and in the audit log.
     pub fn name(self) -> &'static str {
         match self {
-            Answer::Once => "once",
-            Answer::Session => "session",
-            Answer::Inside => "inside",
-            Answer::Deny => "deny",
+            ApprovalAnswer::Once => "once",
+            ApprovalAnswer::Session => "session",
+            ApprovalAnswer::Inside => "inside",
+            ApprovalAnswer::Deny => "deny",
         }
     }
 }
 
 /// All questions that wait for an answer.
 #[derive(Default)]
-pub struct Pending {
-    waiting: Mutex<BTreeMap<String, Waiting>>,
+pub struct PendingQuestions {
+    questions: Mutex<BTreeMap<String, PendingQuestion>>,
 }
 
-struct Waiting {
-    prompt: Prompt,
-    reply: oneshot::Sender<(Answer, &'static str)>,
+struct PendingQuestion {
+    prompt: ApprovalPrompt,
+    reply: oneshot::Sender<(ApprovalAnswer, &'static str)>,
 }
 
 /// Question being asked. Dropping it withdraws the question.
-pub struct Asked<'a> {
-    pending: &'a Pending,
+pub struct QuestionGuard<'a> {
+    pending: &'a PendingQuestions,
     id: String,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for QuestionGuard<'_> {
     fn drop(&mut self) {
         self.pending.lock().remove(&self.id);
     }
 }
 
-impl Pending {
+impl PendingQuestions {
     /// Questions that may wait per session. More are denied immediately, because no one would read
     /// them.
-    pub const PER_SESSION: usize = 32;
+    pub const MAX_PER_SESSION: usize = 32;
 
-    pub(super) fn ask(
+    pub(super) fn add_question(
         &self,
-        prompt: Prompt,
-    ) -> Option<(Asked<'_>, oneshot::Receiver<(Answer, &'static str)>)> {
+        prompt: ApprovalPrompt,
+    ) -> Option<(QuestionGuard<'_>, oneshot::Receiver<(ApprovalAnswer, &'static str)>)> {
         let mut waiting = self.lock();
         if waiting.values().filter(|other| other.prompt.session == prompt.session).count()
-            >= Self::PER_SESSION
+            >= Self::MAX_PER_SESSION
         {
             return None;
         }
         let (reply, answer) = oneshot::channel();
         let id = prompt.id.clone();
-        waiting.insert(id.clone(), Waiting { prompt, reply });
-        Some((Asked { pending: self, id }, answer))
+        waiting.insert(id.clone(), PendingQuestion { prompt, reply });
+        Some((QuestionGuard { pending: self, id }, answer))
     }
 
     /// Returns all waiting questions.
-    pub fn list(&self) -> Vec<Prompt> {
+    pub fn list_questions(&self) -> Vec<ApprovalPrompt> {
         self.lock().values().map(|waiting| waiting.prompt.clone()).collect()
     }
 
     /// Delivers an answer. Returns false if the question is gone: answered elsewhere, expired or
     /// withdrawn.
-    pub fn answer(&self, id: &str, answer: Answer, by: &'static str) -> bool {
+    pub fn answer_question(&self, id: &str, answer: ApprovalAnswer, by: &'static str) -> bool {
         match self.lock().remove(id) {
             Some(waiting) => waiting.reply.send((answer, by)).is_ok(),
             None => false,
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, PendingQuestion>> {
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

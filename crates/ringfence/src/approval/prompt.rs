@@ -12,7 +12,7 @@ use crate::session::Session;
 
 /// Question to a human. It is data, so that every front end shows the same.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Prompt {
+pub struct ApprovalPrompt {
     pub id: String,
     pub trace_id: String,
     pub tool: String,
@@ -55,19 +55,19 @@ pub struct Prompt {
     pub expires_unix_ms: u64,
 }
 
-impl Prompt {
+impl ApprovalPrompt {
     /// Longest text of a question, in bytes. Longer ones are refused, because a human would not
     /// read them to the end.
-    pub const LARGEST: usize = 64 << 10;
+    pub const MAX_BYTES: usize = 64 << 10;
 
     /// Builds the question whether a call may run.
-    pub fn of(call: &Prepared, why: &str, session: &Session) -> Self {
+    pub fn for_call(call: &Prepared, why: &str, session: &Session) -> Self {
         let is_path = |variable: &&String| variable.starts_with("PATH=");
         let search_path =
             call.shown_env.iter().find(is_path).map(|path| path["PATH=".len()..].to_owned());
         let search_path = search_path.unwrap_or_default();
         let env = call.shown_env.iter().filter(|variable| !is_path(variable)).cloned().collect();
-        Prompt {
+        ApprovalPrompt {
             id: crate::base::ids::short("a"),
             trace_id: call.trace_id.to_string(),
             tool: call.tool.clone(),
@@ -96,14 +96,14 @@ impl Prompt {
 
     /// Builds a question about one step of a running call: the texts of the call, with the
     /// arguments of this step.
-    pub fn step(call: &Prepared, why: &str, arguments: Value, session: &Session) -> Self {
-        Prompt { arguments, ..Prompt::of(call, why, session) }
+    pub fn for_step(call: &Prepared, why: &str, arguments: Value, session: &Session) -> Self {
+        ApprovalPrompt { arguments, ..ApprovalPrompt::for_call(call, why, session) }
     }
 
     /// Builds a question about one program that a call wants to start. It shows what matters for
     /// that program, not the arguments of the call as a whole. The arguments `command`, `in`,
     /// `runs` and `PATH` say what would run, where, and with which search path; they come first.
-    pub fn exec(
+    pub fn for_exec(
         call: &Prepared,
         subject: String,
         why: &str,
@@ -117,8 +117,8 @@ impl Prompt {
             };
         let (command, cwd, place, search_path) =
             (take("command"), take("in"), take("runs"), take("PATH"));
-        let whole = Prompt::step(call, why, arguments, session);
-        Prompt {
+        let whole = ApprovalPrompt::for_step(call, why, arguments, session);
+        ApprovalPrompt {
             subject: Some(subject),
             command,
             cwd: cwd.unwrap_or_default(),
@@ -163,10 +163,10 @@ impl Prompt {
     /// Renders the question as text. Some clients show three lines of it, so those are decisive:
     /// what is asked, why and how much there is to read; the command; where it runs. The rest
     /// follows, and nothing is left out.
-    pub fn text(&self) -> String {
+    pub fn render_text(&self) -> String {
         let body = self.decisive_lines() + &self.argument_lines() + &self.detail_lines();
         let length = match body.lines().count() + 1 {
-            count if body.len() > LONG => {
+            count if body.len() > LONG_TEXT_BYTES => {
                 format!("{count} lines, {} characters, read all", body.chars().count())
             }
             count => format!("{count} lines, read all"),
@@ -177,44 +177,47 @@ impl Prompt {
     /// Refuses a question that no human would read to the end. Shortened, it could be a question
     /// about something else.
     pub fn check_length(&self) -> Result<()> {
-        let length = self.text().len();
-        if length <= Self::LARGEST {
+        let length = self.render_text().len();
+        if length <= Self::MAX_BYTES {
             return Ok(());
         }
         Err(Error::new(Kind::TooLarge, format!("`{}` needs approval and is too long to be shown in full", self.name()))
             .hint(format!(
                 "A question may have {} bytes and this one needs {length}. Write the long text to a file first, in several \
                  calls if writing needs approval too, then run or use that file.",
-                Self::LARGEST
+                Self::MAX_BYTES
             ))
-            .with("limit_bytes", Self::LARGEST)
+            .with("limit_bytes", Self::MAX_BYTES)
             .with("bytes", length))
     }
 
     fn decisive_lines(&self) -> String {
-        let command =
-            self.command.as_deref().map(|command| labelled("command", command)).unwrap_or_default();
+        let command = self
+            .command
+            .as_deref()
+            .map(|command| format_value("command", command))
+            .unwrap_or_default();
         let directory = (!self.cwd.is_empty()).then(|| format!("directory: {}", self.cwd));
         let place: Vec<&str> =
             [self.place.as_str()].into_iter().chain(directory.as_deref()).collect();
         let place =
             place.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
-        let place = labelled_if_any("runs", &place);
+        let place = format_value_if_any("runs", &place);
         // A command of many lines would push the line that says where it runs out of sight.
         let first = match command.lines().nth(1) {
             None => command + &place,
             Some(_) => place + &command,
         };
-        first + &labelled_if_any("PATH", &self.search_path)
+        first + &format_value_if_any("PATH", &self.search_path)
     }
 
     fn argument_lines(&self) -> String {
         let Value::Object(arguments) = &self.arguments else { return String::new() };
         let line = |name: &str, value: &str| match &self.subject {
             // In a question about one program, all labels are our own.
-            Some(_) => labelled(name, value),
+            Some(_) => format_value(name, value),
             // Argument names come from the caller; none may pass for one of our own lines.
-            None => labelled(&format!("argument {name:?}"), value),
+            None => format_value(&format!("argument {name:?}"), value),
         };
         let mut text = String::new();
         for (name, value) in
@@ -236,31 +239,31 @@ impl Prompt {
     }
 
     fn detail_lines(&self) -> String {
-        let mut text = labelled_if_any("whole environment", &self.env.join(" "));
-        text += &labelled_if_any("sandbox", &self.profile);
-        text += &labelled_if_any("side effects", &self.effects.join(", "));
+        let mut text = format_value_if_any("whole environment", &self.env.join(" "));
+        text += &format_value_if_any("sandbox", &self.profile);
+        text += &format_value_if_any("side effects", &self.effects.join(", "));
         if self.subject.is_some() {
-            text += &labelled("started by", &self.tool);
+            text += &format_value("started by", &self.tool);
         }
         let (about, _) = self.description.split_once(". ").unwrap_or((&self.description, ""));
-        text += &labelled_if_any("tool", about);
+        text += &format_value_if_any("tool", about);
         let who =
             format!("{} in session {}, workspace {}", self.principal, self.session, self.workspace);
-        text + &labelled("who", &who) + &labelled("trace", &self.trace_id)
+        text + &format_value("who", &who) + &format_value("trace", &self.trace_id)
     }
 }
 
 /// Bytes above which the number of lines alone does not say how long a question is.
-const LONG: usize = 2000;
+const LONG_TEXT_BYTES: usize = 2000;
 
-fn labelled_if_any(name: &str, value: &str) -> String {
-    if value.is_empty() { String::new() } else { labelled(name, value) }
+fn format_value_if_any(name: &str, value: &str) -> String {
+    if value.is_empty() { String::new() } else { format_value(name, value) }
 }
 
 /// Formats a value under its name. Lines of the value are indented, so that none can pass for a
 /// line of the question. A run of blank lines is replaced by its count, without the bar that marks
 /// a line of the value.
-fn labelled(name: &str, value: &str) -> String {
+fn format_value(name: &str, value: &str) -> String {
     let name = one_line(name);
     let value = value.strip_suffix('\n').unwrap_or(value);
     if !value.contains('\n') {
@@ -291,7 +294,7 @@ mod tests {
 
     use super::*;
 
-    fn prompt(command: Option<&str>, arguments: Value) -> Prompt {
+    fn prompt(command: Option<&str>, arguments: Value) -> ApprovalPrompt {
         serde_json::from_value(json!({
             "id": "a-1", "trace_id": "t", "tool": "shell.exec", "description": "Run it. More.", "why": "It asks.",
             "principal": "ada", "session": "s-1", "workspace": "/w", "command": command, "cwd": "/w/sub",
@@ -303,8 +306,8 @@ mod tests {
 
     #[test]
     fn the_first_three_lines_decide() {
-        let text =
-            prompt(Some("rm -rf x"), json!({"stdin": "\n".repeat(500), "env": {"A": "1"}})).text();
+        let text = prompt(Some("rm -rf x"), json!({"stdin": "\n".repeat(500), "env": {"A": "1"}}))
+            .render_text();
         assert_eq!(
             text,
             "Allow `shell.exec`? (12 lines, read all) It asks.\ncommand: rm -rf x\n\
@@ -312,7 +315,7 @@ mod tests {
              argument \"stdin\":\n    [500 blank lines]\nargument \"env A\": 1\nsandbox: none\nside effects: exec\n\
              tool: Run it\nwho: ada in session s-1, workspace /w\ntrace: t\n"
         );
-        let text = prompt(Some("true\nrm -rf x"), json!({})).text();
+        let text = prompt(Some("true\nrm -rf x"), json!({})).render_text();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[1..5],
@@ -333,9 +336,12 @@ mod tests {
     fn a_question_is_whole_or_not_asked() {
         let fits = prompt(Some(&format!("{} evil", "x".repeat(60_000))), json!({}));
         fits.check_length().unwrap();
-        assert!(fits.text().contains("x evil\n") && fits.text().contains("60"), "the end is shown");
-        assert!(fits.text().lines().next().unwrap().contains(" characters, read all"));
-        let long = prompt(Some("ls"), json!({"stdin": "x".repeat(Prompt::LARGEST)}));
+        assert!(
+            fits.render_text().contains("x evil\n") && fits.render_text().contains("60"),
+            "the end is shown"
+        );
+        assert!(fits.render_text().lines().next().unwrap().contains(" characters, read all"));
+        let long = prompt(Some("ls"), json!({"stdin": "x".repeat(ApprovalPrompt::MAX_BYTES)}));
         let error = long.check_length().unwrap_err();
         assert_eq!(error.kind(), Kind::TooLarge);
         assert!(error.hint_text().unwrap().contains("Write the long text to a file first"));
@@ -346,18 +352,18 @@ mod tests {
     #[test]
     fn no_line_of_a_value_passes_for_a_line_of_the_question() {
         assert_eq!(
-            labelled("command", "echo ok # note\nrm -rf x\n"),
+            format_value("command", "echo ok # note\nrm -rf x\n"),
             "command:\n    | echo ok # note\n    | rm -rf x\n"
         );
-        assert_eq!(labelled("command", "echo 'a\\nb'"), "command: echo 'a\\nb'\n");
+        assert_eq!(format_value("command", "echo 'a\\nb'"), "command: echo 'a\\nb'\n");
         assert_eq!(
-            labelled("c", "a\r\n\n   \n\nb\n\nc"),
+            format_value("c", "a\r\n\n   \n\nb\n\nc"),
             "c:\n    | a\\u{d}\n    [3 blank lines]\n    | b\n    |\n    | c\n"
         );
-        assert_eq!(labelled("c", "a\n\n\n\n"), "c:\n    | a\n    [3 blank lines]\n");
+        assert_eq!(format_value("c", "a\n\n\n\n"), "c:\n    | a\n    [3 blank lines]\n");
         let text =
             prompt(Some("ls"), json!({"runs": "in the sandbox", "x\nruns": "y", "PATH": "/evil"}))
-                .text();
+                .render_text();
         for label in ["\nruns: ", "\nPATH: ", "\ncommand: "] {
             assert_eq!(text.matches(label).count(), 1, "{label}: {text}");
         }

@@ -21,42 +21,46 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-pub use peer::{Peer, Process, Processes, Server, parse_stat};
-use peer::{Proc, may_answer, may_list};
+pub use peer::{ProcessFacts, ProcessTable, ServerProcess, SocketPeer, parse_stat};
+use peer::{ProcfsTable, may_answer, may_list};
 
-use super::pending::{Answer, Pending};
+use super::pending::{ApprovalAnswer, PendingQuestions};
 use crate::base::{Error, Kind, Result};
 
 /// Longest request line.
-pub const LINE_BYTES: usize = 64 * 1024;
+pub const MAX_LINE_BYTES: usize = 64 * 1024;
 /// Concurrent connections; a person needs one.
-const CONNECTIONS: usize = 16;
-const IDLE: Duration = Duration::from_secs(60);
+const MAX_CONNECTIONS: usize = 16;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Request on the approvals socket.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Request {
+pub enum ApprovalRequest {
     List {},
-    Answer { id: String, answer: Answer },
+    Answer { id: String, answer: ApprovalAnswer },
 }
 
 /// Returns the directory for the sockets of all servers with this root.
-pub fn directory(root: &Path) -> PathBuf {
+pub fn socket_directory(root: &Path) -> PathBuf {
     root.join("run")
 }
 
 /// Opens the socket and answers on it until the guard is dropped.
-pub async fn serve(pending: Arc<Pending>, root: &Path, server: Server) -> Result<Guard> {
-    serve_with(pending, root, server, Arc::new(Proc)).await
+pub async fn serve_approvals(
+    pending: Arc<PendingQuestions>,
+    root: &Path,
+    server: ServerProcess,
+) -> Result<SocketGuard> {
+    serve_with_table(pending, root, server, Arc::new(ProcfsTable)).await
 }
 
-async fn serve_with(
-    pending: Arc<Pending>,
+async fn serve_with_table(
+    pending: Arc<PendingQuestions>,
     root: &Path,
-    server: Server,
-    table: Arc<dyn Processes>,
-) -> Result<Guard> {
+    server: ServerProcess,
+    table: Arc<dyn ProcessTable>,
+) -> Result<SocketGuard> {
     let failed = |error: std::io::Error| {
         Error::new(
             Kind::Unavailable,
@@ -65,12 +69,12 @@ async fn serve_with(
         .hint("Check that the root directory can be written to, or set `[approval] terminal = false`.")
         .source(error)
     };
-    let dir = directory(root);
+    let dir = socket_directory(root);
     DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
     // Tighten an older or looser directory first, so that what is created in it is never open to
     // others, not even briefly.
     fs::set_permissions(&dir, Permissions::from_mode(0o700)).map_err(failed)?;
-    let socket = Socket::in_dir(&dir, server.pid).map_err(failed)?;
+    let socket = ApprovalSocket::for_server(&dir, server.pid).map_err(failed)?;
     let listener = match UnixListener::bind(&socket.address) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             // This pid is ours now, so a socket that does not answer was left by an earlier process
@@ -85,64 +89,69 @@ async fn serve_with(
     }
     .map_err(failed)?;
     fs::set_permissions(&socket.path, Permissions::from_mode(0o600)).map_err(failed)?;
-    let identity = identify(&socket.path).map_err(failed)?;
-    let door = Arc::new(Door { pending, server, uid: rustix::process::geteuid().as_raw(), table });
-    let task = tokio::spawn(accept(listener, door));
-    Ok(Guard { path: socket.path, identity, task })
+    let identity = file_identity(&socket.path).map_err(failed)?;
+    let door = Arc::new(ApprovalServer {
+        pending,
+        server,
+        uid: rustix::process::geteuid().as_raw(),
+        process_table: table,
+    });
+    let task = tokio::spawn(accept_connections(listener, door));
+    Ok(SocketGuard { path: socket.path, identity, task })
 }
 
 /// Path of a socket, and an address for it that fits into the 108 bytes that the kernel allows.
-pub struct Socket {
+pub struct ApprovalSocket {
     pub path: PathBuf,
     pub address: PathBuf,
     /// Keeps the address valid.
     _dir: Option<OwnedFd>,
 }
 
-impl Socket {
-    fn in_dir(dir: &Path, pid: u32) -> std::io::Result<Socket> {
-        Socket::at(dir.join(format!("approvals-{pid}.sock")))
+impl ApprovalSocket {
+    fn for_server(dir: &Path, pid: u32) -> std::io::Result<ApprovalSocket> {
+        ApprovalSocket::from_path(dir.join(format!("approvals-{pid}.sock")))
     }
 
     /// Returns the socket at this path. A long path is reached through its opened directory.
-    pub fn at(path: PathBuf) -> std::io::Result<Socket> {
+    pub fn from_path(path: PathBuf) -> std::io::Result<ApprovalSocket> {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(ErrorKind::InvalidInput.into());
         };
         if path.as_os_str().len() < 100 {
-            return Ok(Socket { address: path.clone(), path, _dir: None });
+            return Ok(ApprovalSocket { address: path.clone(), path, _dir: None });
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(dir, flags, Mode::empty())?;
         let address = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
-        Ok(Socket { path, address, _dir: Some(dir) })
+        Ok(ApprovalSocket { path, address, _dir: Some(dir) })
     }
 }
 
 /// Keeps the socket open. Dropping it closes and removes the socket.
-pub struct Guard {
+pub struct SocketGuard {
     path: PathBuf,
     /// Device and inode of the socket.
     identity: (u64, u64),
     task: JoinHandle<()>,
 }
 
-impl Guard {
+impl SocketGuard {
     /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-fn identify(path: &Path) -> std::io::Result<(u64, u64)> {
+fn file_identity(path: &Path) -> std::io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|facts| (facts.dev(), facts.ino()))
 }
 
-impl Drop for Guard {
+impl Drop for SocketGuard {
     fn drop(&mut self) {
         self.task.abort();
         // Another server may have taken the name since; leave its socket alone.
-        if identify(&self.path).is_ok_and(|found| found == self.identity)
+        if file_identity(&self.path).is_ok_and(|found| found == self.identity)
             && let Err(error) = fs::remove_file(&self.path)
         {
             tracing::warn!("cannot remove the approvals socket: {error}");
@@ -150,21 +159,21 @@ impl Drop for Guard {
     }
 }
 
-struct Door {
-    pending: Arc<Pending>,
-    server: Server,
+struct ApprovalServer {
+    pending: Arc<PendingQuestions>,
+    server: ServerProcess,
     uid: u32,
-    table: Arc<dyn Processes>,
+    process_table: Arc<dyn ProcessTable>,
 }
 
-async fn accept(listener: UnixListener, door: Arc<Door>) {
+async fn accept_connections(listener: UnixListener, door: Arc<ApprovalServer>) {
     let mut talks = JoinSet::new();
     loop {
         tokio::select! {
             Some(_) = talks.join_next() => {}
-            accepted = listener.accept(), if talks.len() < CONNECTIONS => match accepted {
+            accepted = listener.accept(), if talks.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
-                    talks.spawn(talk(stream, Arc::clone(&door)));
+                    talks.spawn(serve_connection(stream, Arc::clone(&door)));
                 }
                 Err(error) => {
                     tracing::warn!("the approvals socket: {error}");
@@ -177,63 +186,70 @@ async fn accept(listener: UnixListener, door: Arc<Door>) {
     }
 }
 
-async fn talk(mut stream: UnixStream, door: Arc<Door>) {
+async fn serve_connection(mut stream: UnixStream, door: Arc<ApprovalServer>) {
     let peer = match stream.peer_cred() {
         Ok(cred) => {
             let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
-            let started = pid.and_then(|pid| door.table.look(pid)).map(|process| process.started);
-            Peer { uid: cred.uid(), pid, started }
+            let started = pid
+                .and_then(|pid| door.process_table.read_process(pid))
+                .map(|process| process.start_time);
+            SocketPeer { uid: cred.uid(), pid, start_time: started }
         }
         Err(error) => return tracing::warn!("the approvals socket: {error}"),
     };
     let (reader, mut writer) = stream.split();
     let mut reader = BufReader::new(reader);
     if let Err(why) = may_list(&peer, door.uid) {
-        let _ = send(&mut writer, &refusal(why)).await;
+        let _ = send_reply(&mut writer, &refusal_reply(why)).await;
         return;
     }
     loop {
         let mut line = Vec::new();
-        let mut bounded = (&mut reader).take(LINE_BYTES as u64 + 1);
-        let read = tokio::time::timeout(IDLE, bounded.read_until(b'\n', &mut line)).await;
+        let mut bounded = (&mut reader).take(MAX_LINE_BYTES as u64 + 1);
+        let read = tokio::time::timeout(IDLE_TIMEOUT, bounded.read_until(b'\n', &mut line)).await;
         let Ok(Ok(1..)) = read else { return };
-        if line.len() > LINE_BYTES {
-            let _ = send(&mut writer, &refusal("the line is too long")).await;
+        if line.len() > MAX_LINE_BYTES {
+            let _ = send_reply(&mut writer, &refusal_reply("the line is too long")).await;
             return;
         }
-        let reply = door.reply(&peer, &line);
-        if send(&mut writer, &reply).await.is_err() {
+        let reply = door.answer_request(&peer, &line);
+        if send_reply(&mut writer, &reply).await.is_err() {
             return;
         }
     }
 }
 
-async fn send(writer: &mut (impl AsyncWriteExt + Unpin), reply: &Value) -> std::io::Result<()> {
+async fn send_reply(
+    writer: &mut (impl AsyncWriteExt + Unpin),
+    reply: &Value,
+) -> std::io::Result<()> {
     let line = format!("{reply}\n");
-    let sent = tokio::time::timeout(IDLE, writer.write_all(line.as_bytes())).await;
+    let sent = tokio::time::timeout(IDLE_TIMEOUT, writer.write_all(line.as_bytes())).await;
     sent.map_err(|_| std::io::Error::from(ErrorKind::TimedOut))?
 }
 
-fn refusal(why: &str) -> Value {
+fn refusal_reply(why: &str) -> Value {
     json!({"ok": false, "error": why})
 }
 
-impl Door {
-    fn reply(&self, peer: &Peer, line: &[u8]) -> Value {
+impl ApprovalServer {
+    fn answer_request(&self, peer: &SocketPeer, line: &[u8]) -> Value {
         let (id, answer) = match serde_json::from_slice(line) {
-            Ok(Request::List {}) => return json!({"pending": self.pending.list()}),
-            Ok(Request::Answer { id, answer }) => (id, answer),
-            Err(_) => return refusal("the line is not a request that this server knows"),
-        };
-        if let Err(why) = may_answer(peer, self.uid, self.server, self.table.as_ref()) {
-            tracing::warn!(pid = peer.pid, "an answer to {id:?} was refused: {why}");
-            return refusal(why);
-        }
-        match self.pending.answer(&id, answer, "terminal") {
-            true => json!({"ok": true}),
-            false => {
-                refusal("this question no longer exists: it was answered, withdrawn or has expired")
+            Ok(ApprovalRequest::List {}) => {
+                return json!({"pending": self.pending.list_questions()});
             }
+            Ok(ApprovalRequest::Answer { id, answer }) => (id, answer),
+            Err(_) => return refusal_reply("the line is not a request that this server knows"),
+        };
+        if let Err(why) = may_answer(peer, self.uid, self.server, self.process_table.as_ref()) {
+            tracing::warn!(pid = peer.pid, "an answer to {id:?} was refused: {why}");
+            return refusal_reply(why);
+        }
+        match self.pending.answer_question(&id, answer, "terminal") {
+            true => json!({"ok": true}),
+            false => refusal_reply(
+                "this question no longer exists: it was answered, withdrawn or has expired",
+            ),
         }
     }
 }
@@ -247,28 +263,29 @@ mod tests {
     use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
     use super::*;
-    use crate::approval::Prompt;
+    use crate::approval::ApprovalPrompt;
     use crate::config::scratch::Scratch;
 
     /// The test process itself with a terminal, or without; and nothing above it but init.
-    struct Desk(Mutex<HashMap<u32, Process>>);
+    struct Desk(Mutex<HashMap<u32, ProcessFacts>>);
 
     impl Desk {
         fn new(has_terminal: bool) -> Arc<Desk> {
-            let own = Process { parent: 1, has_terminal, started: 7, fenced: Some(false) };
+            let own =
+                ProcessFacts { parent: 1, has_terminal, start_time: 7, is_sandboxed: Some(false) };
             Arc::new(Desk(Mutex::new(HashMap::from([(std::process::id(), own)]))))
         }
     }
 
-    impl Processes for Desk {
-        fn look(&self, pid: u32) -> Option<Process> {
+    impl ProcessTable for Desk {
+        fn read_process(&self, pid: u32) -> Option<ProcessFacts> {
             self.0.lock().unwrap().get(&pid).copied()
         }
     }
 
-    fn prompt(id: &str) -> Prompt {
+    fn prompt(id: &str) -> ApprovalPrompt {
         let text = || "x".to_owned();
-        Prompt {
+        ApprovalPrompt {
             id: id.to_owned(),
             trace_id: text(),
             tool: "shell.exec".to_owned(),
@@ -295,13 +312,13 @@ mod tests {
     }
 
     /// Not this process, so that the test itself may answer.
-    const ELSEWHERE: Server = Server { pid: 4_000_000, client: None };
+    const ELSEWHERE: ServerProcess = ServerProcess { pid: 4_000_000, client: None };
 
     struct Talk(Lines<BufReader<OwnedReadHalf>>, OwnedWriteHalf);
 
     impl Talk {
-        async fn with(guard: &Guard) -> Talk {
-            let socket = Socket::at(guard.path().to_owned()).unwrap();
+        async fn with(guard: &SocketGuard) -> Talk {
+            let socket = ApprovalSocket::from_path(guard.path().to_owned()).unwrap();
             let (reader, writer) = UnixStream::connect(&socket.address).await.unwrap().into_split();
             Talk(BufReader::new(reader).lines(), writer)
         }
@@ -315,11 +332,12 @@ mod tests {
     #[tokio::test]
     async fn a_question_is_listed_and_answered_once() {
         let scratch = Scratch::new();
-        let pending = Arc::new(Pending::default());
-        let guard = serve_with(Arc::clone(&pending), scratch.path(), ELSEWHERE, Desk::new(true))
-            .await
-            .unwrap();
-        let (_asked, answer) = pending.ask(prompt("a-1")).unwrap();
+        let pending = Arc::new(PendingQuestions::default());
+        let guard =
+            serve_with_table(Arc::clone(&pending), scratch.path(), ELSEWHERE, Desk::new(true))
+                .await
+                .unwrap();
+        let (_asked, answer) = pending.add_question(prompt("a-1")).unwrap();
         let mut talk = Talk::with(&guard).await;
         let listed = talk.say(r#"{"list":{}}"#).await;
         assert_eq!(listed["pending"][0]["id"], "a-1");
@@ -328,7 +346,7 @@ mod tests {
             talk.say(r#"{"answer":{"id":"a-1","answer":"session"}}"#).await,
             json!({"ok": true})
         );
-        assert_eq!(answer.await.unwrap(), (Answer::Session, "terminal"));
+        assert_eq!(answer.await.unwrap(), (ApprovalAnswer::Session, "terminal"));
         assert_eq!(talk.say(r#"{"answer":{"id":"a-1","answer":"once"}}"#).await["ok"], false);
         assert_eq!(talk.say(r#"{"list":{}}"#).await, json!({"pending": []}));
     }
@@ -336,11 +354,12 @@ mod tests {
     #[tokio::test]
     async fn without_a_terminal_one_may_look_but_not_answer() {
         let scratch = Scratch::new();
-        let pending = Arc::new(Pending::default());
-        let guard = serve_with(Arc::clone(&pending), scratch.path(), ELSEWHERE, Desk::new(false))
-            .await
-            .unwrap();
-        let (_asked, mut answer) = pending.ask(prompt("a-1")).unwrap();
+        let pending = Arc::new(PendingQuestions::default());
+        let guard =
+            serve_with_table(Arc::clone(&pending), scratch.path(), ELSEWHERE, Desk::new(false))
+                .await
+                .unwrap();
+        let (_asked, mut answer) = pending.add_question(prompt("a-1")).unwrap();
         let mut talk = Talk::with(&guard).await;
         assert_eq!(talk.say(r#"{"list":{}}"#).await["pending"][0]["id"], "a-1");
         let refused = talk.say(r#"{"answer":{"id":"a-1","answer":"once"}}"#).await;
@@ -349,26 +368,30 @@ mod tests {
             json!({"ok": false, "error": "answers are accepted only from a terminal"})
         );
         assert!(answer.try_recv().is_err());
-        assert_eq!(pending.list().len(), 1);
+        assert_eq!(pending.list_questions().len(), 1);
     }
 
     #[tokio::test]
     async fn the_server_cannot_answer_itself_on_the_real_table() {
         let scratch = Scratch::new();
-        let pending = Arc::new(Pending::default());
-        let guard = serve(Arc::clone(&pending), scratch.path(), Server::alone()).await.unwrap();
-        let (_asked, _answer) = pending.ask(prompt("a-1")).unwrap();
+        let pending = Arc::new(PendingQuestions::default());
+        let guard =
+            serve_approvals(Arc::clone(&pending), scratch.path(), ServerProcess::without_client())
+                .await
+                .unwrap();
+        let (_asked, _answer) = pending.add_question(prompt("a-1")).unwrap();
         let refused =
             Talk::with(&guard).await.say(r#"{"answer":{"id":"a-1","answer":"once"}}"#).await;
         assert_eq!(refused["ok"], false);
-        assert_eq!(pending.list().len(), 1);
+        assert_eq!(pending.list_questions().len(), 1);
     }
 
     #[tokio::test]
     async fn malformed_lines_are_answered_and_long_ones_end_the_talk() {
         let scratch = Scratch::new();
-        let guard =
-            serve_with(Arc::default(), scratch.path(), ELSEWHERE, Desk::new(true)).await.unwrap();
+        let guard = serve_with_table(Arc::default(), scratch.path(), ELSEWHERE, Desk::new(true))
+            .await
+            .unwrap();
         let mut talk = Talk::with(&guard).await;
         for line in [
             "",
@@ -381,7 +404,7 @@ mod tests {
             assert_eq!(talk.say(line).await["ok"], false, "{line}");
         }
         assert_eq!(talk.say(r#"{"list":{}}"#).await, json!({"pending": []}));
-        assert_eq!(talk.say(&"x".repeat(LINE_BYTES)).await["error"], "the line is too long");
+        assert_eq!(talk.say(&"x".repeat(MAX_LINE_BYTES)).await["error"], "the line is too long");
         assert!(!matches!(talk.0.next_line().await, Ok(Some(_))));
     }
 
@@ -390,22 +413,25 @@ mod tests {
         let scratch = Scratch::new();
         // Beyond what a socket address holds.
         let root = scratch.dir(&"long/".repeat(30));
-        let guard = serve_with(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.unwrap();
+        let guard =
+            serve_with_table(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.unwrap();
         let path = guard.path().to_owned();
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&path), mode(&directory(&root))), (0o600, 0o700));
+        assert_eq!((mode(&path), mode(&socket_directory(&root))), (0o600, 0o700));
         assert_eq!(path.file_name().unwrap(), "approvals-4000000.sock");
         assert_eq!(Talk::with(&guard).await.say(r#"{"list":{}}"#).await, json!({"pending": []}));
         // A second one with the same number does not take it away.
-        assert!(serve_with(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.is_err());
+        assert!(serve_with_table(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.is_err());
         drop(guard);
         assert!(!path.exists());
         // A socket that a crash left behind is taken over.
         drop(
-            std::os::unix::net::UnixListener::bind(Socket::at(path.clone()).unwrap().address)
-                .unwrap(),
+            std::os::unix::net::UnixListener::bind(
+                ApprovalSocket::from_path(path.clone()).unwrap().address,
+            )
+            .unwrap(),
         );
         assert!(path.exists());
-        assert!(serve_with(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.is_ok());
+        assert!(serve_with_table(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.is_ok());
     }
 }

@@ -211,7 +211,7 @@ fn keep(
 ) -> Result<Option<(String, u64)>> {
     let failed = |error: io::Error| Error::internal("the download cannot be stored").source(error);
     let from = files.open_read(file)?.file;
-    let mut to = session.outputs.create()?;
+    let mut to = session.outputs.create_output()?;
     let copied = io::copy(&mut from.take(most.saturating_add(1)), &mut to).and_then(|copied| {
         to.flush()?;
         Ok(copied)

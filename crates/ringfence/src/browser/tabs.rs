@@ -20,7 +20,7 @@ use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
 use crate::sandbox::browser::SessionProxy;
-use crate::session::{Session, View};
+use crate::session::{Session, SessionRef};
 
 /// Maximum number of pages per session. Pages opened beyond it are closed immediately.
 pub const PAGES: usize = 20;
@@ -59,11 +59,11 @@ impl Tabs {
     /// Returns the session's pages, or, for a call without a persistent session, pages that end
     /// with the call. Calls that a client has restricted get separate pages: a page opened for a
     /// less restricted call, and its connections, still have that call's wider access.
-    pub fn of(view: &View, narrowing: Option<&Arc<Narrowing>>) -> Result<Arc<Tabs>> {
-        match (view.lasting, narrowing) {
-            (true, None) => view.session.keep(|| Ok(Tabs::default())),
+    pub fn of(view: &SessionRef, narrowing: Option<&Arc<Narrowing>>) -> Result<Arc<Tabs>> {
+        match (view.persistent, narrowing) {
+            (true, None) => view.session.get_or_create(|| Ok(Tabs::default())),
             (true, Some(narrowing)) => {
-                Ok(view.session.keep(|| Ok(NarrowedTabs::default()))?.get(narrowing))
+                Ok(view.session.get_or_create(|| Ok(NarrowedTabs::default()))?.get(narrowing))
             }
             (false, _) => Ok(Arc::default()),
         }

@@ -4,12 +4,12 @@
 //! Every call runs in its own task. The request is attached to it through a [`Run`] and may detach
 //! and come back (see [`park`]); the task does the same whether or not anyone is attached.
 
+pub mod overrides;
 pub mod park;
 mod prepare;
-mod refused;
+mod refused_calls;
 mod reload;
 mod run;
-pub mod shape;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -30,64 +30,64 @@ use crate::config::Config;
 use crate::registry::Registry;
 use crate::rulebook::{Places, Policy};
 use crate::sandbox::DedicatedSandbox;
-use crate::session::{Session, Shape, View};
+use crate::session::{Overrides, Session, SessionRef};
 
-pub use prepare::{TIMEOUT_META, asks};
-pub use reload::Reload;
-pub use run::{Run, request_digest};
+pub use prepare::{TIMEOUT_META, needs_approval};
+pub use reload::ConfigReloader;
+pub use run::{RunningCall, request_digest};
 
 /// Request to run a tool, independent of any wire format.
 pub struct CallRequest {
     pub trace_id: TraceId,
     pub tool: String,
     pub arguments: Map<String, Value>,
-    pub view: View,
-    pub abilities: Abilities,
+    pub session_ref: SessionRef,
+    pub client_capabilities: Abilities,
     /// Sandbox that the client reports for its own commands, if any.
-    pub narrowing: Option<Arc<Narrowing>>,
+    pub client_sandbox: Option<Arc<Narrowing>>,
     /// Overrides sent with this call; they take precedence over those of the session.
-    pub shape: Shape,
+    pub overrides: Overrides,
     /// Time limit that the client sets, if any.
     pub timeout: Option<Duration>,
     /// How long the client waits for this particular request, if it says so. `None` on 2026-07-28,
     /// where the request ends before a human is asked.
-    pub patience: Option<Duration>,
+    pub response_timeout: Option<Duration>,
     pub protocol: String,
     pub client: String,
-    pub budget: usize,
+    pub output_budget: usize,
 }
 
 /// Effective config and tools at one moment. A call uses the same state from start to end.
-pub struct State {
+pub struct PipelineState {
     pub config: Arc<Config>,
     pub registry: Registry,
     /// How often each tool has changed or disappeared. Trust given before such a change no longer
     /// applies.
-    changes: BTreeMap<String, u64>,
+    change_counts: BTreeMap<String, u64>,
 }
 
-impl State {
+impl PipelineState {
     /// Builds the state for a config, without any changes counted.
-    pub fn new(config: Arc<Config>) -> State {
-        State { registry: Registry::new(&config), config, changes: BTreeMap::new() }
+    pub fn new(config: Arc<Config>) -> PipelineState {
+        PipelineState { registry: Registry::new(&config), config, change_counts: BTreeMap::new() }
     }
 
     /// Continues the change counts of the previous state, counting the tools that differ.
-    fn after(mut self, before: &State) -> State {
-        let (was, is) = (reload::definitions(before), reload::definitions(&self));
-        self.changes.clone_from(&before.changes);
+    fn succeeding(mut self, before: &PipelineState) -> PipelineState {
+        let (was, is) = (reload::tool_definitions(before), reload::tool_definitions(&self));
+        self.change_counts.clone_from(&before.change_counts);
         for name in
             was.iter().filter(|(name, made)| is.get(*name) != Some(made)).map(|(name, _)| name)
         {
-            *self.changes.entry(name.clone()).or_default() += 1;
+            *self.change_counts.entry(name.clone()).or_default() += 1;
         }
         self
     }
 
     /// Returns the key that trust in a tool is stored under. It differs after every change of the
     /// tool, so that restoring an earlier definition does not restore trust in it.
-    fn marked(&self, tool: &str, definition: String) -> String {
-        match self.changes.get(tool) {
+    fn trust_key(&self, tool: &str, definition: String) -> String {
+        match self.change_counts.get(tool) {
             Some(changes) => digest(&json!([definition, changes])),
             None => definition,
         }
@@ -95,7 +95,7 @@ impl State {
 
     /// Logs which operator commands were not loaded, with the reason, and which patterns match
     /// nothing.
-    pub fn log_dropped(&self) {
+    pub fn log_failed_commands(&self) {
         for fault in self.config.dropped.iter() {
             let entry = fault.entry.as_deref().unwrap_or_default();
             tracing::warn!("tool `{entry}` was not loaded: {}. {}", fault.line(), fault.hint);
@@ -105,7 +105,7 @@ impl State {
         }
         let file =
             self.config.file.as_deref().unwrap_or(std::path::Path::new("config.toml")).display();
-        for (entry, error) in &self.registry.dropped {
+        for (entry, error) in &self.registry.failed_commands {
             tracing::warn!(
                 "tool `{}` was not loaded: {file}:{}: {}",
                 entry.name,
@@ -118,36 +118,36 @@ impl State {
 
 /// Everything a call needs, shared by all transports.
 pub struct Pipeline {
-    state: RwLock<Arc<State>>,
+    state: RwLock<Arc<PipelineState>>,
     pub policy: Policy,
     pub gate: Arc<Gate>,
     pub audit: Audit,
-    pub parked: park::Parked,
-    pub changes: Changes,
+    pub parked: park::ParkedCalls,
+    pub list_changes: Changes,
     /// Calls in flight.
-    runs: TaskTracker,
+    running_calls: TaskTracker,
     /// Source of the state; `None` if the config cannot change.
-    reload: Option<Reload>,
+    reloader: Option<ConfigReloader>,
 }
 
 impl Pipeline {
     /// Opens the audit log and builds the first state.
-    pub fn new(config: Arc<Config>, reload: Option<Reload>) -> Result<Self> {
+    pub fn new(config: Arc<Config>, reload: Option<ConfigReloader>) -> Result<Self> {
         let audit = Audit::open(&config.root, config.limits.audit_rotate_bytes)?;
         Ok(Pipeline {
             policy: Policy::new(Places::of_config(&config)),
             gate: Arc::new(Gate::new(config.approval.terminal)),
-            parked: park::Parked::new()?,
-            changes: Changes::default(),
-            runs: TaskTracker::new(),
+            parked: park::ParkedCalls::new()?,
+            list_changes: Changes::default(),
+            running_calls: TaskTracker::new(),
             audit,
-            reload,
-            state: RwLock::new(Arc::new(State::new(config))),
+            reloader: reload,
+            state: RwLock::new(Arc::new(PipelineState::new(config))),
         })
     }
 
     /// Releases what a session keeps for operator commands that have changed or no longer exist.
-    pub fn tidy(&self, session: &Session) {
+    pub fn release_stale_sandboxes(&self, session: &Session) {
         let state = self.state();
         let is_there = |name: &str, definition: &str| {
             state
@@ -161,17 +161,17 @@ impl Pipeline {
     }
 
     /// Returns the current state.
-    pub fn state(&self) -> Arc<State> {
+    pub fn state(&self) -> Arc<PipelineState> {
         Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Pipeline {
     /// Waits until every call has ended and is on record, for `at_most` at the longest.
-    pub async fn idle(&self, at_most: Duration) {
-        self.runs.close();
-        if tokio::time::timeout(at_most, self.runs.wait()).await.is_err() {
-            tracing::error!("{} calls did not end in time", self.runs.len());
+    pub async fn wait_until_idle(&self, at_most: Duration) {
+        self.running_calls.close();
+        if tokio::time::timeout(at_most, self.running_calls.wait()).await.is_err() {
+            tracing::error!("{} calls did not end in time", self.running_calls.len());
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Run;
+use super::RunningCall;
 use crate::base::caller::{Event, Question};
 use crate::base::clock::unix_millis;
 use crate::base::ids::short;
@@ -18,22 +18,22 @@ use crate::base::seal::Sealer;
 use crate::base::{Cause, Error, Kind, Result};
 
 /// Run with its open questions.
-pub struct Held {
-    pub run: Run,
-    pub open: BTreeMap<String, Question>,
+pub struct ResumableCall {
+    pub run: RunningCall,
+    pub open_questions: BTreeMap<String, Question>,
     id: String,
     /// Number of times it was parked: state from an earlier round is used up.
-    round: u64,
-    asked: u64,
+    park_count: u64,
+    question_count: u64,
     /// Names already used: each name identifies one question of a run.
-    named: BTreeSet<&'static str>,
+    used_names: BTreeSet<&'static str>,
     /// Answers that came with the call itself.
-    early: BTreeMap<String, Value>,
+    early_answers: BTreeMap<String, Value>,
 }
 
 /// Content of the sealed state. Only this server can read or create it.
 #[derive(Serialize, Deserialize)]
-struct State {
+struct SealedCallState {
     run: String,
     round: u64,
     digest: String,
@@ -41,52 +41,52 @@ struct State {
     expires_unix_ms: u64,
 }
 
-impl Held {
+impl ResumableCall {
     /// Wraps a run that has no open questions.
-    pub fn new(run: Run) -> Self {
-        Held {
+    pub fn new(run: RunningCall) -> Self {
+        ResumableCall {
             run,
-            open: BTreeMap::new(),
+            open_questions: BTreeMap::new(),
             id: short("r"),
-            round: 0,
-            asked: 0,
-            named: BTreeSet::new(),
-            early: BTreeMap::new(),
+            park_count: 0,
+            question_count: 0,
+            used_names: BTreeSet::new(),
+            early_answers: BTreeMap::new(),
         }
     }
 
     /// Adds the answers that a client which knows a tool's questions by name sent along with the
     /// call. They apply only to questions with a name of their own: nothing can be approved before
     /// it is asked.
-    pub fn with_answers(mut self, answers: BTreeMap<String, Value>) -> Self {
-        self.early = answers;
+    pub fn with_early_answers(mut self, answers: BTreeMap<String, Value>) -> Self {
+        self.early_answers = answers;
         self
     }
 
     /// Opens questions under the names by which the client answers them. Answers that came with the
     /// call are delivered immediately.
-    pub fn ask(&mut self, questions: Vec<Question>) {
+    pub fn add_questions(&mut self, questions: Vec<Question>) {
         for question in questions {
-            self.asked += 1;
-            let key = match question.key.filter(|key| self.named.insert(key)) {
-                Some(key) => match self.early.remove(key) {
+            self.question_count += 1;
+            let key = match question.key.filter(|key| self.used_names.insert(key)) {
+                Some(key) => match self.early_answers.remove(key) {
                     Some(answer @ Value::Object(_)) => {
                         let _ = question.reply.send(Ok(answer));
                         continue;
                     }
                     _ => key.to_owned(),
                 },
-                None => format!("q{}", self.asked),
+                None => format!("q{}", self.question_count),
             };
-            self.open.insert(key, question);
+            self.open_questions.insert(key, question);
         }
     }
 
     /// Delivers the client's answers to the askers. Ignores answers that match no question, and
     /// values that cannot be an answer: their question stays open and is asked again.
-    pub fn answer(&mut self, answers: BTreeMap<String, Value>) {
+    pub fn deliver_answers(&mut self, answers: BTreeMap<String, Value>) {
         for (key, answer) in answers.into_iter().filter(|(_, answer)| answer.is_object()) {
-            if let Some(question) = self.open.remove(&key) {
+            if let Some(question) = self.open_questions.remove(&key) {
                 // The asker may have been answered elsewhere or have given up; ignore the error.
                 let _ = question.reply.send(Ok(answer));
             }
@@ -94,76 +94,85 @@ impl Held {
     }
 
     /// Removes questions that have been answered elsewhere (at the terminal) or have expired.
-    pub fn drop_settled(&mut self) {
-        self.open.retain(|_, question| !question.reply.is_closed());
+    pub fn drop_closed_questions(&mut self) {
+        self.open_questions.retain(|_, question| !question.reply.is_closed());
     }
 }
 
-type Handover = oneshot::Sender<Held>;
+type CallHandover = oneshot::Sender<ResumableCall>;
 
 /// Entry for one parked run: its principal, and where to request the run.
 #[derive(Clone)]
-struct Berth {
+struct ParkedCall {
     principal: String,
-    handover: mpsc::Sender<Handover>,
+    handover: mpsc::Sender<CallHandover>,
 }
 
 /// All parked runs, and the key that seals their state.
-pub struct Parked {
-    runs: Arc<Mutex<HashMap<String, Berth>>>,
+pub struct ParkedCalls {
+    runs: Arc<Mutex<HashMap<String, ParkedCall>>>,
     sealer: Sealer,
 }
 
-impl Parked {
+impl ParkedCalls {
     /// Parked runs hold memory and perhaps processes, so their number is bounded. The bound per
     /// principal keeps one principal from taking the places of the others.
-    const LIMIT: usize = 1024;
-    const PER_PRINCIPAL: usize = 64;
+    const MAX_CALLS: usize = 1024;
+    const MAX_PER_PRINCIPAL: usize = 64;
 
     /// Creates an empty store with a new key.
     pub fn new() -> Result<Self> {
-        Ok(Parked { runs: Arc::default(), sealer: Sealer::new()? })
+        Ok(ParkedCalls { runs: Arc::default(), sealer: Sealer::new()? })
     }
 
     /// Parks a run and returns the sealed state that resumes it, once.
-    pub fn park(&self, mut held: Held) -> Result<String> {
-        held.round += 1;
-        let state = State {
+    pub fn park_call(&self, mut held: ResumableCall) -> Result<String> {
+        held.park_count += 1;
+        let state = SealedCallState {
             run: held.id.clone(),
-            round: held.round,
+            round: held.park_count,
             digest: held.run.digest.clone(),
             principal: held.run.principal.clone(),
             expires_unix_ms: unix_millis()
                 + u64::try_from(held.run.expiry.as_millis()).unwrap_or(u64::MAX),
         };
-        let sealed = self.sealer.seal(&purpose(&held.run.principal), &state)?;
+        let sealed = self.sealer.seal(&seal_purpose(&held.run.principal), &state)?;
         let (handover, inbox) = mpsc::channel(1);
         {
             let mut runs = self.lock();
             let own = runs.values().filter(|berth| berth.principal == held.run.principal).count();
-            if runs.len() >= Self::LIMIT || own >= Self::PER_PRINCIPAL {
+            if runs.len() >= Self::MAX_CALLS || own >= Self::MAX_PER_PRINCIPAL {
                 held.run.cancel.cancel(Cause::Unanswered);
                 return Err(Error::new(
                     Kind::ResourceExhausted,
                     "too many calls are already waiting for an answer",
                 ));
             }
-            runs.insert(held.id.clone(), Berth { principal: held.run.principal.clone(), handover });
+            runs.insert(
+                held.id.clone(),
+                ParkedCall { principal: held.run.principal.clone(), handover },
+            );
         }
-        tokio::spawn(hold(held, inbox, Arc::clone(&self.runs)));
+        tokio::spawn(attend_parked_call(held, inbox, Arc::clone(&self.runs)));
         Ok(sealed)
     }
 
     /// Resumes a parked run for a retry of the same call by the same principal.
-    pub async fn take_up(&self, sealed: &str, principal: &str, digest: &str) -> Result<Held> {
+    pub async fn resume_call(
+        &self,
+        sealed: &str,
+        principal: &str,
+        digest: &str,
+    ) -> Result<ResumableCall> {
         let refused = |reason, message: &str| {
             Error::invalid_arguments(message).reason(reason).hint(
                 "Send back the requestState of the latest input_required result, once, with the same call; or call again without it.",
             )
         };
-        let state: State = self.sealer.open(&purpose(principal), sealed).ok_or_else(|| {
-            refused("bad_state", "this requestState was not issued by this server")
-        })?;
+        let state: SealedCallState =
+            self.sealer.open(&seal_purpose(principal), sealed).ok_or_else(|| {
+                refused("bad_state", "this requestState was not issued by this server")
+            })?;
         if state.expires_unix_ms < unix_millis() {
             return Err(refused("expired_state", "this requestState has expired"));
         }
@@ -175,33 +184,33 @@ impl Parked {
         let (to_us, held) = oneshot::channel();
         handover.send(to_us).await.map_err(|_| used())?;
         let held = held.await.map_err(|_| used())?;
-        if held.round != state.round {
+        if held.park_count != state.round {
             // Old state for a run that is parked again: put the run back untouched, its own state
             // is still valid.
             let (again, inbox) = mpsc::channel(1);
-            let berth = Berth { principal: held.run.principal.clone(), handover: again };
+            let berth = ParkedCall { principal: held.run.principal.clone(), handover: again };
             self.lock().insert(held.id.clone(), berth);
-            tokio::spawn(hold(held, inbox, Arc::clone(&self.runs)));
+            tokio::spawn(attend_parked_call(held, inbox, Arc::clone(&self.runs)));
             return Err(used());
         }
         Ok(held)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Berth>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, ParkedCall>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn purpose(principal: &str) -> String {
+fn seal_purpose(principal: &str) -> String {
     format!("parked call of {principal}")
 }
 
 /// Attends to a parked run: collects new questions, discards progress, and lets unanswered
 /// questions expire.
-async fn hold(
-    mut held: Held,
-    mut inbox: mpsc::Receiver<Handover>,
-    runs: Arc<Mutex<HashMap<String, Berth>>>,
+async fn attend_parked_call(
+    mut held: ResumableCall,
+    mut inbox: mpsc::Receiver<CallHandover>,
+    runs: Arc<Mutex<HashMap<String, ParkedCall>>>,
 ) {
     let (expiry, grace) = (held.run.expiry, held.run.grace);
     let forget = |id: &str| runs.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
@@ -221,13 +230,13 @@ async fn hold(
                 }
             }
             event = held.run.events.recv(), if speaks => match event {
-                Some(Event::Ask(questions)) => held.ask(questions),
+                Some(Event::Ask(questions)) => held.add_questions(questions),
                 Some(Event::Progress { .. } | Event::Log { .. } | Event::Notify { .. } | Event::Detach(_)) => {}
                 None => speaks = false,
             },
             () = &mut expired => {
                 forget(&held.id);
-                for (_, question) in std::mem::take(&mut held.open) {
+                for (_, question) in std::mem::take(&mut held.open_questions) {
                     // Tell the asker that there was no answer, which is not the same as a denial.
                     let _ = question.reply.send(Err(Error::new(Kind::ApprovalExpired, "no answer arrived in time")));
                 }
@@ -253,8 +262,8 @@ mod tests {
     use crate::call::{CallRequest, Pipeline};
     use crate::config::scratch::Scratch;
     use crate::config::{Env, Flags, resolve};
-    use crate::session::Shape;
-    use crate::session::{Principal, Session, View};
+    use crate::session::Overrides;
+    use crate::session::{Principal, Session, SessionRef};
 
     type Asked = oneshot::Receiver<Result<Value>>;
 
@@ -263,9 +272,9 @@ mod tests {
         (Question { key, method: "elicitation/create", params: json!({}), reply }, answer)
     }
 
-    fn held() -> (Held, mpsc::Sender<Event>) {
+    fn held() -> (ResumableCall, mpsc::Sender<Event>) {
         let (speaker, events) = mpsc::channel(1);
-        let run = Run {
+        let run = RunningCall {
             trace_id: TraceId::mint(),
             events,
             done: oneshot::channel().1,
@@ -275,7 +284,7 @@ mod tests {
             expiry: Duration::from_secs(1),
             grace: Duration::from_secs(1),
         };
-        (Held::new(run), speaker)
+        (ResumableCall::new(run), speaker)
     }
 
     fn answers(value: Value) -> BTreeMap<String, Value> {
@@ -287,16 +296,16 @@ mod tests {
         let accept = json!({"action": "accept"});
         let (held, _speaker) = held();
         let mut held =
-            held.with_answers(answers(json!({"q2": accept, "name": accept, "number": 5})));
+            held.with_early_answers(answers(json!({"q2": accept, "name": accept, "number": 5})));
         let (named, mut told) = question(Some("name"));
         let (approval, mut unasked) = question(None);
         let (number, _) = question(Some("number"));
-        held.ask(vec![named, approval, number]);
+        held.add_questions(vec![named, approval, number]);
         assert_eq!(told.try_recv().unwrap().unwrap(), accept);
         assert!(unasked.try_recv().is_err(), "an approval was answered before it was asked");
-        assert_eq!(held.open.keys().collect::<Vec<_>>(), ["number", "q2"]);
+        assert_eq!(held.open_questions.keys().collect::<Vec<_>>(), ["number", "q2"]);
         let (again, mut used) = question(Some("name"));
-        held.ask(vec![again]);
+        held.add_questions(vec![again]);
         assert!(used.try_recv().is_err(), "one answer counts once");
     }
 
@@ -304,10 +313,10 @@ mod tests {
     fn what_is_no_answer_leaves_its_question_open() {
         let (mut held, _speaker) = held();
         let (asked, mut answer) = question(Some("name"));
-        held.ask(vec![asked]);
-        held.answer(answers(json!({"name": 5, "other": {"action": "accept"}})));
-        assert!(held.open.contains_key("name") && answer.try_recv().is_err());
-        held.answer(answers(json!({"name": {"action": "decline"}})));
+        held.add_questions(vec![asked]);
+        held.deliver_answers(answers(json!({"name": 5, "other": {"action": "accept"}})));
+        assert!(held.open_questions.contains_key("name") && answer.try_recv().is_err());
+        held.deliver_answers(answers(json!({"name": {"action": "decline"}})));
         assert_eq!(answer.try_recv().unwrap().unwrap(), json!({"action": "decline"}));
     }
 
@@ -332,41 +341,42 @@ mod tests {
             Cancel::new(),
         );
         CallRequest {
-            shape: Shape::default(),
+            overrides: Overrides::default(),
             trace_id: TraceId::mint(),
             tool: tool.to_owned(),
             arguments: serde_json::Map::new(),
-            view: View { session: Arc::new(session), lasting: true },
-            abilities: Abilities { elicitation: true, ..Abilities::default() },
-            narrowing: None,
+            session_ref: SessionRef { session: Arc::new(session), persistent: true },
+            client_capabilities: Abilities { elicitation: true, ..Abilities::default() },
+            client_sandbox: None,
             timeout: None,
-            patience: None,
+            response_timeout: None,
             protocol: String::new(),
             client: String::new(),
-            budget: 1000,
+            output_budget: 1000,
         }
     }
 
-    async fn until_it_asks(held: &mut Held) {
+    async fn until_it_asks(held: &mut ResumableCall) {
         let Some(Event::Ask(questions)) = held.run.events.recv().await else {
             panic!("it does not ask")
         };
-        held.ask(questions);
+        held.add_questions(questions);
     }
 
     #[tokio::test]
     async fn a_run_that_is_parked_twice_runs_once() {
         let scratch = Scratch::new();
         let pipeline = pipeline(&scratch);
-        let mut held = Held::new(pipeline.start(request(&scratch, "test_asks_twice")));
+        let mut held =
+            ResumableCall::new(pipeline.start_call(request(&scratch, "test_asks_twice")));
         let digest = held.run.digest.clone();
         let mut states = Vec::new();
         for action in ["accept", "decline"] {
             until_it_asks(&mut held).await;
-            let key = held.open.keys().next().unwrap().clone();
-            let state = pipeline.parked.park(held).unwrap();
-            held = pipeline.parked.take_up(&state, "local", &digest).await.unwrap();
-            held.answer(answers(json!({key: {"action": action}})));
+            let key = held.open_questions.keys().next().unwrap().clone();
+            let state = pipeline.parked.park_call(held).unwrap();
+            held = pipeline.parked.resume_call(&state, "local", &digest).await.unwrap();
+            held.deliver_answers(answers(json!({key: {"action": action}})));
             states.push(state);
         }
         let output = held.run.done.await.unwrap().unwrap();
@@ -379,7 +389,7 @@ mod tests {
         let log = std::fs::read_to_string(scratch.dir("workspace").join("asks_twice.log")).unwrap();
         assert_eq!(log, "first\nsecond\n");
         for used in states {
-            let refused = pipeline.parked.take_up(&used, "local", &digest).await.err().unwrap();
+            let refused = pipeline.parked.resume_call(&used, "local", &digest).await.err().unwrap();
             assert_eq!(refused.reason_name(), Some("used_state"));
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{CallRequest, Pipeline, State};
+use super::{CallRequest, Pipeline, PipelineState};
 use crate::base::call::{Prepared, digest};
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
@@ -17,11 +17,15 @@ use crate::redact::shown::shown;
 use crate::rulebook::Leaving;
 use crate::sandbox::repositories::{SessionRepositories, UNPROTECTABLE};
 use crate::sandbox::{Launcher, SessionSandbox, git, profile};
-use crate::session::Shape;
+use crate::session::Overrides;
 use crate::tools::{PrepareCx, Tool};
 
 /// Returns the tool with this name if it is visible in the workspace.
-pub fn find(state: &State, name: &str, workspace: &Workspace) -> Result<Arc<dyn Tool>> {
+pub fn find_tool(
+    state: &PipelineState,
+    name: &str,
+    workspace: &Workspace,
+) -> Result<Arc<dyn Tool>> {
     let found = state.registry.get(name).filter(|tool| tool.is_shown_in(workspace.path()));
     found.cloned().ok_or_else(|| {
         // Hidden and missing tools get the same message, so that probing reveals nothing.
@@ -32,17 +36,17 @@ pub fn find(state: &State, name: &str, workspace: &Workspace) -> Result<Arc<dyn 
 
 /// Returns the workspace restricted to what this call may touch, and a description of the client's
 /// sandbox for the result.
-pub async fn hold(
+pub async fn restrict_workspace(
     pipeline: &Pipeline,
     tool: &dyn Tool,
     config: &Config,
     request: &CallRequest,
 ) -> Result<(Arc<Workspace>, Option<Value>)> {
     let whole = match tool.ground() {
-        Some(ground) => ground.restricted_workspace(&request.view.session)?,
-        None => profile::workspace_hiding_private(&request.view.session.workspace, config),
+        Some(ground) => ground.restricted_workspace(&request.session_ref.session)?,
+        None => profile::workspace_hiding_private(&request.session_ref.session.workspace, config),
     };
-    let (workspace, about) = narrow(request, whole).await?;
+    let (workspace, about) = apply_client_sandbox(request, whole).await?;
     let workspace = guard_repositories(tool, config, request, workspace).await?;
     if config.policy.escalate == Escalate::Off {
         return Ok((workspace, about));
@@ -54,7 +58,7 @@ pub async fn hold(
     // git executes what a repository configures. Where a rule lets git out of the sandbox, no run
     // may change the repository. Where nothing can leave the sandbox, the rule must not take away
     // what runs may do without it.
-    match book.leaving(config, pipeline.gate.can_ask(request.abilities)) {
+    match book.leaving(config, pipeline.gate.can_ask(request.client_capabilities)) {
         Leaving::Possible => Ok((Arc::new(workspace.guarded(git::close_repository)), about)),
         // A rules file is broken for a moment while it is being edited. The repository is not noted
         // as open then, so that `git` remains usable afterwards.
@@ -78,7 +82,7 @@ async fn guard_repositories(
     if !runs && !effects.contains(&"filesystem_write") {
         return Ok(workspace);
     }
-    let session = &request.view.session;
+    let session = &request.session_ref.session;
     let cell = SessionSandbox::for_call(
         session,
         config,
@@ -106,11 +110,11 @@ async fn guard_repositories(
     }
 }
 
-async fn narrow(
+async fn apply_client_sandbox(
     request: &CallRequest,
     workspace: Arc<Workspace>,
 ) -> Result<(Arc<Workspace>, Option<Value>)> {
-    let Some(narrowing) = request.narrowing.clone() else { return Ok((workspace, None)) };
+    let Some(narrowing) = request.client_sandbox.clone() else { return Ok((workspace, None)) };
     // A client may send patterns, and finding their matches reads the file system.
     let held = tokio::task::spawn_blocking(move || {
         let (workspace, ignored) = workspace.narrowed(&narrowing)?;
@@ -123,15 +127,15 @@ async fn narrow(
 }
 
 /// Has the tool check the arguments, and freezes everything that will be shown, approved and run.
-pub fn prepare(
+pub fn prepare_call(
     config: &Config,
     tool: &dyn Tool,
     request: &CallRequest,
-    shape: &Shape,
+    shape: &Overrides,
     workspace: &Workspace,
 ) -> Result<Prepared> {
     let spec = tool.spec();
-    let cx = PrepareCx { session: &request.view.session, workspace, shape, config };
+    let cx = PrepareCx { session: &request.session_ref.session, workspace, shape, config };
     let plan = tool.prepare(&request.arguments, &cx)?;
     // The tool itself comes first, because it may report more precisely what is missing.
     if let Some(reason) = tool.unavailable() {
@@ -142,7 +146,7 @@ pub fn prepare(
         .hint("Ask the operator of the host, or do it another way."));
     }
     let asks = plan.asks.or_else(|| {
-        asks(config, tool)
+        needs_approval(config, tool)
             .then(|| "The operator requires approval for every call of this tool.".to_owned())
     });
     let mut definition = match &plan.extent {
@@ -151,7 +155,7 @@ pub fn prepare(
     };
     // Trust covers a command as it was shown: in another directory, or with other variables, it is
     // a different command.
-    if !shape.is_plain() {
+    if !shape.is_empty() {
         definition = digest(&json!([definition, shape.cwd, shape.env]));
     }
     Ok(Prepared {
@@ -166,17 +170,17 @@ pub fn prepare(
         shown_command: plan.command,
         command_covers: plan.command_covers,
         arguments: request.arguments.clone(),
-        cwd: plan.cwd.unwrap_or_else(|| request.view.session.workspace.display()),
-        shown_env: shown_env(&plan.env),
+        cwd: plan.cwd.unwrap_or_else(|| request.session_ref.session.workspace.display()),
+        shown_env: format_env(&plan.env),
         profile: spec.profile,
         effects: spec.effects.clone(),
-        limit: limit(config, spec.timeout, plan.timeout, request.timeout),
+        limit: effective_timeout(config, spec.timeout, plan.timeout, request.timeout),
         asks,
     })
 }
 
 /// Returns the smallest limit of the caller, the client and the operator.
-fn limit(
+fn effective_timeout(
     config: &Config,
     tool: Duration,
     asked: Option<Duration>,
@@ -224,13 +228,13 @@ pub fn timeout_hint(
 
 /// Returns whether every call of the tool needs approval, by its nature or by the operator's
 /// setting.
-pub fn asks(config: &Config, tool: &dyn Tool) -> bool {
+pub fn needs_approval(config: &Config, tool: &dyn Tool) -> bool {
     // The operator's setting for our own tools does not apply to the operator's commands.
     tool.spec().requires_approval
         || tool.ground().is_none() && config.approval.own_tools.covers(&tool.spec().name)
 }
 
-fn shown_env(env: &[(String, String)]) -> Vec<String> {
+fn format_env(env: &[(String, String)]) -> Vec<String> {
     let show = |(name, value): &(String, String)| match (
         is_sensitive(name),
         known::redact(&shown_value(value)),
@@ -264,6 +268,6 @@ mod tests {
         let long = "x".repeat(5000);
         let env = [("A_TOKEN", "hunter2"), ("LANG", "C"), ("LONG", &long)];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(shown_env(&env), ["A_TOKEN (set)", "LANG=C", &format!("LONG={long}")]);
+        assert_eq!(format_env(&env), ["A_TOKEN (set)", "LANG=C", &format!("LONG={long}")]);
     }
 }

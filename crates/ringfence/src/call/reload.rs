@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Pipeline, State, asks};
+use super::{Pipeline, PipelineState, needs_approval};
 use crate::base::change::Change;
 use crate::base::{Error, Kind, Result};
 use crate::config::{AuthKey, Config, Made, Prints};
 
 /// Keys that are fixed while a server runs: sockets, directories and sandboxes have been created
 /// from them.
-const AT_START: &[&str] = &[
+const FIXED_KEYS: &[&str] = &[
     "root",
     "workspace",
     "shared_workspace",
@@ -33,128 +33,129 @@ const AT_START: &[&str] = &[
 ];
 
 /// Secrets that could not be read are tried again with a call, but at most this often.
-const RETRY: Duration = Duration::from_secs(1);
+const SECRET_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Source of the config for reloads, and the outcome of the last one.
-pub struct Reload {
-    made: Arc<Made>,
-    first: Arc<Config>,
+pub struct ConfigReloader {
+    source: Arc<Made>,
+    initial_config: Arc<Config>,
     /// The configuration files as they were before the current state was read.
-    seen: Mutex<Prints>,
+    file_stamps: Mutex<Prints>,
     /// Held during a reload, so that concurrent calls share one.
-    turn: tokio::sync::Mutex<()>,
+    reload_lock: tokio::sync::Mutex<()>,
     /// Number of reloads that have started.
-    begun: AtomicU64,
+    started_count: AtomicU64,
     /// A reload is wanted even if no file has changed.
-    wanted: AtomicBool,
+    is_requested: AtomicBool,
     /// Time of the last attempt to read missing secrets.
-    tried: Mutex<Option<Instant>>,
-    found: RwLock<Found>,
+    last_secret_retry: Mutex<Option<Instant>>,
+    status: RwLock<ReloadStatus>,
 }
 
 /// Reason for a reload.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Why {
+enum ReloadReason {
     Changed,
     /// Secrets were missing; a keyring may have been unlocked by now.
-    Missed,
+    SecretsMissing,
 }
 
 /// Status of the operator's files, other than their content.
 #[derive(Clone, Default)]
-pub struct Found {
+pub struct ReloadStatus {
     /// Why the newest version of the files is not in effect.
     pub fault: Option<Value>,
     /// Keys whose new values need a restart.
     pub restart_needed: Vec<&'static str>,
 }
 
-impl Reload {
+impl ConfigReloader {
     /// Creates the reloader for a config that was just read.
-    pub fn new(made: Made, seen: Prints, first: Arc<Config>) -> Reload {
+    pub fn new(made: Made, seen: Prints, first: Arc<Config>) -> ConfigReloader {
         let made = Arc::new(made);
-        Reload {
-            made,
-            first,
-            seen: Mutex::new(seen),
-            turn: tokio::sync::Mutex::default(),
-            begun: AtomicU64::new(0),
-            wanted: AtomicBool::new(false),
-            tried: Mutex::default(),
-            found: RwLock::default(),
+        ConfigReloader {
+            source: made,
+            initial_config: first,
+            file_stamps: Mutex::new(seen),
+            reload_lock: tokio::sync::Mutex::default(),
+            started_count: AtomicU64::new(0),
+            is_requested: AtomicBool::new(false),
+            last_secret_retry: Mutex::default(),
+            status: RwLock::default(),
         }
     }
 
-    pub(super) fn seen(&self) -> Prints {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn file_stamps(&self) -> Prints {
+        self.file_stamps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn is_due(&self, now: &State) -> Option<Why> {
-        if self.wanted.load(Ordering::Acquire)
-            || self.seen.lock().unwrap_or_else(PoisonError::into_inner).have_changed()
+    fn due_reason(&self, now: &PipelineState) -> Option<ReloadReason> {
+        if self.is_requested.load(Ordering::Acquire)
+            || self.file_stamps.lock().unwrap_or_else(PoisonError::into_inner).have_changed()
         {
-            return Some(Why::Changed);
+            return Some(ReloadReason::Changed);
         }
-        let tried = *self.tried.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_time = tried.is_none_or(|tried| tried.elapsed() >= RETRY);
-        (now.config.secrets.are_missed() && is_time).then_some(Why::Missed)
+        let tried = *self.last_secret_retry.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_time = tried.is_none_or(|tried| tried.elapsed() >= SECRET_RETRY_INTERVAL);
+        (now.config.secrets.are_missed() && is_time).then_some(ReloadReason::SecretsMissing)
     }
 
-    fn set_seen(&self, prints: Prints) {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = prints;
+    fn set_file_stamps(&self, prints: Prints) {
+        *self.file_stamps.lock().unwrap_or_else(PoisonError::into_inner) = prints;
     }
 
-    fn found(&self) -> Found {
-        self.found.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn status(&self) -> ReloadStatus {
+        self.status.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_found(&self, found: Found) {
-        *self.found.write().unwrap_or_else(PoisonError::into_inner) = found;
+    fn set_status(&self, found: ReloadStatus) {
+        *self.status.write().unwrap_or_else(PoisonError::into_inner) = found;
     }
 }
 
 impl Pipeline {
     /// Rebuilds the state if a configuration file has changed. The state read afterwards includes
     /// every edit that completed before the call.
-    pub async fn refresh(&self) {
-        let Some(reload) = &self.reload else { return };
-        if reload.is_due(&self.state()).is_none() {
+    pub async fn reload_if_changed(&self) {
+        let Some(reload) = &self.reloader else { return };
+        if reload.due_reason(&self.state()).is_none() {
             return;
         }
-        let begun = reload.begun.load(Ordering::Acquire);
-        let _turn = reload.turn.lock().await;
+        let begun = reload.started_count.load(Ordering::Acquire);
+        let _turn = reload.reload_lock.lock().await;
         // A reload that has started since has seen the same files. Without this check, constant
         // edits would make callers wait for one reload after the other.
-        if reload.begun.load(Ordering::Acquire) > begun {
+        if reload.started_count.load(Ordering::Acquire) > begun {
             return;
         }
         let now = self.state();
-        let Some(why) = reload.is_due(&now) else { return };
-        reload.begun.fetch_add(1, Ordering::AcqRel);
-        reload.wanted.store(false, Ordering::Release);
-        *reload.tried.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        let Some(why) = reload.due_reason(&now) else { return };
+        reload.started_count.fetch_add(1, Ordering::AcqRel);
+        reload.is_requested.store(false, Ordering::Release);
+        *reload.last_secret_retry.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Instant::now());
         let work = tokio::task::spawn_blocking({
             let (made, first, now, seen) = (
-                Arc::clone(&reload.made),
-                Arc::clone(&reload.first),
+                Arc::clone(&reload.source),
+                Arc::clone(&reload.initial_config),
                 Arc::clone(&now),
-                reload.seen(),
+                reload.file_stamps(),
             );
-            move || make(&made, &first, &now, &seen)
+            move || rebuild_state(&made, &first, &now, &seen)
         });
         match work.await {
             Ok((Ok((state, _)), prints))
-                if why == Why::Missed && state.config.secrets.are_missed() =>
+                if why == ReloadReason::SecretsMissing && state.config.secrets.are_missed() =>
             {
-                reload.set_seen(prints);
+                reload.set_file_stamps(prints);
             }
             Ok((Ok((state, restart_needed)), prints)) => {
-                self.take(reload, &now, state, restart_needed);
-                reload.set_seen(prints);
+                self.install_state(reload, &now, state, restart_needed);
+                reload.set_file_stamps(prints);
             }
             Ok((Err(error), prints)) => {
-                self.keep(reload, &now, &error);
-                reload.set_seen(prints);
+                self.keep_last_good(reload, &now, &error);
+                reload.set_file_stamps(prints);
             }
             // Only a panic gets here. The file stamps stay as they were, so that the next request
             // tries again.
@@ -164,15 +165,21 @@ impl Pipeline {
 
     /// Reloads even if nothing has changed.
     pub async fn reload_now(&self) {
-        if let Some(reload) = &self.reload {
-            reload.wanted.store(true, Ordering::Release);
+        if let Some(reload) = &self.reloader {
+            reload.is_requested.store(true, Ordering::Release);
         }
-        self.refresh().await;
+        self.reload_if_changed().await;
     }
 
-    fn take(&self, reload: &Reload, now: &State, state: State, restart_needed: Vec<&'static str>) {
+    fn install_state(
+        &self,
+        reload: &ConfigReloader,
+        now: &PipelineState,
+        state: PipelineState,
+        restart_needed: Vec<&'static str>,
+    ) {
         let generation = state.config.generation;
-        let (before, after) = (definitions(now), definitions(&state));
+        let (before, after) = (tool_definitions(now), tool_definitions(&state));
         let only =
             |one: &BTreeMap<String, String>, other: &BTreeMap<String, String>| -> Vec<String> {
                 one.keys().filter(|name| !other.contains_key(*name)).cloned().collect()
@@ -189,38 +196,38 @@ impl Pipeline {
             changed = changed.join(", "),
             "config reloaded"
         );
-        state.log_dropped();
-        if !restart_needed.is_empty() && restart_needed != reload.found().restart_needed {
+        state.log_failed_commands();
+        if !restart_needed.is_empty() && restart_needed != reload.status().restart_needed {
             tracing::warn!("these keys take effect after a restart: {}", restart_needed.join(", "));
         }
-        let dropped = json!(dropped(&state));
-        let differs = listing(now) != listing(&state);
+        let dropped = json!(failed_command_names(&state));
+        let differs = list_contents(now) != list_contents(&state);
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
-        self.record(json!({
+        self.record_reload(json!({
             "outcome": "ok", "generation": generation, "added": added, "removed": removed, "changed": changed,
             "dropped": dropped, "restart_needed": restart_needed,
         }));
-        reload.set_found(Found { fault: None, restart_needed });
+        reload.set_status(ReloadStatus { fault: None, restart_needed });
         if differs {
-            self.changes.announce(Change::Tools);
+            self.list_changes.announce(Change::Tools);
         }
     }
 
-    fn keep(&self, reload: &Reload, now: &State, error: &Error) {
+    fn keep_last_good(&self, reload: &ConfigReloader, now: &PipelineState, error: &Error) {
         let generation = now.config.generation;
         tracing::error!(
             generation,
             "the config is broken; keeping the last valid one: {}",
             error.log_line()
         );
-        self.record(
-            json!({"outcome": "broken", "generation": generation, "dropped": dropped(now)}),
+        self.record_reload(
+            json!({"outcome": "broken", "generation": generation, "dropped": failed_command_names(now)}),
         );
-        reload.set_found(Found { fault: Some(about(error)), ..reload.found() });
+        reload.set_status(ReloadStatus { fault: Some(describe_error(error)), ..reload.status() });
     }
 
     /// Writes an audit event. A reload is not refused when it cannot be recorded; a call will be.
-    fn record(&self, fields: Value) {
+    fn record_reload(&self, fields: Value) {
         if let Err(error) = self.audit.event("config.reload", fields) {
             tracing::error!("{}", error.log_line());
         }
@@ -228,11 +235,11 @@ impl Pipeline {
 
     /// Returns the state of the operator's files as a client may see it: files by name, and no
     /// paths of the host.
-    pub fn about_config(&self, state: &State) -> Value {
-        let found = self.reload.as_ref().map(Reload::found).unwrap_or_default();
-        let row = |tool: Option<&str>, line: usize, message: &str| json!({"tool": tool, "line": line, "message": without_paths(message)});
+    pub fn describe_config(&self, state: &PipelineState) -> Value {
+        let found = self.reloader.as_ref().map(ConfigReloader::status).unwrap_or_default();
+        let row = |tool: Option<&str>, line: usize, message: &str| json!({"tool": tool, "line": line, "message": strip_paths(message)});
         let written = state.config.dropped.iter();
-        let made = state.registry.dropped.iter();
+        let made = state.registry.failed_commands.iter();
         let dropped: Vec<Value> = written
             .map(|fault| row(fault.entry.as_deref(), fault.line, &fault.message))
             .chain(made.map(|(entry, error)| row(Some(&entry.name), entry.line, error.message())))
@@ -253,28 +260,33 @@ impl Pipeline {
 }
 
 /// The new state, and the keys that need a restart.
-type Outcome = Result<(State, Vec<&'static str>)>;
+type ReloadResult = Result<(PipelineState, Vec<&'static str>)>;
 
 /// Does everything that blocks: waits until the files are stable, reads and resolves them, and
 /// builds the tools.
-fn make(made: &Made, first: &Config, now: &State, seen: &Prints) -> (Outcome, Prints) {
+fn rebuild_state(
+    made: &Made,
+    first: &Config,
+    now: &PipelineState,
+    seen: &Prints,
+) -> (ReloadResult, Prints) {
     let (config, prints) = made.again(first, &now.config, seen);
     let state = config.and_then(|mut config| {
         let file = made.file();
         // Without a file the defaults apply, but an operator who removes the file hardly asks for
         // those.
         if now.config.file.is_some() && config.file.is_none() {
-            return Err(gone(file.as_deref()));
+            return Err(config_gone_error(file.as_deref()));
         }
         crate::sandbox::profile::check_profile(&config)?;
-        let restart_needed = hold_to_start(&mut config, first, &now.config);
+        let restart_needed = restore_fixed_settings(&mut config, first, &now.config);
         config.generation = now.config.generation + 1;
-        Ok((State::new(Arc::new(config)).after(now), restart_needed))
+        Ok((PipelineState::new(Arc::new(config)).succeeding(now), restart_needed))
     });
     (state, prints)
 }
 
-fn gone(file: Option<&Path>) -> Error {
+fn config_gone_error(file: Option<&Path>) -> Error {
     let file = file.map(|file| file.display().to_string()).unwrap_or_default();
     Error::new(Kind::NotFound, format!("the config file {file} no longer exists"))
         .reason("config_gone")
@@ -282,9 +294,9 @@ fn gone(file: Option<&Path>) -> Error {
 }
 
 /// Restores what cannot change while the server runs, and returns the keys that would have changed.
-fn hold_to_start(config: &mut Config, first: &Config, now: &Config) -> Vec<&'static str> {
+fn restore_fixed_settings(config: &mut Config, first: &Config, now: &Config) -> Vec<&'static str> {
     let at_start = |key: &str| {
-        AT_START.iter().any(|one| key == *one || (one.ends_with('.') && key.starts_with(one)))
+        FIXED_KEYS.iter().any(|one| key == *one || (one.ends_with('.') && key.starts_with(one)))
     };
     let rows = |config: &Config| -> BTreeMap<&'static str, String> {
         let rows = config.settings.iter().filter(|row| at_start(row.key));
@@ -300,7 +312,7 @@ fn hold_to_start(config: &mut Config, first: &Config, now: &Config) -> Vec<&'sta
     // Settings without a row of their own.
     for (name, same) in [
         ("policy", format!("{:?}", first.policy) == format!("{:?}", config.policy)),
-        ("auth.jwt_secret_file", secret(first) == secret(config)),
+        ("auth.jwt_secret_file", jwt_secret(first) == jwt_secret(config)),
         ("auth", format!("{:?}", first.auth) == format!("{:?}", config.auth)),
     ] {
         if !same && !differ.iter().any(|key| key.starts_with(name)) {
@@ -328,7 +340,7 @@ fn hold_to_start(config: &mut Config, first: &Config, now: &Config) -> Vec<&'sta
     differ
 }
 
-fn secret(config: &Config) -> Option<&[u8]> {
+fn jwt_secret(config: &Config) -> Option<&[u8]> {
     match &config.auth.as_ref()?.key {
         AuthKey::Secret(secret) => Some(secret.expose()),
         AuthKey::PublicPem(_) => None,
@@ -336,20 +348,20 @@ fn secret(config: &Config) -> Option<&[u8]> {
 }
 
 /// Returns what is published about each tool, and what a call of it would do.
-pub(super) fn definitions(state: &State) -> BTreeMap<String, String> {
-    let tools = state.registry.tools().iter();
+pub(super) fn tool_definitions(state: &PipelineState) -> BTreeMap<String, String> {
+    let tools = state.registry.listed_tools().iter();
     tools
         .map(|tool| (tool.spec().name.clone(), format!("{} {:?}", tool.definition(), tool.spec())))
         .collect()
 }
 
 /// Returns what lists show, in order.
-fn listing(state: &State) -> Vec<String> {
+fn list_contents(state: &PipelineState) -> Vec<String> {
     let config = &state.config;
     let workspace = config.workspace.as_deref();
-    let shown = state.registry.listed(workspace);
+    let shown = state.registry.visible_tools(workspace);
     let tools = shown.map(|(tool, _)| {
-        format!("{} {:?} {}", tool.definition(), tool.spec(), asks(config, &**tool))
+        format!("{} {:?} {}", tool.definition(), tool.spec(), needs_approval(config, &**tool))
     });
     let names = config.tool_names.name().to_owned();
     // If each principal has its own workspace, the permitted directories decide what each of them
@@ -362,13 +374,15 @@ fn listing(state: &State) -> Vec<String> {
 }
 
 /// Returns the names of the operator commands that were not loaded.
-fn dropped(state: &State) -> BTreeSet<&str> {
+fn failed_command_names(state: &PipelineState) -> BTreeSet<&str> {
     let written = state.config.dropped.iter().filter_map(|fault| fault.entry.as_deref());
-    written.chain(state.registry.dropped.iter().map(|(entry, _)| entry.name.as_str())).collect()
+    written
+        .chain(state.registry.failed_commands.iter().map(|(entry, _)| entry.name.as_str()))
+        .collect()
 }
 
 /// Describes an error as a client may see it.
-fn about(error: &Error) -> Value {
+fn describe_error(error: &Error) -> Value {
     let Some(message) = error.fact("fault").and_then(Value::as_str) else {
         let why = error.reason_name().unwrap_or_else(|| error.kind().name());
         return json!({"message": format!("the config was refused ({why}); see the server's log")});
@@ -378,12 +392,12 @@ fn about(error: &Error) -> Value {
         "file": name.map(|name| name.to_string_lossy()),
         "line": error.fact("line"),
         "column": error.fact("column"),
-        "message": without_paths(message),
+        "message": strip_paths(message),
     })
 }
 
 /// Replaces every path of this host in a text with `…`.
-fn without_paths(text: &str) -> String {
+fn strip_paths(text: &str) -> String {
     let ends = |c: char| c.is_whitespace() || "`'\"()[]{},;=".contains(c);
     text.split_inclusive(ends)
         .map(|word| {

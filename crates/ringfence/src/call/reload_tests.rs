@@ -10,13 +10,17 @@ fn serving(scratch: &Scratch, config: &str) -> Arc<Server> {
     let env = Env::new([("HOME", scratch.dir("home"))], scratch.dir("elsewhere"));
     let made = Made::new(Flags { config: Some(file), ..Flags::default() }, env);
     let (config, seen) = made.first();
-    Server::reloading(config.unwrap(), made, seen).unwrap()
+    Server::with_reload(config.unwrap(), made, seen).unwrap()
 }
 
-async fn write(server: &Server, scratch: &Scratch, config: &str) -> (Arc<State>, Found) {
+async fn write(
+    server: &Server,
+    scratch: &Scratch,
+    config: &str,
+) -> (Arc<PipelineState>, ReloadStatus) {
     scratch.file("etc/config.toml", config);
-    server.pipeline.refresh().await;
-    (server.pipeline.state(), server.pipeline.reload.as_ref().unwrap().found())
+    server.pipeline.reload_if_changed().await;
+    (server.pipeline.state(), server.pipeline.reloader.as_ref().unwrap().status())
 }
 
 fn private(scratch: &Scratch, name: &str, text: &str) {
@@ -39,7 +43,7 @@ async fn secrets_come_from_the_root_of_the_start() {
         )
     };
     let server = serving(&scratch, &config("one", ""));
-    let value = |state: &State| {
+    let value = |state: &PipelineState| {
         state.config.secrets.get(&Ref::Stored("DB".into())).unwrap().expose().to_vec()
     };
     let (state, found) = write(&server, &scratch, &config("two", "version = '2'\n")).await;
@@ -110,11 +114,11 @@ async fn another_token_secret_in_the_same_file_is_told() {
     let config = "root = '../root'\nworkspace = '../elsewhere'\nauth = { enabled = true, jwt_secret_file = '../keys/secret' }\n";
     let server = serving(&scratch, config);
     private(&scratch, "keys/secret", "second-secret-of-tokens");
-    server.pipeline.refresh().await;
-    let reload = server.pipeline.reload.as_ref().unwrap();
-    assert_eq!(reload.found().restart_needed, ["auth.jwt_secret_file"]);
+    server.pipeline.reload_if_changed().await;
+    let reload = server.pipeline.reloader.as_ref().unwrap();
+    assert_eq!(reload.status().restart_needed, ["auth.jwt_secret_file"]);
     let state = server.pipeline.state();
-    assert_eq!(secret(&state.config), Some(&b"first-secret-of-tokens"[..]));
+    assert_eq!(jwt_secret(&state.config), Some(&b"first-secret-of-tokens"[..]));
 }
 
 #[test]
@@ -125,7 +129,7 @@ fn words_for_clients_hold_no_path_of_the_host() {
         ("there is no key `a/b` here", "there is no key `a/b` here"),
         ("1 / 2", "1 / 2"),
     ] {
-        assert_eq!(without_paths(text), expected);
+        assert_eq!(strip_paths(text), expected);
     }
 }
 
@@ -144,11 +148,11 @@ async fn a_store_that_is_mended_is_read() {
     let config = "root = '../root'\nworkspace = '../elsewhere'\n[mcp.x]\ncommand = 'true'\nenv.A = '${secret:DB}'\n";
     let server = serving(&scratch, config);
     let has = || server.pipeline.state().config.secrets.get(&Ref::Stored("DB".into())).is_ok();
-    server.pipeline.refresh().await;
+    server.pipeline.reload_if_changed().await;
     assert!(!has());
     assert_eq!(server.pipeline.state().config.generation, 1, "still not, and that is nothing new");
     open(0o700);
-    server.pipeline.refresh().await;
+    server.pipeline.reload_if_changed().await;
     assert!(has());
     server.pipeline.reload_now().await;
     assert_eq!(server.pipeline.state().config.generation, 3, "because somebody wants it");
@@ -174,7 +178,7 @@ async fn constant_edits_hold_nobody_up_for_long() {
             let server = Arc::clone(&server);
             tokio::spawn(async move {
                 let begun = Instant::now();
-                server.pipeline.refresh().await;
+                server.pipeline.reload_if_changed().await;
                 begun.elapsed()
             })
         })

@@ -8,9 +8,9 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
-use super::prepare::{find, hold, prepare, timeout_hint};
-use super::{CallRequest, Pipeline, State, shape};
-use crate::approval::{AskCx, Granted};
+use super::prepare::{find_tool, prepare_call, restrict_workspace, timeout_hint};
+use super::{CallRequest, Pipeline, PipelineState, overrides};
+use crate::approval::{Granted, QuestionContext};
 use crate::audit::Record;
 use crate::base::call::{Facts, Output, Prepared, Status, digest};
 use crate::base::caller::{Caller, Event};
@@ -21,7 +21,7 @@ use crate::sandbox::{self, ReportCompleteness};
 use crate::tools::RunCx;
 
 /// Handle to a call that has been started. Dropping it does not end the call; `cancel` does.
-pub struct Run {
+pub struct RunningCall {
     /// Trace id of the audit record, whichever request the result goes to.
     pub trace_id: TraceId,
     pub events: mpsc::Receiver<Event>,
@@ -39,12 +39,12 @@ pub struct Run {
 impl Pipeline {
     /// Starts a call. It ends when the tool is done, at its deadline, when it is cancelled or with
     /// its session.
-    pub fn start(self: &Arc<Self>, request: CallRequest) -> Run {
-        let (caller, events) = Caller::new(request.abilities);
+    pub fn start_call(self: &Arc<Self>, request: CallRequest) -> RunningCall {
+        let (caller, events) = Caller::new(request.client_capabilities);
         let (finished, done) = oneshot::channel();
-        let cancel = request.view.session.cancel.child();
+        let cancel = request.session_ref.session.cancel.child();
         let state = self.state();
-        let run = Run {
+        let run = RunningCall {
             expiry: state.config.approval.expiry,
             grace: state.config.limits.grace,
             trace_id: request.trace_id.clone(),
@@ -52,7 +52,7 @@ impl Pipeline {
             done,
             cancel: cancel.clone(),
             digest: request_digest(&request.tool, &request.arguments),
-            principal: request.view.session.principal.name().to_owned(),
+            principal: request.session_ref.session.principal.name().to_owned(),
         };
         let pipeline = Arc::clone(self);
         // The record has the tool's own name, whichever spelling the caller used and however far
@@ -63,7 +63,7 @@ impl Pipeline {
         let span = tracing::error_span!(
             "call",
             trace_id = request.trace_id.as_str(),
-            session = request.view.session.id,
+            session = request.session_ref.session.id,
             tool = shown
         );
         let work = async move {
@@ -71,33 +71,33 @@ impl Pipeline {
                 &pipeline.audit,
                 &request.trace_id,
                 json!({
-                    "session": request.view.session.id,
-                    "principal": request.view.session.principal.name(),
-                    "workspace": request.view.session.workspace.display(),
-                    "transport": request.view.session.transport,
+                    "session": request.session_ref.session.id,
+                    "principal": request.session_ref.session.principal.name(),
+                    "workspace": request.session_ref.session.workspace.display(),
+                    "transport": request.session_ref.session.transport,
                     "protocol": request.protocol,
                     "client": request.client,
                     "tool": shown,
                 }),
             );
-            let result = pipeline.carry_out(&state, request, caller, cancel, record).await;
+            let result = pipeline.execute_and_record(&state, request, caller, cancel, record).await;
             // The client may have disconnected; ignore the error. The record has been written in
             // any case.
             let _ = finished.send(result);
         };
-        self.runs.spawn(work.instrument(span));
+        self.running_calls.spawn(work.instrument(span));
         run
     }
 
-    async fn carry_out(
+    async fn execute_and_record(
         self: &Arc<Self>,
-        state: &State,
+        state: &PipelineState,
         request: CallRequest,
         caller: Caller,
         cancel: Cancel,
         mut record: Record,
     ) -> Result<Output> {
-        let result = self.follow_the_road(state, request, caller, &cancel, &mut record).await;
+        let result = self.execute(state, request, caller, &cancel, &mut record).await;
         // The output of programs is already redacted. This covers other sources: a file, a page, a
         // driver.
         let result = result.map(Output::redacted).map_err(Error::redacted);
@@ -111,7 +111,8 @@ impl Pipeline {
                 let report = is_unknown
                     .then_some(ReportCompleteness::Missing)
                     .and_then(ReportCompleteness::audit_name);
-                let facts = Facts { status: Some(status_of(error)), report, ..Facts::default() };
+                let facts =
+                    Facts { status: Some(status_for_error(error)), report, ..Facts::default() };
                 // The log has the details that the caller does not get, under the same trace id.
                 match error.kind() {
                     Kind::Internal => tracing::error!("{}", error.log_line()),
@@ -125,31 +126,32 @@ impl Pipeline {
 
     /// Executes the call from start to end. A panic in a tool is an internal error of that call
     /// only.
-    async fn follow_the_road(
+    async fn execute(
         self: &Arc<Self>,
-        state: &State,
+        state: &PipelineState,
         request: CallRequest,
         caller: Caller,
         cancel: &Cancel,
         record: &mut Record,
     ) -> Result<Output> {
-        self.tidy(&request.view.session);
-        let tool = find(state, &request.tool, &request.view.session.workspace)?;
+        self.release_stale_sandboxes(&request.session_ref.session);
+        let tool = find_tool(state, &request.tool, &request.session_ref.session.workspace)?;
         let ground = tool.ground().cloned();
         let config = Arc::clone(ground.as_ref().map_or(&state.config, |ground| &ground.config));
-        let (workspace, client_sandbox) = hold(self, &*tool, &config, &request).await?;
+        let (workspace, client_sandbox) =
+            restrict_workspace(self, &*tool, &config, &request).await?;
         if let Some(about) = &client_sandbox {
             record.set(json!({"client_sandbox": about["mode"]}));
         }
-        let session = &request.view.session;
-        let shape = shape::over(request.shape.clone(), &session.shape());
-        let shape = shape::check(&shape, &config, &session.workspace)?;
-        let overrides = (!shape.is_plain()).then(|| shape::about(&shape));
+        let session = &request.session_ref.session;
+        let shape = overrides::merge_overrides(request.overrides.clone(), &session.overrides());
+        let shape = overrides::check_overrides(&shape, &config, &session.workspace)?;
+        let overrides = (!shape.is_empty()).then(|| overrides::describe_overrides(&shape));
         if let Some(overrides) = &overrides {
             record.set(json!({"overrides": overrides}));
         }
-        let mut prepared = prepare(&config, &*tool, &request, &shape, &workspace)?;
-        prepared.definition = state.marked(&prepared.tool, prepared.definition);
+        let mut prepared = prepare_call(&config, &*tool, &request, &shape, &workspace)?;
+        prepared.definition = state.trust_key(&prepared.tool, prepared.definition);
         record.set(json!({
             "tool": prepared.tool,
             "arguments_hash": prepared.arguments_hash,
@@ -160,25 +162,25 @@ impl Pipeline {
         let deadline = Arc::new(Deadline::after(prepared.limit));
         let limit = prepared.limit;
         let approvals = record.approvals();
-        let patience = request.patience;
+        let patience = request.response_timeout;
         let timeout_hint = timeout_hint(&config, &*tool, request.timeout, limit);
-        let ask = AskCx {
-            view: &request.view,
-            caller: &caller,
+        let ask = QuestionContext {
+            session_ref: &request.session_ref,
+            client: &caller,
             cancel,
             deadline: &deadline,
-            approvals: &approvals,
+            call_events: &approvals,
             expiry: state.config.approval.expiry,
-            patience,
+            response_timeout: patience,
         };
-        let granted = self.gate.pass(&ask, prepared).await;
-        record.set(json!({"approval": decision(&granted)}));
+        let granted = self.gate.pass_call(&ask, prepared).await;
+        record.set(json!({"approval": approval_outcome(&granted)}));
         let granted = granted?;
         record.start()?;
         let cx = Arc::new(RunCx {
             trace_id: request.trace_id.clone(),
-            session: Arc::clone(&request.view.session),
-            view: request.view,
+            session: Arc::clone(&request.session_ref.session),
+            view: request.session_ref,
             workspace,
             config,
             ground,
@@ -188,12 +190,12 @@ impl Pipeline {
             deadline: Arc::clone(&deadline),
             caller,
             gate: Arc::clone(&self.gate),
-            changes: self.changes.clone(),
-            budget: request.budget,
+            changes: self.list_changes.clone(),
+            budget: request.output_budget,
             approvals,
             patience,
             timeout_hint,
-            tasks: self.runs.clone(),
+            tasks: self.running_calls.clone(),
         });
         let work = std::panic::AssertUnwindSafe(tool.run(Arc::clone(&cx), granted)).catch_unwind();
         tokio::pin!(work);
@@ -218,7 +220,9 @@ impl Pipeline {
                     output
                         .meta
                         .extend(client_sandbox.map(|about| (narrowing::META.to_owned(), about)));
-                    output.meta.extend(overrides.map(|about| (shape::META.to_owned(), about)));
+                    output.meta.extend(
+                        overrides.map(|about| (overrides::OVERRIDES_META.to_owned(), about)),
+                    );
                     output
                 })
                 .map_err(|error| match error.kind() {
@@ -241,11 +245,11 @@ pub fn request_digest(
     tool: &str,
     arguments: &serde_json::Map<String, serde_json::Value>,
 ) -> String {
-    digest(&json!([crate::registry::underscored(tool), arguments]))
+    digest(&json!([crate::registry::with_underscores(tool), arguments]))
 }
 
 /// Returns the outcome of approval for the audit record.
-fn decision(granted: &Result<Granted<Prepared>>) -> &'static str {
+fn approval_outcome(granted: &Result<Granted<Prepared>>) -> &'static str {
     match granted {
         Ok(granted) if granted.grant().by == "policy" => "not_needed",
         Ok(_) => "approved",
@@ -255,7 +259,7 @@ fn decision(granted: &Result<Granted<Prepared>>) -> &'static str {
     }
 }
 
-fn status_of(error: &Error) -> Status {
+fn status_for_error(error: &Error) -> Status {
     match error.kind() {
         Kind::ApprovalDenied | Kind::ApprovalExpired | Kind::PermissionDenied => Status::Denied,
         Kind::DeadlineExceeded => Status::TimedOut,

@@ -16,12 +16,12 @@ use super::Pipeline;
 use crate::config::trail::{Spot, trail};
 
 /// Events within this time are handled together.
-const TOGETHER: Duration = Duration::from_millis(20);
+const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// Running watcher. Dropping it stops the watcher.
-pub struct Watch(tokio::task::JoinHandle<()>);
+pub struct ConfigWatch(tokio::task::JoinHandle<()>);
 
-impl Drop for Watch {
+impl Drop for ConfigWatch {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -29,15 +29,15 @@ impl Drop for Watch {
 
 impl Pipeline {
     /// Starts watching the operator's files for changes.
-    pub fn watch(self: &Arc<Self>) -> Watch {
-        Watch(tokio::spawn(keep_looking(Arc::clone(self))))
+    pub fn watch_config(self: &Arc<Self>) -> ConfigWatch {
+        ConfigWatch(tokio::spawn(watch_files(Arc::clone(self))))
     }
 
-    fn spots(&self) -> BTreeSet<Spot> {
+    fn watch_points(&self) -> BTreeSet<Spot> {
         let config = &self.state().config;
         let mut spots = BTreeSet::new();
-        if let Some(reload) = &self.reload {
-            spots.extend(reload.seen().files().flat_map(trail));
+        if let Some(reload) = &self.reloader {
+            spots.extend(reload.file_stamps().files().flat_map(trail));
         }
         spots.extend(config.policy.rules.iter().flat_map(|file| trail(file)));
         for rules in &config.policy.rules_dirs.used {
@@ -48,8 +48,8 @@ impl Pipeline {
     }
 }
 
-async fn keep_looking(pipeline: Arc<Pipeline>) {
-    let mut eyes = match Eyes::new() {
+async fn watch_files(pipeline: Arc<Pipeline>) {
+    let mut eyes = match ConfigFileWatcher::new() {
         Ok(eyes) => eyes,
         Err(error) => {
             tracing::warn!(
@@ -59,33 +59,33 @@ async fn keep_looking(pipeline: Arc<Pipeline>) {
         }
     };
     loop {
-        eyes.turn_to(pipeline.spots());
+        eyes.set_watch_points(pipeline.watch_points());
         // After the watches are in place, so that no change in between is missed.
-        pipeline.refresh().await;
+        pipeline.reload_if_changed().await;
         if let Some(workspace) = &pipeline.state().config.workspace {
             // Reading the rules logs the errors in new ones.
             pipeline.policy.current(workspace).await;
         }
-        if eyes.are_elsewhere(&pipeline.spots()) {
+        if eyes.differs_from(&pipeline.watch_points()) {
             continue;
         }
-        eyes.poked.notified().await;
-        tokio::time::sleep(TOGETHER).await;
+        eyes.wakeup.notified().await;
+        tokio::time::sleep(DEBOUNCE).await;
     }
 }
 
 /// The watcher, and what it watches.
-struct Eyes {
+struct ConfigFileWatcher {
     watcher: RecommendedWatcher,
-    poked: Arc<Notify>,
-    spots: Arc<Mutex<BTreeSet<Spot>>>,
+    wakeup: Arc<Notify>,
+    watch_points: Arc<Mutex<BTreeSet<Spot>>>,
     /// Each directory with its device and inode, which tell it from another of the same name.
-    folders: BTreeMap<PathBuf, (u64, u64)>,
-    complained: bool,
+    directories: BTreeMap<PathBuf, (u64, u64)>,
+    has_warned: bool,
 }
 
-impl Eyes {
-    fn new() -> notify::Result<Eyes> {
+impl ConfigFileWatcher {
+    fn new() -> notify::Result<ConfigFileWatcher> {
         let poked = Arc::new(Notify::new());
         let spots = Arc::new(Mutex::new(BTreeSet::new()));
         let watcher = notify::recommended_watcher({
@@ -93,26 +93,32 @@ impl Eyes {
             move |event: notify::Result<notify::Event>| {
                 let spots = spots.lock().unwrap_or_else(PoisonError::into_inner);
                 // An error may mean that events were lost.
-                if event.map_or(true, |event| matters(&event, &spots)) {
+                if event.map_or(true, |event| is_relevant(&event, &spots)) {
                     poked.notify_one();
                 }
             }
         })?;
-        Ok(Eyes { watcher, poked, spots, folders: BTreeMap::new(), complained: false })
+        Ok(ConfigFileWatcher {
+            watcher,
+            wakeup: poked,
+            watch_points: spots,
+            directories: BTreeMap::new(),
+            has_warned: false,
+        })
     }
 
-    fn are_elsewhere(&self, spots: &BTreeSet<Spot>) -> bool {
-        *self.spots.lock().unwrap_or_else(PoisonError::into_inner) != *spots
+    fn differs_from(&self, spots: &BTreeSet<Spot>) -> bool {
+        *self.watch_points.lock().unwrap_or_else(PoisonError::into_inner) != *spots
     }
 
-    fn turn_to(&mut self, spots: BTreeSet<Spot>) {
+    fn set_watch_points(&mut self, spots: BTreeSet<Spot>) {
         let of =
             |folder: &Path| std::fs::metadata(folder).ok().map(|facts| (facts.dev(), facts.ino()));
         let wanted: BTreeMap<PathBuf, (u64, u64)> =
             spots.iter().filter_map(|(folder, _)| Some((folder.clone(), of(folder)?))).collect();
-        *self.spots.lock().unwrap_or_else(PoisonError::into_inner) = spots;
+        *self.watch_points.lock().unwrap_or_else(PoisonError::into_inner) = spots;
         for folder in self
-            .folders
+            .directories
             .iter()
             .filter(|(folder, id)| wanted.get(*folder) != Some(id))
             .map(|(folder, _)| folder)
@@ -120,15 +126,15 @@ impl Eyes {
             // A directory that no longer exists has already lost its watch.
             let _ = self.watcher.unwatch(folder);
         }
-        self.folders.retain(|folder, id| wanted.get(folder) == Some(id));
+        self.directories.retain(|folder, id| wanted.get(folder) == Some(id));
         for (folder, id) in wanted {
-            if self.folders.contains_key(&folder) {
+            if self.directories.contains_key(&folder) {
                 continue;
             }
             match self.watcher.watch(&folder, RecursiveMode::NonRecursive) {
-                Ok(()) => drop(self.folders.insert(folder, id)),
-                Err(error) if !self.complained => {
-                    self.complained = true;
+                Ok(()) => drop(self.directories.insert(folder, id)),
+                Err(error) if !self.has_warned => {
+                    self.has_warned = true;
                     tracing::warn!(
                         "cannot watch all of the config; some changes take effect with the next call: {error}"
                     );
@@ -139,7 +145,7 @@ impl Eyes {
     }
 }
 
-fn matters(event: &notify::Event, spots: &BTreeSet<Spot>) -> bool {
+fn is_relevant(event: &notify::Event, spots: &BTreeSet<Spot>) -> bool {
     if matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
     {
         return false;

@@ -13,8 +13,8 @@ use rustix::process::Pid;
 use rustix::termios::{QueueSelector, tcflush};
 use serde_json::{Value, json};
 
-use crate::approval::terminal::{Request, Socket, directory};
-use crate::approval::{Answer, Prompt};
+use crate::approval::terminal::{ApprovalRequest, ApprovalSocket, socket_directory};
+use crate::approval::{ApprovalAnswer, ApprovalPrompt};
 use crate::base::clock::{format_span, unix_millis};
 use crate::base::{Error, Kind, Result, visible};
 
@@ -84,10 +84,14 @@ pub fn run(args: &Approvals, root: &Path) -> Result<()> {
 
 fn run_at(args: &Approvals, root: &Path, desk: &mut dyn Desk) -> Result<()> {
     match &args.command {
-        Some(Command::Allow { id, inside: true, .. }) => decide(root, id, Answer::Inside, desk),
-        Some(Command::Allow { id, session: true, .. }) => decide(root, id, Answer::Session, desk),
-        Some(Command::Allow { id, .. }) => decide(root, id, Answer::Once, desk),
-        Some(Command::Deny { id }) => decide(root, id, Answer::Deny, desk),
+        Some(Command::Allow { id, inside: true, .. }) => {
+            decide(root, id, ApprovalAnswer::Inside, desk)
+        }
+        Some(Command::Allow { id, session: true, .. }) => {
+            decide(root, id, ApprovalAnswer::Session, desk)
+        }
+        Some(Command::Allow { id, .. }) => decide(root, id, ApprovalAnswer::Once, desk),
+        Some(Command::Deny { id }) => decide(root, id, ApprovalAnswer::Deny, desk),
         None if args.watch => watch(root, desk),
         None => list(root, args.json, desk),
     }
@@ -97,7 +101,7 @@ fn run_at(args: &Approvals, root: &Path, desk: &mut dyn Desk) -> Result<()> {
 struct Question {
     server: u32,
     socket: PathBuf,
-    prompt: Prompt,
+    prompt: ApprovalPrompt,
 }
 
 impl Question {
@@ -133,7 +137,7 @@ fn list(root: &Path, as_json: bool, desk: &mut dyn Desk) -> Result<()> {
         return desk.print("No calls are waiting for approval.\n");
     }
     for question in &questions {
-        let text = format!("{}\n{}\n", question.header(), question.prompt.text());
+        let text = format!("{}\n{}\n", question.header(), question.prompt.render_text());
         desk.print(&visible::lines(&text))?;
     }
     desk.print("Answer with `ringfence approvals allow ID [--session|--inside]` or `ringfence approvals deny ID`.\n")
@@ -157,7 +161,7 @@ fn want_manned(desk: &dyn Desk) -> Result<()> {
     .hint("Run it in a terminal, without pipes. Listing with `ringfence approvals` needs no terminal."))
 }
 
-fn decide(root: &Path, id: &str, answer: Answer, desk: &mut dyn Desk) -> Result<()> {
+fn decide(root: &Path, id: &str, answer: ApprovalAnswer, desk: &mut dyn Desk) -> Result<()> {
     want_manned(desk)?;
     let questions = waiting(root)?;
     let question = questions.iter().find(|question| question.prompt.id == id).ok_or_else(|| {
@@ -165,35 +169,35 @@ fn decide(root: &Path, id: &str, answer: Answer, desk: &mut dyn Desk) -> Result<
             "It may have been answered or have expired; run `ringfence approvals` to list waiting questions.",
         )
     })?;
-    if answer != Answer::Deny && !question.prompt.choices().contains(&answer) {
+    if answer != ApprovalAnswer::Deny && !question.prompt.offered_answers().contains(&answer) {
         return Err(not_offered(answer));
     }
     send_answer(question, answer)?;
     desk.show(&visible::lines(&format!("{} `{}`\n", outcome(answer), question.prompt.tool)))
 }
 
-fn not_offered(answer: Answer) -> Error {
+fn not_offered(answer: ApprovalAnswer) -> Error {
     let error =
         Error::invalid_arguments(format!("this question does not offer `--{}`", answer.name()));
     match answer {
-        Answer::Session => {
+        ApprovalAnswer::Session => {
             error.hint("The call has no persistent session; allow it once, or deny it.")
         }
         _ => error.hint("The command does not leave the sandbox; allow it once, or deny it."),
     }
 }
 
-fn outcome(answer: Answer) -> &'static str {
+fn outcome(answer: ApprovalAnswer) -> &'static str {
     match answer {
-        Answer::Once => "Allowed once:",
-        Answer::Session => "Allowed for this session:",
-        Answer::Inside => "Allowed inside the sandbox:",
-        Answer::Deny => "Denied:",
+        ApprovalAnswer::Once => "Allowed once:",
+        ApprovalAnswer::Session => "Allowed for this session:",
+        ApprovalAnswer::Inside => "Allowed inside the sandbox:",
+        ApprovalAnswer::Deny => "Denied:",
     }
 }
 
-fn send_answer(question: &Question, answer: Answer) -> Result<()> {
-    let request = Request::Answer { id: question.prompt.id.clone(), answer };
+fn send_answer(question: &Question, answer: ApprovalAnswer) -> Result<()> {
+    let request = ApprovalRequest::Answer { id: question.prompt.id.clone(), answer };
     let reply = talk(&question.socket, &request).map_err(|error| {
         Error::new(Kind::Unavailable, "the server that asked is gone").source(error)
     })?;
@@ -239,7 +243,11 @@ enum Asked {
 
 /// Asks one question until it is answered here, answered elsewhere, or expired.
 fn ask(root: &Path, question: &Question, desk: &mut dyn Desk) -> Result<Asked> {
-    desk.show(&visible::lines(&format!("\n{}\n{}", question.header(), question.prompt.text())))?;
+    desk.show(&visible::lines(&format!(
+        "\n{}\n{}",
+        question.header(),
+        question.prompt.render_text()
+    )))?;
     let choices = choice_line(&question.prompt);
     desk.forget_typed();
     desk.show(&choices)?;
@@ -252,10 +260,10 @@ fn ask(root: &Path, question: &Question, desk: &mut dyn Desk) -> Result<Asked> {
             return Ok(Asked::Answered);
         };
         let answer = match line.trim().to_ascii_lowercase().as_str() {
-            "y" | "yes" => Answer::Once,
-            "s" | "session" if question.prompt.offers_session => Answer::Session,
-            "i" | "inside" if question.prompt.offers_inside => Answer::Inside,
-            "n" | "no" => Answer::Deny,
+            "y" | "yes" => ApprovalAnswer::Once,
+            "s" | "session" if question.prompt.offers_session => ApprovalAnswer::Session,
+            "i" | "inside" if question.prompt.offers_inside => ApprovalAnswer::Inside,
+            "n" | "no" => ApprovalAnswer::Deny,
             "q" | "quit" => return Ok(Asked::Left),
             "" if line.is_empty() => return Ok(Asked::Left),
             _ => {
@@ -273,16 +281,16 @@ fn ask(root: &Path, question: &Question, desk: &mut dyn Desk) -> Result<Asked> {
 }
 
 /// Returns the line that lists the keys for answering a question.
-fn choice_line(prompt: &Prompt) -> String {
-    let key = |answer: &Answer| match answer {
-        Answer::Once => 'y',
-        Answer::Session => 's',
-        Answer::Inside => 'i',
-        Answer::Deny => 'n',
+fn choice_line(prompt: &ApprovalPrompt) -> String {
+    let key = |answer: &ApprovalAnswer| match answer {
+        ApprovalAnswer::Once => 'y',
+        ApprovalAnswer::Session => 's',
+        ApprovalAnswer::Inside => 'i',
+        ApprovalAnswer::Deny => 'n',
     };
-    let answers = prompt.choices().into_iter().chain([Answer::Deny]);
+    let answers = prompt.offered_answers().into_iter().chain([ApprovalAnswer::Deny]);
     let choices: String = answers
-        .map(|answer| format!("[{}] {}  ", key(&answer), prompt.choice_title(answer)))
+        .map(|answer| format!("[{}] {}  ", key(&answer), prompt.answer_label(answer)))
         .collect();
     format!("{choices}[q] Quit: ")
 }
@@ -291,7 +299,7 @@ fn choice_line(prompt: &Prompt) -> String {
 fn waiting(root: &Path) -> Result<Vec<Question>> {
     let mut questions = Vec::new();
     for (server, path) in sockets(root)? {
-        let reply = match talk(&path, &Request::List {}) {
+        let reply = match talk(&path, &ApprovalRequest::List {}) {
             Ok(reply) => reply,
             Err(error) => {
                 // A socket whose process is gone was left behind by a crash; a live server may only
@@ -304,8 +312,8 @@ fn waiting(root: &Path) -> Result<Vec<Question>> {
                 continue;
             }
         };
-        let prompts: Vec<Prompt> =
-            serde_json::from_value(reply["pending"].clone()).unwrap_or_else(|error| {
+        let prompts: Vec<ApprovalPrompt> = serde_json::from_value(reply["pending"].clone())
+            .unwrap_or_else(|error| {
                 tracing::warn!("server {server} sent an invalid reply: {error}");
                 Vec::new()
             });
@@ -328,7 +336,7 @@ fn sockets(root: &Path) -> Result<Vec<(u32, PathBuf)>> {
             .hint("Give the server's root with `--root` (or SANDBOX_ROOT).")
             .source(error)
     };
-    let entries = match std::fs::read_dir(directory(root)) {
+    let entries = match std::fs::read_dir(socket_directory(root)) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(failed(error)),
@@ -351,8 +359,8 @@ fn is_gone(pid: u32) -> bool {
     pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }
 
-fn talk(path: &Path, request: &Request) -> std::io::Result<Value> {
-    let socket = Socket::at(path.to_owned())?;
+fn talk(path: &Path, request: &ApprovalRequest) -> std::io::Result<Value> {
+    let socket = ApprovalSocket::from_path(path.to_owned())?;
     let mut stream = UnixStream::connect(&socket.address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;

@@ -54,8 +54,8 @@ fn server(
     pid: u32,
     mut reply: impl FnMut(&Value) -> Value + Send + 'static,
 ) -> PathBuf {
-    std::fs::create_dir_all(directory(root)).unwrap();
-    let path = directory(root).join(format!("approvals-{pid}.sock"));
+    std::fs::create_dir_all(socket_directory(root)).unwrap();
+    let path = socket_directory(root).join(format!("approvals-{pid}.sock"));
     let listener = UnixListener::bind(&path).unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -150,7 +150,7 @@ fn questions_of_all_servers_are_listed_without_anything_a_terminal_acts_on() {
 fn sockets_of_crashed_servers_are_skipped_and_removed() {
     let scratch = Scratch::new();
     asking(scratch.path(), own(), &["a-1"]);
-    let run = directory(scratch.path());
+    let run = socket_directory(scratch.path());
     // Beyond the largest process number there can be; and one whose process lives but does not
     // listen.
     let (dead, silent) = (run.join("approvals-4194305.sock"), run.join("approvals-1.sock"));

@@ -14,7 +14,7 @@ use crate::audit::read::{Event, Reader};
 use crate::audit::verify::{FileReport, PruneSummary, State, verify};
 use crate::base::clock::{format_utc, parse_span};
 use crate::base::{Error, Kind, Result, visible};
-use crate::registry::underscored;
+use crate::registry::with_underscores;
 
 /// Show what was done, follow it live, verify the log, or prune it.
 ///
@@ -221,7 +221,7 @@ fn matches(args: &Args, event: &Event) -> bool {
         wanted.as_ref().is_none_or(|wanted| value[name] == wanted.as_str())
     };
     let text = |name: &str| value[name].as_str().unwrap_or_default();
-    let named = |wanted: &String| underscored(text("tool")) == underscored(wanted);
+    let named = |wanted: &String| with_underscores(text("tool")) == with_underscores(wanted);
     args.tool.as_ref().is_none_or(named)
         && is("session", &args.session)
         && args.trace.as_ref().is_none_or(|start| text("trace_id").starts_with(start.as_str()))

@@ -104,7 +104,7 @@ fn refuse_arguments(error: &clap::Error) -> ExitCode {
     {
         let text = error.render().to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        failed_start::answer(&Error::invalid_arguments(first).reason("bad_flag").hint(
+        failed_start::answer_client(&Error::invalid_arguments(first).reason("bad_flag").hint(
             "Correct the arguments in the client's configuration; `ringfence serve --help` lists them.",
         ));
     }

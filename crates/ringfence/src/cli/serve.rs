@@ -89,7 +89,7 @@ pub fn run(args: Args) -> Result<u8> {
         Ok(()) => Ok(0),
         Err(error) if stage.is_stdio && !stage.is_serving => {
             super::report(&error);
-            failed_start::answer(&error);
+            failed_start::answer_client(&error);
             Ok(error.kind().row().exit)
         }
         Err(error) => Err(error),
@@ -172,10 +172,10 @@ async fn serve(
             .map_err(|error| Error::internal("cannot read the listener's address").source(error))?;
         config.http.listen = Some(bound);
     }
-    let server = Server::reloading(config, made, seen)?;
+    let server = Server::with_reload(config, made, seen)?;
     let door = match listener {
         Some(listener) => {
-            let app = http::App::new(Arc::clone(&server))?;
+            let app = http::HttpServer::new(Arc::clone(&server))?;
             // Printed only after the keys have been loaded, and at every log level: people and
             // scripts that asked for port 0 need the address.
             if let Some(bound) = server.config.http.listen {
@@ -185,9 +185,9 @@ async fn serve(
         }
         None => None,
     };
-    server.pipeline.state().log_dropped();
+    server.pipeline.state().log_failed_commands();
     tokio::spawn(rules::report(Arc::clone(&server)));
-    let watch = server.pipeline.watch();
+    let watch = server.pipeline.watch_config();
     let mut hangup = signal(SignalKind::hangup()).map_err(no_signals)?;
     let told = Arc::clone(&server);
     tokio::spawn(async move {
@@ -204,12 +204,12 @@ async fn serve(
     let _terminal = match server.config.approval.terminal {
         true => {
             let who = if door.is_some() {
-                terminal::Server::alone()
+                terminal::ServerProcess::without_client()
             } else {
-                terminal::Server::of_client()
+                terminal::ServerProcess::with_client()
             };
             Some(
-                terminal::serve(
+                terminal::serve_approvals(
                     Arc::clone(&server.pipeline.gate.pending),
                     &server.config.root,
                     who,
@@ -223,20 +223,20 @@ async fn serve(
     let mut stop = StopSignals::new()?;
     tokio::spawn(async move {
         stop.received().await;
-        stopped.stop(sandbox::max_end_duration(stopped.config.limits.grace)).await;
+        stopped.shut_down(sandbox::max_end_duration(stopped.config.limits.grace)).await;
     });
     let result = match door {
-        Some((app, listener)) => within_grace(&server, http::serve(app, listener)).await,
+        Some((app, listener)) => within_grace(&server, http::serve_http(app, listener)).await,
         None => {
-            let line = stdio::connect(&server)?;
+            let line = stdio::connect_client(&server)?;
             stage.is_serving = true;
             greet_terminal();
-            within_grace(&server, stdio::serve(Arc::clone(&server), line)).await
+            within_grace(&server, stdio::serve_client(Arc::clone(&server), line)).await
         }
     };
     server.shutdown.cancel(Cause::Eof);
     drop(watch);
-    server.pipeline.idle(sandbox::max_end_duration(server.config.limits.grace)).await;
+    server.pipeline.wait_until_idle(sandbox::max_end_duration(server.config.limits.grace)).await;
     sandbox::end_zygotes(ZYGOTES_END).await;
     let reason = server.shutdown.cause().map_or("eof", Cause::name);
     audit.write_refusal_counts();

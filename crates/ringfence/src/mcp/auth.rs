@@ -21,13 +21,13 @@ use crate::session::Principal;
 /// Tolerance around the times of a token, because the clocks of two machines differ.
 const LEEWAY_S: f64 = 30.0;
 /// A token that is valid for longer than a year is treated as valid for a year.
-const LONGEST_S: f64 = 365.0 * 86_400.0;
+const MAX_VALIDITY_S: f64 = 365.0 * 86_400.0;
 /// Longest token. No honest token is longer, and a longer one costs work before it is refused.
-const TOKEN_BYTES: usize = 16 * 1024;
-const SUBJECT_BYTES: usize = 512;
+const MAX_TOKEN_BYTES: usize = 16 * 1024;
+const MAX_NAME_BYTES: usize = 512;
 
 /// Verifier of bearer tokens, for one key and one algorithm.
-pub struct Verifier {
+pub struct TokenVerifier {
     key: DecodingKey,
     algorithm: Algorithm,
     validation: Validation,
@@ -44,7 +44,7 @@ pub struct VerifiedToken {
 }
 
 #[derive(Deserialize)]
-struct Claims {
+struct TokenClaims {
     #[serde(default)]
     exp: Value,
     #[serde(default)]
@@ -57,13 +57,13 @@ struct Claims {
     aud: Value,
 }
 
-impl Verifier {
+impl TokenVerifier {
     /// Creates a verifier for the configured key. Fails if the key is too weak or of an unsupported
     /// kind.
-    pub fn new(auth: &Auth) -> Result<Verifier> {
+    pub fn new(auth: &Auth) -> Result<TokenVerifier> {
         let (key, algorithm) = match &auth.key {
-            AuthKey::Secret(secret) => (secret_key(secret.expose())?, Algorithm::HS256),
-            AuthKey::PublicPem(pem) => public_key(pem)?,
+            AuthKey::Secret(secret) => (read_secret_key(secret.expose())?, Algorithm::HS256),
+            AuthKey::PublicPem(pem) => read_public_key(pem)?,
         };
         let mut validation = Validation::new(algorithm);
         // Times are checked below: RFC 7519 allows fractions of a second, and the expiry is needed
@@ -78,7 +78,7 @@ impl Verifier {
                 "no audience is set, so a token made for another service is accepted; set MCP_AUTH_AUDIENCE"
             );
         }
-        Ok(Verifier {
+        Ok(TokenVerifier {
             key,
             algorithm,
             validation,
@@ -88,40 +88,41 @@ impl Verifier {
     }
 
     /// Verifies the token in this `Authorization` header.
-    pub fn verify(&self, authorization_header: Option<&str>) -> Result<VerifiedToken> {
-        let token = bearer(authorization_header)?;
+    pub fn verify_header(&self, authorization_header: Option<&str>) -> Result<VerifiedToken> {
+        let token = bearer_token(authorization_header)?;
         self.check_header(token)?;
-        let claims = jsonwebtoken::decode::<Claims>(token, &self.key, &self.validation)
-            .map_err(refusal)?
+        let claims = jsonwebtoken::decode::<TokenClaims>(token, &self.key, &self.validation)
+            .map_err(map_library_error)?
             .claims;
-        let valid_for = time_left(&claims, SystemTime::now())?;
+        let valid_for = remaining_validity(&claims, SystemTime::now())?;
         if let Some(issuer) = &self.issuer
             && claims.iss.as_str() != Some(issuer)
         {
-            return Err(refused(
+            return Err(token_error(
                 "wrong_issuer",
                 "the token is not from the issuer that this server trusts",
             ));
         }
         if let Some(audience) = &self.audience
-            && !names_audience(&claims.aud, audience)
+            && !has_audience(&claims.aud, audience)
         {
-            return Err(refused("wrong_audience", "the token was not issued for this server"));
+            return Err(token_error("wrong_audience", "the token was not issued for this server"));
         }
-        Ok(VerifiedToken { principal: principal(&claims)?, valid_for })
+        Ok(VerifiedToken { principal: principal_from_claims(&claims)?, valid_for })
     }
 
     /// Requires the algorithm of our key. This also refuses `none`, which the library calls
     /// malformed.
     fn check_header(&self, token: &str) -> Result<()> {
-        let malformed = || refused("malformed_token", "the token is not a signed JWT");
+        let malformed = || token_error("malformed_token", "the token is not a signed JWT");
         let part = token.split('.').next().unwrap_or_default();
         let bytes = URL_SAFE_NO_PAD.decode(part).map_err(|_| malformed())?;
         let header: Value = serde_json::from_slice(&bytes).map_err(|_| malformed())?;
         let algorithm = header.get("alg").and_then(Value::as_str).ok_or_else(malformed)?;
-        if algorithm != name(self.algorithm) {
-            let hint = format!("Sign tokens for this server with {}.", name(self.algorithm));
-            return Err(refused(
+        if algorithm != algorithm_name(self.algorithm) {
+            let hint =
+                format!("Sign tokens for this server with {}.", algorithm_name(self.algorithm));
+            return Err(token_error(
                 "wrong_algorithm",
                 "the token's algorithm does not match this server's key",
             )
@@ -135,7 +136,7 @@ impl Verifier {
     }
 }
 
-fn name(algorithm: Algorithm) -> &'static str {
+fn algorithm_name(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::RS256 => "RS256",
         Algorithm::ES256 => "ES256",
@@ -144,7 +145,7 @@ fn name(algorithm: Algorithm) -> &'static str {
     }
 }
 
-fn secret_key(secret: &[u8]) -> Result<DecodingKey> {
+fn read_secret_key(secret: &[u8]) -> Result<DecodingKey> {
     if secret.len() < 16 {
         return Err(Error::invalid_arguments(
             "MCP_AUTH_JWT_SECRET is shorter than 16 bytes and could be guessed",
@@ -167,7 +168,7 @@ fn secret_key(secret: &[u8]) -> Result<DecodingKey> {
 }
 
 /// Returns the key in the PEM and the one algorithm that goes with its kind.
-fn public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
+fn read_public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
     let unfit = |what: &str| {
         Error::invalid_arguments(format!("MCP_AUTH_JWT_PUBLIC_KEY {what}"))
             .reason("wrong_key")
@@ -190,7 +191,7 @@ fn public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
         .or_else(|| read(DecodingKey::from_ed_pem(bytes), Algorithm::EdDSA))
         .or_else(|| read(DecodingKey::from_ec_pem(bytes), Algorithm::ES256));
     let (key, algorithm) = found.ok_or_else(|| unfit("cannot be read"))?;
-    if !fits(&key, algorithm) {
+    if !is_usable_key(&key, algorithm) {
         return Err(unfit("is of a kind or size that is not accepted"));
     }
     Ok((key, algorithm))
@@ -198,7 +199,7 @@ fn public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
 
 /// Returns whether the algorithm accepts the key. Detects an unsupported curve, point or size at
 /// the start instead of with the first token.
-fn fits(key: &DecodingKey, algorithm: Algorithm) -> bool {
+fn is_usable_key(key: &DecodingKey, algorithm: Algorithm) -> bool {
     let Ok(bytes) = key.try_get_as_bytes() else { return false };
     match algorithm {
         Algorithm::RS256 => aws_lc_rs::rsa::PublicKey::from_der(bytes)
@@ -208,8 +209,8 @@ fn fits(key: &DecodingKey, algorithm: Algorithm) -> bool {
     }
 }
 
-fn bearer(header: Option<&str>) -> Result<&str> {
-    let missing = || refused("missing_token", "this server requires a bearer token");
+fn bearer_token(header: Option<&str>) -> Result<&str> {
+    let missing = || token_error("missing_token", "this server requires a bearer token");
     let header = header.map(str::trim).ok_or_else(missing)?;
     let (scheme, token) = header.split_once(' ').unwrap_or((header, ""));
     if !scheme.eq_ignore_ascii_case("bearer") {
@@ -220,17 +221,17 @@ fn bearer(header: Option<&str>) -> Result<&str> {
         byte.is_ascii_alphanumeric()
             || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'+' | b'/' | b'=')
     };
-    if token.is_empty() || token.len() > TOKEN_BYTES || !token.bytes().all(plain) {
-        return Err(refused("malformed_token", "the token is not a signed JWT"));
+    if token.is_empty() || token.len() > MAX_TOKEN_BYTES || !token.bytes().all(plain) {
+        return Err(token_error("malformed_token", "the token is not a signed JWT"));
     }
     Ok(token)
 }
 
 /// Returns how long the token remains valid. Times are seconds since 1970 (RFC 7519, NumericDate),
 /// whole or not.
-fn time_left(claims: &Claims, now: SystemTime) -> Result<Duration> {
+fn remaining_validity(claims: &TokenClaims, now: SystemTime) -> Result<Duration> {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let malformed = |message| refused("malformed_token", message);
+    let malformed = |message| token_error("malformed_token", message);
     let number = |claim: &Value| claim.as_f64().filter(|seconds| seconds.is_finite());
     let expires = number(&claims.exp)
         .ok_or_else(|| malformed("the token does not say when it expires (exp)"))?;
@@ -238,16 +239,16 @@ fn time_left(claims: &Claims, now: SystemTime) -> Result<Duration> {
         let begins = number(&claims.nbf)
             .ok_or_else(|| malformed("the token's start time (nbf) is not a number"))?;
         if begins > now + LEEWAY_S {
-            return Err(refused("not_yet_valid", "the token is not valid yet"));
+            return Err(token_error("not_yet_valid", "the token is not valid yet"));
         }
     }
-    match Duration::try_from_secs_f64((expires + LEEWAY_S - now).min(LONGEST_S)) {
+    match Duration::try_from_secs_f64((expires + LEEWAY_S - now).min(MAX_VALIDITY_S)) {
         Ok(left) if !left.is_zero() => Ok(left),
-        _ => Err(expired()),
+        _ => Err(expired_error()),
     }
 }
 
-fn names_audience(claim: &Value, audience: &str) -> bool {
+fn has_audience(claim: &Value, audience: &str) -> bool {
     match claim {
         Value::String(one) => one == audience,
         Value::Array(many) => many.iter().any(|one| one.as_str() == Some(audience)),
@@ -258,30 +259,30 @@ fn names_audience(claim: &Value, audience: &str) -> bool {
 /// Returns the principal `subject@issuer`. The issuer's own `@` is escaped, so the last one always
 /// separates the two, and different pairs of subject and issuer never give the same name. A token
 /// without issuer ends in the bare `@`.
-fn principal(claims: &Claims) -> Result<Principal> {
-    let unfit = || refused("no_subject", "the token does not say whom it is for (sub)");
-    let subject = claims.sub.as_str().filter(|text| is_name(text)).ok_or_else(unfit)?;
+fn principal_from_claims(claims: &TokenClaims) -> Result<Principal> {
+    let unfit = || token_error("no_subject", "the token does not say whom it is for (sub)");
+    let subject = claims.sub.as_str().filter(|text| is_printable_name(text)).ok_or_else(unfit)?;
     let issuer = match &claims.iss {
         Value::Null => "",
-        Value::String(text) if text.is_empty() || is_name(text) => text,
-        _ => return Err(refused("wrong_issuer", "the token's issuer (iss) is not plain text")),
+        Value::String(text) if text.is_empty() || is_printable_name(text) => text,
+        _ => return Err(token_error("wrong_issuer", "the token's issuer (iss) is not plain text")),
     };
     let issuer = issuer.replace('%', "%25").replace('@', "%40");
-    Ok(Principal::named(format!("{subject}@{issuer}")))
+    Ok(Principal::from_name(format!("{subject}@{issuer}")))
 }
 
 /// Returns whether a text may appear in logs and prompts: short, not blank, without control
 /// characters.
-fn is_name(text: &str) -> bool {
-    !text.trim().is_empty() && text.len() <= SUBJECT_BYTES && !text.chars().any(char::is_control)
+fn is_printable_name(text: &str) -> bool {
+    !text.trim().is_empty() && text.len() <= MAX_NAME_BYTES && !text.chars().any(char::is_control)
 }
 
 /// Returns the error for an expired token, also if it expires before its request has been answered.
-pub fn expired() -> Error {
-    refused("expired", "the token has expired")
+pub fn expired_error() -> Error {
+    token_error("expired", "the token has expired")
 }
 
-fn refused(reason: &'static str, message: &str) -> Error {
+fn token_error(reason: &'static str, message: &str) -> Error {
     let hint = match reason {
         "missing_token" => {
             "Send `Authorization: Bearer <token>` with a token made for this server."
@@ -297,37 +298,37 @@ fn refused(reason: &'static str, message: &str) -> Error {
 }
 
 /// Replaces the library's messages by our own, because they may quote the token.
-fn refusal(error: jsonwebtoken::errors::Error) -> Error {
+fn map_library_error(error: jsonwebtoken::errors::Error) -> Error {
     match error.kind() {
         ErrorKind::InvalidSignature => {
-            refused("bad_signature", "the token's signature does not match this server's key")
+            token_error("bad_signature", "the token's signature does not match this server's key")
         }
         ErrorKind::InvalidAlgorithm => {
-            refused("wrong_algorithm", "the token's algorithm does not match this server's key")
+            token_error("wrong_algorithm", "the token's algorithm does not match this server's key")
         }
-        _ => refused("malformed_token", "the token is not a signed JWT"),
+        _ => token_error("malformed_token", "the token is not a signed JWT"),
     }
 }
 
 /// Returns the `WWW-Authenticate` header of a 401. By RFC 6750, a request without a token gets no
 /// error code.
-pub fn challenge(error: &Error, resource_metadata_url: Option<&str>) -> String {
+pub fn challenge_header(error: &Error, resource_metadata_url: Option<&str>) -> String {
     let mut text = "Bearer realm=\"ringfence\"".to_owned();
     if error.reason_name() != Some("missing_token") {
         text.push_str(&format!(
             ", error=\"invalid_token\", error_description=\"{}\"",
-            quotable(error.message())
+            strip_unquotable(error.message())
         ));
     }
     if let Some(url) = resource_metadata_url {
-        text.push_str(&format!(", resource_metadata=\"{}\"", quotable(url)));
+        text.push_str(&format!(", resource_metadata=\"{}\"", strip_unquotable(url)));
     }
     text
 }
 
 /// Keeps what may appear between quotes in a header: printable ASCII without quotes and
 /// backslashes.
-fn quotable(text: &str) -> String {
+fn strip_unquotable(text: &str) -> String {
     text.chars().filter(|c| matches!(c, ' '..='~') && !matches!(c, '"' | '\\')).collect()
 }
 

@@ -85,8 +85,8 @@ static PAIRS: LazyLock<Vec<(Pair, Pair)>> = LazyLock::new(|| {
     ]
 });
 
-fn verifier(key: &AuthKey) -> Verifier {
-    Verifier::new(&Auth { key: key.clone(), audience: None, issuer: None }).unwrap()
+fn verifier(key: &AuthKey) -> TokenVerifier {
+    TokenVerifier::new(&Auth { key: key.clone(), audience: None, issuer: None }).unwrap()
 }
 
 fn sign(pair: &Pair, claims: &Value) -> String {
@@ -105,8 +105,8 @@ fn with(changes: Value) -> Value {
     claims
 }
 
-fn reason(verifier: &Verifier, header: Option<&str>) -> &'static str {
-    let error = verifier.verify(header).unwrap_err();
+fn reason(verifier: &TokenVerifier, header: Option<&str>) -> &'static str {
+    let error = verifier.verify_header(header).unwrap_err();
     assert_eq!(error.kind(), Kind::Unauthenticated);
     assert!(error.hint_text().is_some());
     let said = format!("{error:?} {:?}", error.hint_text());
@@ -124,7 +124,7 @@ fn every_algorithm_accepts_its_own_and_refuses_the_rest() {
         let verifier = verifier(&ours.public);
         let now = get_current_timestamp();
         assert_eq!(
-            verifier.verify(Some(&sign(ours, &good()))).unwrap().principal.name(),
+            verifier.verify_header(Some(&sign(ours, &good()))).unwrap().principal.name(),
             "ada@",
             "{:?}",
             ours.algorithm
@@ -153,7 +153,8 @@ fn every_algorithm_accepts_its_own_and_refuses_the_rest() {
         ];
         for (changes, expected) in table {
             let token = sign(ours, &with(changes.clone()));
-            let outcome = verifier.verify(Some(&token)).err().and_then(|error| error.reason_name());
+            let outcome =
+                verifier.verify_header(Some(&token)).err().and_then(|error| error.reason_name());
             assert_eq!(outcome, expected, "{:?} {changes}", ours.algorithm);
         }
         let mut without = good();
@@ -213,7 +214,7 @@ fn changed_tokens_and_garbage_are_refused() {
         assert_eq!(reason(&verifier, Some(header)), "malformed_token", "{header}");
     }
     assert_eq!(
-        reason(&verifier, Some(&format!("Bearer {}", "a".repeat(TOKEN_BYTES + 1)))),
+        reason(&verifier, Some(&format!("Bearer {}", "a".repeat(MAX_TOKEN_BYTES + 1)))),
         "malformed_token"
     );
     for header in [None, Some(""), Some("Basic YTpi"), Some("Bearerx y")] {
@@ -230,7 +231,10 @@ fn the_scheme_is_read_in_any_case() {
     let verifier = verifier(&ours.public);
     let token = sign(ours, &good());
     for scheme in ["bearer", "BEARER", "  Bearer", "Bearer  "] {
-        assert!(verifier.verify(Some(&token.replacen("Bearer", scheme, 1))).is_ok(), "{scheme}");
+        assert!(
+            verifier.verify_header(Some(&token.replacen("Bearer", scheme, 1))).is_ok(),
+            "{scheme}"
+        );
     }
 }
 
@@ -242,7 +246,7 @@ fn audience_and_issuer_count_when_they_are_set() {
         audience: Some("https://rf/mcp".into()),
         issuer: Some("https://idp".into()),
     };
-    let verifier = Verifier::new(&auth).unwrap();
+    let verifier = TokenVerifier::new(&auth).unwrap();
     let (aud, iss) = ("https://rf/mcp", "https://idp");
     let table = [
         (json!({"aud": aud, "iss": iss}), None),
@@ -256,7 +260,7 @@ fn audience_and_issuer_count_when_they_are_set() {
         (json!({"aud": aud, "iss": [iss]}), Some("wrong_issuer")),
     ];
     for (changes, expected) in table {
-        let outcome = verifier.verify(Some(&sign(ours, &with(changes.clone()))));
+        let outcome = verifier.verify_header(Some(&sign(ours, &with(changes.clone()))));
         assert_eq!(
             outcome.as_ref().err().and_then(|error| error.reason_name()),
             expected,
@@ -273,8 +277,9 @@ fn subjects_of_different_issuers_never_meet() {
     let ours = &PAIRS[0].0;
     let verifier = verifier(&ours.public);
     let name = |sub: &str, iss: Value| {
-        let verified =
-            verifier.verify(Some(&sign(ours, &with(json!({"sub": sub, "iss": iss}))))).unwrap();
+        let verified = verifier
+            .verify_header(Some(&sign(ours, &with(json!({"sub": sub, "iss": iss})))))
+            .unwrap();
         verified.principal.name().to_owned()
     };
     let names = [
@@ -294,7 +299,7 @@ fn subjects_of_different_issuers_never_meet() {
 #[test]
 fn keys_that_do_not_fit_stop_the_start() {
     let refuse = |key: AuthKey| {
-        Verifier::new(&Auth { key, audience: None, issuer: None })
+        TokenVerifier::new(&Auth { key, audience: None, issuer: None })
             .err()
             .unwrap()
             .reason_name()
@@ -323,21 +328,21 @@ fn keys_that_do_not_fit_stop_the_start() {
     // PKCS#1 form of the same RSA key, as older tools write it.
     let key = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
     let public = AuthKey::PublicPem(pem("RSA PUBLIC KEY", key.public_key().as_ref()));
-    assert!(Verifier::new(&Auth { key: public, audience: None, issuer: None }).is_ok());
+    assert!(TokenVerifier::new(&Auth { key: public, audience: None, issuer: None }).is_ok());
 }
 
 #[test]
 fn a_challenge_says_what_was_wrong_only_to_who_sent_a_token() {
     let url = "https://rf/.well-known/oauth-protected-resource/mcp";
-    let missing = refused("missing_token", "this server requires a bearer token");
-    assert_eq!(challenge(&missing, None), "Bearer realm=\"ringfence\"");
+    let missing = token_error("missing_token", "this server requires a bearer token");
+    assert_eq!(challenge_header(&missing, None), "Bearer realm=\"ringfence\"");
     assert_eq!(
-        challenge(&missing, Some(url)),
+        challenge_header(&missing, Some(url)),
         format!("Bearer realm=\"ringfence\", resource_metadata=\"{url}\"")
     );
-    let expired = refused("expired", "the token has \"expired\"\r\nX: y");
+    let expired = token_error("expired", "the token has \"expired\"\r\nX: y");
     assert_eq!(
-        challenge(&expired, None),
+        challenge_header(&expired, None),
         "Bearer realm=\"ringfence\", error=\"invalid_token\", error_description=\"the token has expiredX: y\""
     );
 }
@@ -355,7 +360,7 @@ fn times_may_have_fractions_and_say_how_long_a_token_is_valid() {
     let ours = &PAIRS[0].0;
     let verifier = verifier(&ours.public);
     let now = get_current_timestamp() as f64;
-    let outcome = |changes: Value| verifier.verify(Some(&sign(ours, &with(changes))));
+    let outcome = |changes: Value| verifier.verify_header(Some(&sign(ours, &with(changes))));
     for exp in [json!(now + 600.5), json!(now - 5.25), json!(1e300), json!(4_102_444_800_u64)] {
         outcome(json!({"exp": exp})).unwrap_or_else(|error| panic!("{exp}: {error}"));
     }

@@ -5,25 +5,25 @@
 //! `_meta` of each call, under one key or two. [`state`] reads all of them. A state that comes with
 //! a call applies to that call; a pushed state applies until the next push.
 
-pub mod state;
+pub mod sandbox_state;
 
 use std::sync::Arc;
 
 use rmcp::model::{ExperimentalCapabilities, Extensions, RequestMetaObject};
 use serde_json::{Value, json};
 
-use super::server::Line;
+use super::server::ClientConnection;
 use crate::base::narrowing::Narrowing;
 use crate::base::{Error, Kind, Result};
 use crate::session::Session;
 
 /// Method that pushes a sandbox state.
-pub const UPDATE: &str = "codex/sandbox-state/update";
-const STATES: [&str; 2] = ["codex/sandbox-state", "codex/sandbox-state-meta"];
+pub const UPDATE_METHOD: &str = "codex/sandbox-state/update";
+const STATE_KEYS: [&str; 2] = ["codex/sandbox-state", "codex/sandbox-state-meta"];
 
 /// Returns the capabilities that make Codex report its sandbox. Only the presence of the keys
 /// matters.
-pub fn capabilities() -> ExperimentalCapabilities {
+pub fn state_capabilities() -> ExperimentalCapabilities {
     let declared =
         json!({"codex/sandbox-state": {"version": "1.0.0"}, "codex/sandbox-state-meta": {}});
     serde_json::from_value(declared).unwrap_or_default()
@@ -31,24 +31,28 @@ pub fn capabilities() -> ExperimentalCapabilities {
 
 /// Returns the sandbox that applies to a call: the one that came with it, else the one pushed to
 /// its session, else the one pushed to its connection.
-pub fn narrowing(
+pub fn sandbox_for_call(
     meta: &RequestMetaObject,
     session: &Session,
-    line: &Line,
+    line: &ClientConnection,
 ) -> Option<Arc<Narrowing>> {
-    let told: Vec<&Value> = STATES.iter().filter_map(|key| meta.get(*key)).collect();
+    let told: Vec<&Value> = STATE_KEYS.iter().filter_map(|key| meta.get(*key)).collect();
     match told[..] {
-        [] => session.narrowing().or_else(|| line.session.narrowing().filter(|_| line.lasting)),
+        [] => session
+            .client_sandbox()
+            .or_else(|| line.session.client_sandbox().filter(|_| line.persistent)),
         // Both keys must say the same, or neither can be relied on.
         [one, other] if one != other => {
-            Some(Arc::new(unreadable("the two states of a call differ")))
+            Some(Arc::new(fallback_sandbox("the two states of a call differ")))
         }
-        [state, ..] => Some(Arc::new(state::read(state).unwrap_or_else(|why| unreadable(&why)))),
+        [state, ..] => Some(Arc::new(
+            sandbox_state::read_state(state).unwrap_or_else(|why| fallback_sandbox(&why)),
+        )),
     }
 }
 
 /// Returns whether this `_meta` says that the client answers without a person.
-pub fn answers_unseen(meta: &RequestMetaObject) -> bool {
+pub fn auto_answers(meta: &RequestMetaObject) -> bool {
     let turn = meta.get("x-codex-turn-metadata");
     let says = |key: &str, value: &str| {
         turn.and_then(|turn| turn.get(key)).is_some_and(|found| found == value)
@@ -60,36 +64,36 @@ pub fn answers_unseen(meta: &RequestMetaObject) -> bool {
 /// travels with the message, so that the next message sees the state whichever of the two is
 /// processed first.
 #[derive(Debug, Clone)]
-pub struct Pushed(std::result::Result<(), String>);
+pub struct PushedState(std::result::Result<(), String>);
 
-impl Pushed {
+impl PushedState {
     /// Reads and stores the state of a message, if the message pushes one.
-    pub fn take(
+    pub fn store_from_message(
         method: Option<&Value>,
         params: Option<&Value>,
         session: &Session,
-    ) -> Option<Pushed> {
-        if method.and_then(Value::as_str) != Some(UPDATE) {
+    ) -> Option<PushedState> {
+        if method.and_then(Value::as_str) != Some(UPDATE_METHOD) {
             return None;
         }
-        let read = state::read(params.unwrap_or(&Value::Null));
+        let read = sandbox_state::read_state(params.unwrap_or(&Value::Null));
         let told = read.as_ref().map(|_| ()).map_err(Clone::clone);
-        session.set_narrowing(read.unwrap_or_else(|why| unreadable(&why)));
-        Some(Pushed(told))
+        session.set_client_sandbox(read.unwrap_or_else(|why| fallback_sandbox(&why)));
+        Some(PushedState(told))
     }
 
     /// Returns the result that is attached to the message, or to the HTTP request that carried it.
-    pub fn of(extensions: &Extensions) -> Option<Pushed> {
+    pub fn from_extensions(extensions: &Extensions) -> Option<PushedState> {
         let parts = || {
             extensions
                 .get::<::http::request::Parts>()
-                .and_then(|parts| parts.extensions.get::<Pushed>())
+                .and_then(|parts| parts.extensions.get::<PushedState>())
         };
-        extensions.get::<Pushed>().or_else(parts).cloned()
+        extensions.get::<PushedState>().or_else(parts).cloned()
     }
 
     /// Returns an error if the state could not be read.
-    pub fn answer(&self) -> Result<()> {
+    pub fn check_readable(&self) -> Result<()> {
         self.0.as_ref().map_err(|why| {
             Error::invalid_arguments(format!("the sandbox state cannot be read: {why}"))
                 .reason("bad_sandbox_state")
@@ -100,13 +104,13 @@ impl Pushed {
 }
 
 /// Returns the error for a state that belongs to no session.
-pub fn no_session() -> Error {
+pub fn no_session_error() -> Error {
     Error::new(Kind::InvalidRequest, "there is no session that the sandbox state could belong to")
         .reason("no_session")
         .hint("Send the session handle in `_meta`, or the state itself in `_meta` of each call.")
 }
 
-fn unreadable(why: &str) -> Narrowing {
+fn fallback_sandbox(why: &str) -> Narrowing {
     let why: String = why.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect();
     tracing::warn!(
         "a client's sandbox state cannot be read ({why}): read-only and without network until it can"

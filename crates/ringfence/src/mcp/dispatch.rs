@@ -13,25 +13,28 @@ use serde_json::Value;
 use super::methods::{
     METHODS, REMOVED_IN_STATELESS, initialize, mcp_capabilities, tools_call, tools_list,
 };
-use super::server::Line;
-use super::{Server, codex, legacy, meta, render, shaping, version};
+use super::server::ClientConnection;
+use super::{Server, codex, codex_legacy, meta, overrides, render, version};
 use crate::base::change::Change;
 use crate::base::{Error, Kind, Result, TraceId};
 use crate::registry::NameStyle;
-use crate::session::{Client, Session, View};
+use crate::session::{ClientInfo, Session, SessionRef};
 
 /// Implementation of the engine's server interface.
 #[derive(Clone)]
-pub struct Handler {
+pub struct ProtocolHandler {
     pub server: Arc<Server>,
 }
 
-type Answer<T> = std::result::Result<T, ErrorData>;
+type MethodResult<T> = std::result::Result<T, ErrorData>;
 
-impl Handler {
+impl ProtocolHandler {
     /// Admits a request after a handshake, or if it carries its own protocol version.
-    fn admit(&self, context: &RequestContext<RoleServer>) -> Result<(Line, String, bool)> {
-        let line = line_of(&context.extensions)?;
+    fn check_handshake(
+        &self,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<(ClientConnection, String, bool)> {
+        let line = connection_of(&context.extensions)?;
         let Some(version) = context.protocol_version() else {
             return Err(Error::new(Kind::InvalidRequest, "no handshake has been made")
                 .reason("not_initialized")
@@ -43,23 +46,24 @@ impl Handler {
 
     fn unknown_method(&self, method: &str) -> ErrorData {
         let shown: String = method.chars().take(64).collect();
-        match legacy::is_spoken(&self.server) {
-            true => legacy::unknown_method(&shown),
-            false => {
-                refused(Error::new(Kind::MethodNotFound, format!("there is no method `{shown}`")))
-            }
+        match codex_legacy::is_active(&self.server) {
+            true => codex_legacy::unknown_method_error(&shown),
+            false => refuse_request(Error::new(
+                Kind::MethodNotFound,
+                format!("there is no method `{shown}`"),
+            )),
         }
     }
 
-    pub(super) fn admitted(
+    pub(super) fn admit_request(
         &self,
         context: &RequestContext<RoleServer>,
-    ) -> Answer<(Line, String, bool)> {
-        self.admit(context).map_err(refused)
+    ) -> MethodResult<(ClientConnection, String, bool)> {
+        self.check_handshake(context).map_err(refuse_request)
     }
 }
 
-pub(super) fn refused(error: Error) -> ErrorData {
+pub(super) fn refuse_request(error: Error) -> ErrorData {
     let trace_id = TraceId::mint();
     render::log_refusal(&error, &trace_id);
     render::error_data(&error, &trace_id)
@@ -67,27 +71,28 @@ pub(super) fn refused(error: Error) -> ErrorData {
 
 /// Returns the connection of a message. Stdio and SSE attach it to the message, HTTP to the request
 /// that carried it.
-pub(super) fn line_of(extensions: &Extensions) -> Result<Line> {
+pub(super) fn connection_of(extensions: &Extensions) -> Result<ClientConnection> {
     extensions
-        .get::<Line>()
+        .get::<ClientConnection>()
         .or_else(|| {
             extensions
                 .get::<::http::request::Parts>()
-                .and_then(|parts| parts.extensions.get::<Line>())
+                .and_then(|parts| parts.extensions.get::<ClientConnection>())
         })
         .cloned()
         .ok_or_else(|| Error::internal("a request arrived without its connection"))
 }
 
-pub(super) fn client_of(context: &RequestContext<RoleServer>) -> Client {
-    context
-        .client_info()
-        .map_or_else(Client::default, |info| Client { name: info.name, version: info.version })
+pub(super) fn client_info_of(context: &RequestContext<RoleServer>) -> ClientInfo {
+    context.client_info().map_or_else(ClientInfo::default, |info| ClientInfo {
+        name: info.name,
+        version: info.version,
+    })
 }
 
-impl ServerHandler for Handler {
+impl ServerHandler for ProtocolHandler {
     fn get_info(&self) -> ServerConfig {
-        initialize::info(&self.server, &Client::default(), None)
+        initialize::server_info(&self.server, &ClientInfo::default(), None)
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
@@ -98,38 +103,39 @@ impl ServerHandler for Handler {
         &self,
         mut request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
-    ) -> Answer<InitializeResult> {
-        let agreed = version::negotiate(request.protocol_version.as_str()).map_err(refused)?;
-        let client = Client {
+    ) -> MethodResult<InitializeResult> {
+        let agreed = version::negotiate_version(request.protocol_version.as_str())
+            .map_err(refuse_request)?;
+        let client = ClientInfo {
             name: request.client_info.name.clone(),
             version: request.client_info.version.clone(),
         };
-        self.server.pipeline.refresh().await;
-        let line = line_of(&context.extensions).ok();
+        self.server.pipeline.reload_if_changed().await;
+        let line = connection_of(&context.extensions).ok();
         let workspace = line.as_ref().map(|line| line.session.workspace.path());
-        let mut info = initialize::info(&self.server, &client, workspace);
+        let mut info = initialize::server_info(&self.server, &client, workspace);
         info.protocol_version = wire_version(agreed);
         request.protocol_version = info.protocol_version.clone();
         if let Some(line) = line {
-            line.session.set_client(client);
+            line.session.set_client_info(client);
         }
         context.peer.set_peer_info(request);
         Ok(info)
     }
 
-    async fn discover(&self, context: RequestContext<RoleServer>) -> Answer<DiscoverResult> {
-        let line = line_of(&context.extensions).map_err(refused)?;
-        self.server.pipeline.refresh().await;
+    async fn discover(&self, context: RequestContext<RoleServer>) -> MethodResult<DiscoverResult> {
+        let line = connection_of(&context.extensions).map_err(refuse_request)?;
+        self.server.pipeline.reload_if_changed().await;
         let workspace = Some(line.session.workspace.path());
         let mut result = DiscoverResult::from_server_info(
             self.supported_protocol_versions().into_owned(),
-            initialize::info(&self.server, &client_of(&context), workspace),
+            initialize::server_info(&self.server, &client_info_of(&context), workspace),
         );
         result.ttl_ms = tools_list::TTL_MS;
-        let handle = self.server.mint_handle(&line.principal).map_err(refused)?;
-        let table = mcp_capabilities::table(&self.server.pipeline.state(), workspace);
+        let handle = self.server.mint_handle(&line.principal).map_err(refuse_request)?;
+        let table = mcp_capabilities::tool_table(&self.server.pipeline.state(), workspace);
         let about = result.meta.get_or_insert_default();
-        if !legacy::is_spoken(&self.server) {
+        if !codex_legacy::is_active(&self.server) {
             about.insert(meta::TOOLS.to_owned(), table);
         }
         about.insert(meta::SESSION.to_owned(), Value::from(handle));
@@ -140,69 +146,76 @@ impl ServerHandler for Handler {
         &self,
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
-    ) -> Answer<ListToolsResult> {
-        let (line, _, stateless) = self.admitted(&context)?;
-        let view = self.view_of(&line, stateless, &context).map_err(refused)?;
-        Ok(tools_list::list(&self.server, &view.session, &client_of(&context), stateless).await)
+    ) -> MethodResult<ListToolsResult> {
+        let (line, _, stateless) = self.admit_request(&context)?;
+        let view = self.find_session(&line, stateless, &context).map_err(refuse_request)?;
+        Ok(tools_list::list_tools(
+            &self.server,
+            &view.session,
+            &client_info_of(&context),
+            stateless,
+        )
+        .await)
     }
 
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
-    ) -> Answer<CallToolResponse> {
-        let (line, protocol, stateless) = self.admitted(&context)?;
-        let client = client_of(&context);
-        let incoming = tools_call::Incoming {
+    ) -> MethodResult<CallToolResponse> {
+        let (line, protocol, stateless) = self.admit_request(&context)?;
+        let client = client_info_of(&context);
+        let incoming = tools_call::IncomingCall {
             server: &self.server,
-            line,
-            client,
+            connection: line,
+            client_info: client,
             protocol,
             stateless,
             context: &context,
         };
-        tools_call::call(incoming, request).await
+        tools_call::answer_call(incoming, request).await
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
         let state = self.server.pipeline.state();
         let tool = state.registry.get(name)?;
-        let schemas = state.registry.schemas(name)?;
+        let schemas = state.registry.get_schemas(name)?;
         let style = if name.contains('.') { NameStyle::Dots } else { NameStyle::Underscores };
-        Some(tools_list::wire(&**tool, schemas, style, None))
+        Some(tools_list::to_wire_tool(&**tool, schemas, style, None))
     }
 
     async fn on_custom_request(
         &self,
         request: CustomRequest,
         context: RequestContext<RoleServer>,
-    ) -> Answer<CustomResult> {
+    ) -> MethodResult<CustomResult> {
         // With the surface off, none of our own methods exists.
-        let ours = ["mcp.capabilities", codex::UPDATE, shaping::UPDATE];
-        if ours.contains(&request.method.as_str()) && legacy::is_spoken(&self.server) {
+        let ours = ["mcp.capabilities", codex::UPDATE_METHOD, overrides::UPDATE_METHOD];
+        if ours.contains(&request.method.as_str()) && codex_legacy::is_active(&self.server) {
             return Err(self.unknown_method(&request.method));
         }
         if request.method == "mcp.capabilities" {
-            let line = line_of(&context.extensions).ok();
+            let line = connection_of(&context.extensions).ok();
             let session = line.as_ref().map(|line| &*line.session);
             return Ok(CustomResult::new(
-                mcp_capabilities::capabilities(&self.server, session).await,
+                mcp_capabilities::describe_server(&self.server, session).await,
             ));
         }
-        if request.method == codex::UPDATE {
-            self.admitted(&context)?;
-            let pushed = codex::Pushed::of(&context.extensions)
-                .ok_or_else(|| refused(codex::no_session()))?;
-            pushed.answer().map_err(refused)?;
+        if request.method == codex::UPDATE_METHOD {
+            self.admit_request(&context)?;
+            let pushed = codex::PushedState::from_extensions(&context.extensions)
+                .ok_or_else(|| refuse_request(codex::no_session_error()))?;
+            pushed.check_readable().map_err(refuse_request)?;
             return Ok(CustomResult::new(serde_json::json!({})));
         }
-        if request.method == shaping::UPDATE {
-            let (line, _, stateless) = self.admitted(&context)?;
-            let session = self.session_of(&line, stateless, &context).map_err(refused)?;
-            self.server.pipeline.refresh().await;
+        if request.method == overrides::UPDATE_METHOD {
+            let (line, _, stateless) = self.admit_request(&context)?;
+            let session =
+                self.find_persistent_session(&line, stateless, &context).map_err(refuse_request)?;
+            self.server.pipeline.reload_if_changed().await;
             let state = self.server.pipeline.state();
-            let answer =
-                shaping::update(request.params.as_ref(), &session, &state).map_err(refused)?;
+            let answer = overrides::update_session(request.params.as_ref(), &session, &state)
+                .map_err(refuse_request)?;
             return Ok(CustomResult::new(answer));
         }
         let method = request.method.as_str();
@@ -211,7 +224,7 @@ impl ServerHandler for Handler {
         // The engine passes on what it could not read: an unknown method, or parameters that do not
         // match.
         if METHODS.contains(&method) && !(stateless && REMOVED_IN_STATELESS.contains(&method)) {
-            return Err(refused(Error::invalid_arguments(format!(
+            return Err(refuse_request(Error::invalid_arguments(format!(
                 "invalid parameters for `{method}`"
             ))));
         }
@@ -222,17 +235,17 @@ impl ServerHandler for Handler {
         &self,
         _request: SetLevelRequestParams,
         context: RequestContext<RoleServer>,
-    ) -> Answer<()> {
-        let (_, _, stateless) = self.admitted(&context)?;
-        match stateless || legacy::is_spoken(&self.server) {
+    ) -> MethodResult<()> {
+        let (_, _, stateless) = self.admit_request(&context)?;
+        match stateless || codex_legacy::is_active(&self.server) {
             true => Err(self.unknown_method("logging/setLevel")),
             false => Ok(()),
         }
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        if let Ok(line) = line_of(&context.extensions) {
-            tokio::spawn(announce(self.server.clone(), line, context.peer));
+        if let Ok(line) = connection_of(&context.extensions) {
+            tokio::spawn(announce_changes(self.server.clone(), line, context.peer));
         }
     }
 
@@ -243,8 +256,8 @@ impl ServerHandler for Handler {
         Some(requested.clone())
     }
 
-    async fn listen(&self, context: SubscriptionContext) -> Answer<()> {
-        let mut changes = self.server.pipeline.changes.subscribe();
+    async fn listen(&self, context: SubscriptionContext) -> MethodResult<()> {
+        let mut changes = self.server.pipeline.list_changes.subscribe();
         loop {
             let change = tokio::select! {
                 change = changes.recv() => change,
@@ -267,10 +280,14 @@ impl ServerHandler for Handler {
         &self,
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
-    ) -> Answer<GetTaskResult> {
-        let (line, ..) = self.admitted(&context)?;
-        let task =
-            self.server.tasks.look(&line.principal, &request.task_id).await.map_err(refused)?;
+    ) -> MethodResult<GetTaskResult> {
+        let (line, ..) = self.admit_request(&context)?;
+        let task = self
+            .server
+            .tasks
+            .inspect_task(&line.principal, &request.task_id)
+            .await
+            .map_err(refuse_request)?;
         Ok(GetTaskResult::new(task))
     }
 
@@ -278,117 +295,123 @@ impl ServerHandler for Handler {
         &self,
         request: UpdateTaskParams,
         context: RequestContext<RoleServer>,
-    ) -> Answer<()> {
-        let (line, ..) = self.admitted(&context)?;
+    ) -> MethodResult<()> {
+        let (line, ..) = self.admit_request(&context)?;
         let answers = request.input_responses;
-        self.server.tasks.answer(&line.principal, &request.task_id, answers).await.map_err(refused)
+        self.server
+            .tasks
+            .answer_task(&line.principal, &request.task_id, answers)
+            .await
+            .map_err(refuse_request)
     }
 
     async fn cancel_task(
         &self,
         request: CancelTaskParams,
         context: RequestContext<RoleServer>,
-    ) -> Answer<()> {
-        let (line, ..) = self.admitted(&context)?;
-        self.server.tasks.cancel(&line.principal, &request.task_id).map_err(refused)
+    ) -> MethodResult<()> {
+        let (line, ..) = self.admit_request(&context)?;
+        self.server.tasks.cancel_task(&line.principal, &request.task_id).map_err(refuse_request)
     }
 
     async fn complete(
         &self,
         request: CompleteRequestParams,
         context: RequestContext<RoleServer>,
-    ) -> Answer<CompleteResult> {
-        self.fixtures(&context, "completion/complete")?;
-        super::fixtures::complete(request)
+    ) -> MethodResult<CompleteResult> {
+        self.admit_fixture(&context, "completion/complete")?;
+        super::fixtures::complete_argument(request)
     }
 
     async fn list_prompts(
         &self,
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
-    ) -> Answer<ListPromptsResult> {
-        self.fixtures(&context, "prompts/list")?;
-        Ok(super::fixtures::prompts())
+    ) -> MethodResult<ListPromptsResult> {
+        self.admit_fixture(&context, "prompts/list")?;
+        Ok(super::fixtures::list_prompts())
     }
 
     async fn get_prompt(
         &self,
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
-    ) -> Answer<GetPromptResponse> {
-        self.fixtures(&context, "prompts/get")?;
-        super::fixtures::prompt(request, &context)
+    ) -> MethodResult<GetPromptResponse> {
+        self.admit_fixture(&context, "prompts/get")?;
+        super::fixtures::get_prompt(request, &context)
     }
 
     async fn list_resources(
         &self,
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
-    ) -> Answer<ListResourcesResult> {
-        self.fixtures(&context, "resources/list")?;
-        Ok(super::fixtures::resources())
+    ) -> MethodResult<ListResourcesResult> {
+        self.admit_fixture(&context, "resources/list")?;
+        Ok(super::fixtures::list_resources())
     }
 
     async fn list_resource_templates(
         &self,
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
-    ) -> Answer<ListResourceTemplatesResult> {
-        self.fixtures(&context, "resources/templates/list")?;
-        Ok(super::fixtures::resource_templates())
+    ) -> MethodResult<ListResourceTemplatesResult> {
+        self.admit_fixture(&context, "resources/templates/list")?;
+        Ok(super::fixtures::list_resource_templates())
     }
 
     async fn read_resource(
         &self,
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
-    ) -> Answer<ReadResourceResponse> {
-        self.fixtures(&context, "resources/read")?;
-        super::fixtures::resource(request)
+    ) -> MethodResult<ReadResourceResponse> {
+        self.admit_fixture(&context, "resources/read")?;
+        super::fixtures::read_resource(request)
     }
 
     async fn subscribe(
         &self,
         _request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
-    ) -> Answer<()> {
-        self.fixtures(&context, "resources/subscribe")
+    ) -> MethodResult<()> {
+        self.admit_fixture(&context, "resources/subscribe")
     }
 
     async fn unsubscribe(
         &self,
         _request: UnsubscribeRequestParams,
         context: RequestContext<RoleServer>,
-    ) -> Answer<()> {
-        self.fixtures(&context, "resources/unsubscribe")
+    ) -> MethodResult<()> {
+        self.admit_fixture(&context, "resources/unsubscribe")
     }
 }
 
-impl Handler {
+impl ProtocolHandler {
     /// Returns the session that a request belongs to.
-    fn view_of(
+    fn find_session(
         &self,
-        line: &Line,
+        line: &ClientConnection,
         stateless: bool,
         context: &RequestContext<RoleServer>,
-    ) -> Result<View> {
+    ) -> Result<SessionRef> {
         match stateless {
             true => self
                 .server
-                .view_by_handle(line, context.meta.get(meta::SESSION).and_then(Value::as_str)),
-            false => Ok(View { session: Arc::clone(&line.session), lasting: line.lasting }),
+                .session_by_handle(line, context.meta.get(meta::SESSION).and_then(Value::as_str)),
+            false => {
+                Ok(SessionRef { session: Arc::clone(&line.session), persistent: line.persistent })
+            }
         }
     }
 
     /// Returns the session that a setting is to be stored in.
-    fn session_of(
+    fn find_persistent_session(
         &self,
-        line: &Line,
+        line: &ClientConnection,
         stateless: bool,
         context: &RequestContext<RoleServer>,
     ) -> Result<Arc<Session>> {
-        let view = self.view_of(line, stateless, context)?;
-        Some(view.session).filter(|_| view.lasting).ok_or_else(|| {
+        let view = self.find_session(line, stateless, context)?;
+        Some(view.session).filter(|_| view.persistent).ok_or_else(|| {
             Error::new(Kind::InvalidRequest, "there is no session to store this in")
                 .reason("no_session")
                 .hint(
@@ -399,11 +422,15 @@ impl Handler {
 
     /// Admits a request for prompts, resources or completions, which exist for the conformance
     /// suite alone.
-    fn fixtures(&self, context: &RequestContext<RoleServer>, method: &str) -> Answer<()> {
+    fn admit_fixture(
+        &self,
+        context: &RequestContext<RoleServer>,
+        method: &str,
+    ) -> MethodResult<()> {
         if !self.server.config.conformance_fixtures {
             return Err(self.unknown_method(method));
         }
-        self.admitted(context).map(|_| ())
+        self.admit_request(context).map(|_| ())
     }
 }
 
@@ -412,8 +439,8 @@ fn wire_version(version: &str) -> ProtocolVersion {
 }
 
 /// Notifies a 2025 client of changes until its session ends.
-async fn announce(server: Arc<Server>, line: Line, peer: Peer<RoleServer>) {
-    let mut changes = server.pipeline.changes.subscribe();
+async fn announce_changes(server: Arc<Server>, line: ClientConnection, peer: Peer<RoleServer>) {
+    let mut changes = server.pipeline.list_changes.subscribe();
     let over = line.session.cancel.clone();
     // Release the session, so that it can end while we wait.
     drop(line);

@@ -9,18 +9,18 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
-use super::{channel, edge};
+use super::{envelope, stdio_streams};
 use crate::base::Error;
 
 /// How long to wait for the first request. Clients send it immediately; a start script with an idle
 /// pipe must not hang.
-const WAIT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit on the bytes read. The first request of a client is far smaller.
-const MOST_BYTES: u64 = 1024 * 1024;
+const MAX_BYTES: u64 = 1024 * 1024;
 
 /// Waits briefly for a request on standard input and answers it with the reason of the failed
 /// start. Does not wait at a terminal: a person has read the reason on standard error.
-pub fn answer(error: &Error) {
+pub fn answer_client(error: &Error) {
     if std::io::stdin().is_terminal() {
         return;
     }
@@ -30,25 +30,28 @@ pub fn answer(error: &Error) {
         return;
     };
     runtime.block_on(async {
-        let _ = tokio::time::timeout(WAIT, answer_first(error)).await;
+        let _ = tokio::time::timeout(REQUEST_TIMEOUT, answer_first_request(error)).await;
     });
     // A read of standard input may never return; it must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_millis(100));
 }
 
-async fn answer_first(error: &Error) -> std::io::Result<()> {
-    let mut input = BufReader::new(channel::input().take(MOST_BYTES));
-    let Some(id) = first_request(&mut input).await? else { return Ok(()) };
-    let mut line = edge::refusal(Some(id), &for_client(error)).to_string().into_bytes();
+async fn answer_first_request(error: &Error) -> std::io::Result<()> {
+    let mut input = BufReader::new(stdio_streams::open_stdin().take(MAX_BYTES));
+    let Some(id) = read_first_request(&mut input).await? else { return Ok(()) };
+    let mut line =
+        envelope::refusal_message(Some(id), &error_for_client(error)).to_string().into_bytes();
     line.push(b'\n');
-    let mut output = channel::output();
+    let mut output = stdio_streams::open_stdout();
     output.write_all(&line).await?;
     output.flush().await
 }
 
 /// Returns the id of the first request. Notifications and malformed lines have no id to answer
 /// under.
-async fn first_request(input: &mut (impl AsyncBufRead + Unpin)) -> std::io::Result<Option<Value>> {
+async fn read_first_request(
+    input: &mut (impl AsyncBufRead + Unpin),
+) -> std::io::Result<Option<Value>> {
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -57,7 +60,7 @@ async fn first_request(input: &mut (impl AsyncBufRead + Unpin)) -> std::io::Resu
         }
         let Ok(message) = serde_json::from_slice::<Map<String, Value>>(&line) else { continue };
         if message.contains_key("method")
-            && let Some(id) = edge::request_id(&message)
+            && let Some(id) = envelope::request_id(&message)
         {
             return Ok(Some(id));
         }
@@ -66,7 +69,7 @@ async fn first_request(input: &mut (impl AsyncBufRead + Unpin)) -> std::io::Resu
 
 /// Returns the error as a client may see it. For a mistake in the config file this is its position
 /// and key: the line with its value may contain anything, and goes to standard error only.
-fn for_client(error: &Error) -> Error {
+fn error_for_client(error: &Error) -> Error {
     let fact = |name: &str| error.fact(name).and_then(Value::as_str);
     let mut told = match (fact("file"), fact("summary"), fact("remedy")) {
         (Some(file), Some(summary), Some(remedy)) => {
@@ -120,7 +123,7 @@ mod tests {
         ];
         for (input, id) in cases {
             assert_eq!(
-                first_request(&mut &*input).await.unwrap(),
+                read_first_request(&mut &*input).await.unwrap(),
                 id,
                 "{}",
                 String::from_utf8_lossy(input)

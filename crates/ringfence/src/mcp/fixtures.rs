@@ -5,17 +5,17 @@ use rmcp::model::*;
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Value, json};
 
-use super::dispatch::refused;
+use super::dispatch::refuse_request;
 use super::methods::tools_list::TTL_MS;
 use super::version;
 use crate::base::{Error, Kind};
 
-type Answer<T> = std::result::Result<T, ErrorData>;
+type FixtureResult<T> = std::result::Result<T, ErrorData>;
 
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
 
 /// Adds the capabilities of the fixtures to those of this server.
-pub fn declare(capabilities: &mut ServerCapabilities) {
+pub fn declare_capabilities(capabilities: &mut ServerCapabilities) {
     let fixtures = ServerCapabilities::builder()
         .enable_prompts()
         .enable_prompts_list_changed()
@@ -31,7 +31,7 @@ pub fn declare(capabilities: &mut ServerCapabilities) {
 }
 
 /// Completes an argument of a prompt or resource template.
-pub fn complete(request: CompleteRequestParams) -> Answer<CompleteResult> {
+pub fn complete_argument(request: CompleteRequestParams) -> FixtureResult<CompleteResult> {
     let offered: &[&str] = match &request.r#ref {
         Reference::Prompt(prompt) if prompt.name == "test_prompt_with_arguments" => {
             &["paris", "park", "party"]
@@ -41,11 +41,11 @@ pub fn complete(request: CompleteRequestParams) -> Answer<CompleteResult> {
     };
     let values = offered.iter().filter(|value| value.starts_with(&request.argument.value));
     let info = CompletionInfo::new(values.map(|value| (*value).to_owned()).collect());
-    info.map(CompleteResult::new).map_err(|reason| refused(Error::internal(reason)))
+    info.map(CompleteResult::new).map_err(|reason| refuse_request(Error::internal(reason)))
 }
 
 /// Returns the list of prompts.
-pub fn prompts() -> ListPromptsResult {
+pub fn list_prompts() -> ListPromptsResult {
     let argument = |name: &str, required| {
         PromptArgument::new(name).with_description(name).with_required(required)
     };
@@ -72,10 +72,10 @@ pub fn prompts() -> ListPromptsResult {
 }
 
 /// Returns one prompt.
-pub fn prompt(
+pub fn get_prompt(
     request: GetPromptRequestParams,
     context: &RequestContext<RoleServer>,
-) -> Answer<GetPromptResponse> {
+) -> FixtureResult<GetPromptResponse> {
     let arguments = request.arguments.unwrap_or_default();
     let argument = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
     let text = |text: &str| PromptMessage::new_text(Role::User, text);
@@ -111,16 +111,18 @@ pub fn prompt(
                 }
                 (_, true) => return ask_for_context(),
                 (_, false) => {
-                    return Err(refused(Error::invalid_arguments("this prompt needs 2026-07-28")));
+                    return Err(refuse_request(Error::invalid_arguments(
+                        "this prompt needs 2026-07-28",
+                    )));
                 }
             }
         }
-        _ => return Err(refused(Error::new(Kind::NotFound, "there is no such prompt"))),
+        _ => return Err(refuse_request(Error::new(Kind::NotFound, "there is no such prompt"))),
     };
     Ok(GetPromptResult::new(messages).with_description("A prompt for testing").into())
 }
 
-fn ask_for_context() -> Answer<GetPromptResponse> {
+fn ask_for_context() -> FixtureResult<GetPromptResponse> {
     let question = json!({
         "method": "elicitation/create",
         "params": {
@@ -132,14 +134,14 @@ fn ask_for_context() -> Answer<GetPromptResponse> {
         },
     });
     let question = serde_json::from_value(question).map_err(|error| {
-        refused(Error::internal("a question does not match the protocol").source(error))
+        refuse_request(Error::internal("a question does not match the protocol").source(error))
     })?;
     let questions = InputRequests::from_iter([("user_context".to_owned(), question)]);
     Ok(InputRequiredResult::from_input_requests(questions).into())
 }
 
 /// Returns the list of resources.
-pub fn resources() -> ListResourcesResult {
+pub fn list_resources() -> ListResourcesResult {
     let resource =
         |uri: &str, name: &str, mime: &str| Resource::new(uri, name).with_mime_type(mime);
     let result = ListResourcesResult::with_all_items(vec![
@@ -151,7 +153,7 @@ pub fn resources() -> ListResourcesResult {
 }
 
 /// Returns the list of resource templates.
-pub fn resource_templates() -> ListResourceTemplatesResult {
+pub fn list_resource_templates() -> ListResourceTemplatesResult {
     let template = ResourceTemplate::new("test://template/{id}/data", "Data by id")
         .with_mime_type("application/json");
     ListResourceTemplatesResult::with_all_items(vec![template])
@@ -160,22 +162,24 @@ pub fn resource_templates() -> ListResourceTemplatesResult {
 }
 
 /// Returns the content of one resource.
-pub fn resource(request: ReadResourceRequestParams) -> Answer<ReadResourceResponse> {
+pub fn read_resource(request: ReadResourceRequestParams) -> FixtureResult<ReadResourceResponse> {
     let uri = request.uri.as_str();
     let template = uri.strip_prefix("test://template/").and_then(|rest| rest.strip_suffix("/data"));
     let contents = match (uri, template) {
         ("test://static-text", _) => {
-            text("This is the content of the static text resource.", uri, "text/plain")
+            text_contents("This is the content of the static text resource.", uri, "text/plain")
         }
-        ("test://watched-resource", _) => text("Watched resource content.", uri, "text/plain"),
+        ("test://watched-resource", _) => {
+            text_contents("Watched resource content.", uri, "text/plain")
+        }
         ("test://static-binary", _) => ResourceContents::blob(PNG, uri).with_mime_type("image/png"),
         (_, Some(id)) => {
             let data =
                 json!({"id": id, "templateTest": true, "data": format!("Data for ID: {id}")});
-            text(&data.to_string(), uri, "application/json")
+            text_contents(&data.to_string(), uri, "application/json")
         }
         _ => {
-            return Err(refused(
+            return Err(refuse_request(
                 Error::new(Kind::NotFound, "there is no such resource").with("uri", uri),
             ));
         }
@@ -184,7 +188,7 @@ pub fn resource(request: ReadResourceRequestParams) -> Answer<ReadResourceRespon
     Ok(result.with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Private).into())
 }
 
-fn text(text: &str, uri: &str, mime: &str) -> ResourceContents {
+fn text_contents(text: &str, uri: &str, mime: &str) -> ResourceContents {
     ResourceContents::text(text, uri).with_mime_type(mime)
 }
 
@@ -200,7 +204,7 @@ mod tests {
         let scratch = Scratch::new();
         let server = server(&scratch);
         let names = |registry: &Registry| -> Vec<String> {
-            registry.tools().iter().map(|tool| tool.spec().name.clone()).collect()
+            registry.listed_tools().iter().map(|tool| tool.spec().name.clone()).collect()
         };
         let shipped = names(&server.pipeline.state().registry);
         let fixtures: Vec<String> =
@@ -210,7 +214,8 @@ mod tests {
             "{shipped:?}"
         );
         let capabilities =
-            initialize::info(&server, &crate::session::Client::default(), None).capabilities;
+            initialize::server_info(&server, &crate::session::ClientInfo::default(), None)
+                .capabilities;
         assert!(
             capabilities.prompts.is_none()
                 && capabilities.resources.is_none()

@@ -2,12 +2,12 @@
 //! and the checks before them on every route: Host, Origin, token, owner of the connection,
 //! envelope, session.
 
-mod held;
+mod connection_activity;
+mod guarded_body;
+pub(super) mod limits;
 mod listener;
-pub(super) mod places;
 mod sessions;
-mod timed;
-mod traffic;
+mod timed_stream;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,53 +27,53 @@ use rmcp::transport::streamable_http_server::{
 };
 use serde_json::{Map, Value, json};
 
-pub(super) use self::held::{hold, hold_until};
-pub use self::listener::serve;
-use self::places::{PlaceKind, Places};
-use self::sessions::Sessions;
-use super::auth::Verifier;
-use super::dispatch::Handler;
-use super::door::{authenticate, check_names, resource_metadata};
-use super::edge::{self, Verdict};
-use super::inflight::duplicate_id;
+pub(super) use self::guarded_body::{hold_guards, hold_guards_until};
+use self::limits::{LimitedResource, PrincipalLimits};
+pub use self::listener::serve_http;
+use self::sessions::HttpSessions;
+use super::access::{authenticate_request, check_host_and_origin, serve_metadata};
+use super::auth::TokenVerifier;
+use super::dispatch::ProtocolHandler;
+use super::envelope::{self, EnvelopeVerdict};
+use super::in_flight::duplicate_id_error;
 use super::methods::mcp_capabilities;
-use super::server::Line;
-use super::sse::{self, Streams};
-use super::stdio::too_long;
-use super::{Server, codex, legacy, meta, version};
+use super::server::ClientConnection;
+use super::sse::{self, SseStreams};
+use super::stdio::too_long_error;
+use super::{Server, codex, codex_legacy, meta, version};
 use crate::base::{Cause, Error, Kind, Result};
 use crate::session::Principal;
 
-const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// Time limit for a body to arrive.
-pub(super) const BODY_TIME: Duration = Duration::from_secs(60);
+pub(super) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// A 2025 session that is unused for this long is ended.
-const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
+const SESSION_IDLE_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// Sender of an HTTP request that has been authenticated.
 #[derive(Clone)]
-pub struct Caller {
+pub struct AuthenticatedCaller {
     pub principal: Principal,
 }
 
 /// The HTTP side of a server.
-pub struct App {
+pub struct HttpServer {
     pub(super) server: Arc<Server>,
-    pub(super) verifier: Option<Verifier>,
-    engine: StreamableHttpService<Handler, LocalSessionManager>,
+    pub(super) verifier: Option<TokenVerifier>,
+    engine: StreamableHttpService<ProtocolHandler, LocalSessionManager>,
     manager: Arc<LocalSessionManager>,
-    sessions: Arc<Sessions>,
-    pub(super) places: Arc<Places>,
+    sessions: Arc<HttpSessions>,
+    pub(super) limits: Arc<PrincipalLimits>,
     /// Sessions for 2026-07-28 requests without a handle, one per principal.
-    ambient: Mutex<HashMap<Principal, Line>>,
+    ambient_connections: Mutex<HashMap<Principal, ClientConnection>>,
 }
 
-fn router(app: Arc<App>) -> Router {
+fn build_router(app: Arc<HttpServer>) -> Router {
     Router::new()
-        .route("/mcp", any(mcp))
-        .route("/mcp/sse", get(sse::open))
-        .route("/mcp/message", post(sse::post))
+        .route("/mcp", any(handle_mcp))
+        .route("/mcp/sse", get(sse::open_stream))
+        .route("/mcp/message", post(sse::post_message))
         .method_not_allowed_fallback(|| async {
             let error = Error::new(Kind::MethodNotFound, "method not allowed on this path")
                 .reason("http_method")
@@ -82,11 +82,11 @@ fn router(app: Arc<App>) -> Router {
         })
         .layer(axum::extract::DefaultBodyLimit::max(app.server.config.limits.message_bytes))
         .layer(Extension(Arc::clone(&app.server)))
-        .layer(Extension(Arc::<Streams>::default()))
-        .layer(Extension(Arc::clone(&app.places)))
-        .layer(from_fn_with_state(Arc::clone(&app), authenticate))
-        .route("/.well-known/oauth-protected-resource", get(resource_metadata))
-        .route("/.well-known/oauth-protected-resource/{*resource}", get(resource_metadata))
+        .layer(Extension(Arc::<SseStreams>::default()))
+        .layer(Extension(Arc::clone(&app.limits)))
+        .layer(from_fn_with_state(Arc::clone(&app), authenticate_request))
+        .route("/.well-known/oauth-protected-resource", get(serve_metadata))
+        .route("/.well-known/oauth-protected-resource/{*resource}", get(serve_metadata))
         .fallback(|| async {
             json_error(
                 None,
@@ -94,25 +94,25 @@ fn router(app: Arc<App>) -> Router {
                     .hint("The endpoint is POST /mcp."),
             )
         })
-        .layer(from_fn_with_state(Arc::clone(&app), check_names))
+        .layer(from_fn_with_state(Arc::clone(&app), check_host_and_origin))
         .with_state(app)
 }
 
-impl App {
+impl HttpServer {
     /// Creates the HTTP side of a server. Fails if the key for tokens cannot be used.
     pub fn new(server: Arc<Server>) -> Result<Arc<Self>> {
         let mut manager = LocalSessionManager::default();
         // The engine would end a silent session in mid-call; we end idle sessions only.
         manager.session_config.keep_alive = None;
         let manager = Arc::new(manager);
-        let handler = Handler { server: Arc::clone(&server) };
+        let handler = ProtocolHandler { server: Arc::clone(&server) };
         let config = StreamableHttpServerConfig::default()
-            .with_cancellation_token(server.closed.child_token())
+            .with_cancellation_token(server.engine_shutdown.child_token())
             .with_max_request_body_bytes(server.config.limits.message_bytes)
             // Host and Origin have been checked before, on every route.
             .disable_allowed_hosts();
-        Ok(Arc::new(App {
-            verifier: server.config.auth.as_ref().map(Verifier::new).transpose()?,
+        Ok(Arc::new(HttpServer {
+            verifier: server.config.auth.as_ref().map(TokenVerifier::new).transpose()?,
             engine: StreamableHttpService::new(
                 move || Ok(handler.clone()),
                 Arc::clone(&manager),
@@ -120,29 +120,32 @@ impl App {
             ),
             manager,
             sessions: Arc::default(),
-            places: Arc::default(),
-            ambient: Mutex::default(),
+            limits: Arc::default(),
+            ambient_connections: Mutex::default(),
             server,
         }))
     }
 
-    fn ambient(&self, principal: &Principal) -> Result<Line> {
-        let mut ambient = self.ambient.lock().unwrap_or_else(PoisonError::into_inner);
+    fn ambient_connection(&self, principal: &Principal) -> Result<ClientConnection> {
+        let mut ambient = self.ambient_connections.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(line) = ambient.get(principal) {
             return Ok(line.clone());
         }
-        let line = Line { lasting: false, ..self.server.connect(principal.clone(), "http")? };
+        let line = ClientConnection {
+            persistent: false,
+            ..self.server.connect_client(principal.clone(), "http")?
+        };
         ambient.insert(principal.clone(), line.clone());
         Ok(line)
     }
 
     /// Returns whether nothing is running in a session.
-    fn is_idle(&self, line: &Line) -> bool {
-        self.server.is_idle(&line.session.id)
+    fn is_session_idle(&self, line: &ClientConnection) -> bool {
+        self.server.is_session_idle(&line.session.id)
     }
 
     /// Makes the engine forget sessions that have ended.
-    async fn forget(&self, ids: impl IntoIterator<Item = String>) {
+    async fn forget_sessions(&self, ids: impl IntoIterator<Item = String>) {
         for id in ids {
             if let Err(error) = self.manager.close_session(&id.into()).await {
                 tracing::warn!("cannot end an idle session: {error}");
@@ -152,16 +155,17 @@ impl App {
 }
 
 /// Ends sessions that have been unused for long and in which nothing is running, until shutdown.
-async fn reap(app: Arc<App>) {
+async fn end_idle_sessions(app: Arc<HttpServer>) {
     let mut tick = tokio::time::interval(Duration::from_secs(60));
     loop {
         tokio::select! {
             _ = tick.tick() => {}
             _ = app.server.shutdown.cancelled() => return,
         }
-        app.server.sweep();
-        let ended = app.sessions.end_idle(SESSION_IDLE, |line| app.is_idle(line));
-        app.forget(ended).await;
+        app.server.end_idle_sessions();
+        let ended =
+            app.sessions.end_idle_sessions(SESSION_IDLE_LIMIT, |line| app.is_session_idle(line));
+        app.forget_sessions(ended).await;
     }
 }
 
@@ -174,7 +178,7 @@ pub fn json_error(id: Option<Value>, error: &Error) -> Response {
         Some("http_method") => 405,
         _ => error.kind().row().http,
     };
-    let mut response = json_response(status, &edge::refusal(id, error));
+    let mut response = json_response(status, &envelope::refusal_message(id, error));
     if status == 405 {
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
     }
@@ -186,14 +190,14 @@ pub(super) fn json_response(status: u16, body: &Value) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
-async fn mcp(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
+async fn handle_mcp(
+    State(app): State<Arc<HttpServer>>,
+    Extension(caller): Extension<AuthenticatedCaller>,
     request: Request,
 ) -> Response {
     let answer = match *request.method() {
-        Method::POST => receive(&app, &caller, request).await,
-        Method::GET | Method::DELETE => on_session(&app, &caller, request).await,
+        Method::POST => handle_post(&app, &caller, request).await,
+        Method::GET | Method::DELETE => handle_session_request(&app, &caller, request).await,
         _ => Err((
             None,
             Error::new(Kind::MethodNotFound, "use POST, GET or DELETE").reason("http_method"),
@@ -203,23 +207,23 @@ async fn mcp(
 }
 
 /// Returns the error for a body that did not arrive in [`BODY_TIME`].
-pub(super) fn slow_body() -> Error {
+pub(super) fn slow_body_error() -> Error {
     Error::new(Kind::InvalidRequest, "the body did not arrive in time")
         .reason("slow_body")
         .hint("Send it again.")
 }
 
-type Refused = (Option<Value>, Error);
+type RefusedRequest = (Option<Value>, Error);
 
 /// Handles `GET` (the stream of server messages) and `DELETE` (the end) of a 2025 session.
-async fn on_session(
-    app: &Arc<App>,
-    caller: &Caller,
+async fn handle_session_request(
+    app: &Arc<HttpServer>,
+    caller: &AuthenticatedCaller,
     mut request: Request,
-) -> std::result::Result<Response, Refused> {
-    let stateless =
-        header(request.headers(), &VERSION).is_some_and(|version| version == version::STATELESS);
-    let Some(id) = header(request.headers(), &SESSION).filter(|_| !stateless) else {
+) -> std::result::Result<Response, RefusedRequest> {
+    let stateless = header_text(request.headers(), &VERSION_HEADER)
+        .is_some_and(|version| version == version::STATELESS);
+    let Some(id) = header_text(request.headers(), &SESSION_HEADER).filter(|_| !stateless) else {
         let error =
             Error::new(Kind::InvalidRequest, "GET and DELETE are for the sessions of 2025 clients");
         let error =
@@ -230,65 +234,82 @@ async fn on_session(
         ));
     };
     let refused = |error: Error| (None, error);
-    let (line, streams) = app.sessions.find(&id, &caller.principal).map_err(refused)?;
+    let (line, streams) = app.sessions.find_session(&id, &caller.principal).map_err(refused)?;
     let ends = request.method() == Method::DELETE;
     let place = match ends {
         true => None,
-        false => Some(app.places.take(&caller.principal, PlaceKind::Stream).map_err(refused)?),
+        false => Some(
+            app.limits
+                .acquire_resource(&caller.principal, LimitedResource::Stream)
+                .map_err(refused)?,
+        ),
     };
     request.extensions_mut().insert(line);
-    let response = finish(app.engine.handle(request).await.map(Body::new), None).await;
+    let response =
+        complete_error_response(app.engine.handle(request).await.map(Body::new), None).await;
     if ends && response.status().is_success() {
-        app.sessions.end(&id, Cause::SessionEnd);
+        app.sessions.end_session(&id, Cause::SessionEnd);
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Ok(hold(response, (streams, place)))
+    Ok(hold_guards(response, (streams, place)))
 }
 
 /// Handles `POST`: one message.
-async fn receive(
-    app: &Arc<App>,
-    caller: &Caller,
+async fn handle_post(
+    app: &Arc<HttpServer>,
+    caller: &AuthenticatedCaller,
     request: Request,
-) -> std::result::Result<Response, Refused> {
+) -> std::result::Result<Response, RefusedRequest> {
     let (mut parts, body) = request.into_parts();
-    check_media(&mut parts.headers).map_err(|error| (None, error))?;
+    check_media_types(&mut parts.headers).map_err(|error| (None, error))?;
     let limit = app.server.config.limits.message_bytes;
-    let bytes = tokio::time::timeout(BODY_TIME, axum::body::to_bytes(body, limit))
+    let bytes = tokio::time::timeout(BODY_TIMEOUT, axum::body::to_bytes(body, limit))
         .await
-        .map_err(|_| (None, slow_body()))?
-        .map_err(|error| (None, too_long(limit).source(error)))?;
-    let message = match edge::judge(&bytes) {
-        Verdict::Pass(message) => message,
-        Verdict::Refuse(kind, refusal) => return Ok(json_response(kind.row().http, &refusal)),
-        Verdict::Ignore => return Ok(StatusCode::ACCEPTED.into_response()),
+        .map_err(|_| (None, slow_body_error()))?
+        .map_err(|error| (None, too_long_error(limit).source(error)))?;
+    let message = match envelope::judge_message(&bytes) {
+        EnvelopeVerdict::Pass(message) => message,
+        EnvelopeVerdict::Refuse(kind, refusal) => {
+            return Ok(json_response(kind.row().http, &refusal));
+        }
+        EnvelopeVerdict::Ignore => return Ok(StatusCode::ACCEPTED.into_response()),
     };
     let id = message.get("id").cloned();
     let refused = |error: Error| (id.clone(), error);
     let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
-    if method == "mcp.capabilities" && !legacy::is_spoken(&app.server) {
-        let line = app.ambient(&caller.principal).map_err(refused)?;
-        let result = mcp_capabilities::capabilities(&app.server, Some(&line.session)).await;
+    if method == "mcp.capabilities" && !codex_legacy::is_active(&app.server) {
+        let line = app.ambient_connection(&caller.principal).map_err(refused)?;
+        let result = mcp_capabilities::describe_server(&app.server, Some(&line.session)).await;
         return Ok(json_response(200, &json!({"jsonrpc": "2.0", "id": id, "result": result})));
     }
     let place = match (&id, method) {
-        (Some(_), method) if !method.is_empty() => {
-            Some(app.places.take(&caller.principal, PlaceKind::Call).map_err(refused)?)
-        }
+        (Some(_), method) if !method.is_empty() => Some(
+            app.limits
+                .acquire_resource(&caller.principal, LimitedResource::Call)
+                .map_err(refused)?,
+        ),
         _ => None,
     };
     let stateless = is_stateless(&message, &parts.headers).map_err(refused)?;
-    let session = header(&parts.headers, &SESSION).filter(|_| !stateless);
+    let session = header_text(&parts.headers, &SESSION_HEADER).filter(|_| !stateless);
     let mut reservation = None;
     let (line, streams) = match (&session, stateless) {
-        (Some(session), _) => app.sessions.find(session, &caller.principal).map_err(refused)?,
-        (None, true) => (app.ambient(&caller.principal).map_err(refused)?, Arc::default()),
+        (Some(session), _) => {
+            app.sessions.find_session(session, &caller.principal).map_err(refused)?
+        }
+        (None, true) => {
+            (app.ambient_connection(&caller.principal).map_err(refused)?, Arc::default())
+        }
         (None, false) if method == "initialize" => {
-            let reserved = app.sessions.reserve(&caller.principal, |line| app.is_idle(line));
+            let reserved =
+                app.sessions.reserve_session(&caller.principal, |line| app.is_session_idle(line));
             let (place, ended) = reserved.map_err(refused)?;
-            app.forget(ended).await;
+            app.forget_sessions(ended).await;
             reservation = Some(place);
-            (app.server.connect(caller.principal.clone(), "http").map_err(refused)?, Arc::default())
+            (
+                app.server.connect_client(caller.principal.clone(), "http").map_err(refused)?,
+                Arc::default(),
+            )
         }
         (None, false) => {
             return Err(refused(
@@ -301,66 +322,72 @@ async fn receive(
     if let (true, Some(id)) = (session.is_some() && !method.is_empty(), &id)
         && app.server.is_running(&line.session.id, &id.to_string())
     {
-        return Err(refused(duplicate_id()));
+        return Err(refused(duplicate_id_error()));
     }
     if method == "notifications/cancelled" && session.is_some() {
         // Bypass the engine's queue, which is blocked while a client does not read.
         let request =
             message.get("params").and_then(|params| params.get("requestId")).map(Value::to_string);
-        app.server.cancel(&line.session.id, &request.unwrap_or_default(), Cause::Client);
+        app.server.cancel_call(&line.session.id, &request.unwrap_or_default(), Cause::Client);
     }
     if session.is_none() {
         // The engine must not find a session that we have not checked.
-        parts.headers.remove(&SESSION);
+        parts.headers.remove(&SESSION_HEADER);
     }
     parts.extensions.insert(line.clone());
-    if let Some(pushed) = pushed(app, &line, &message).map_err(refused)? {
+    if let Some(pushed) = store_pushed_state(app, &line, &message).map_err(refused)? {
         parts.extensions.insert(pushed);
     }
     if method == "tools/call" {
         // The engine compares headers with the schema of the tool, which must be the newest.
-        app.server.pipeline.refresh().await;
+        app.server.pipeline.reload_if_changed().await;
     }
     // The engine reads the message that was validated, not the original bytes.
     parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     parts.headers.remove(axum::http::header::CONTENT_LENGTH);
     let body = Body::from(Value::Object(message).to_string());
     let response = app.engine.handle(Request::from_parts(parts, body)).await.map(Body::new);
-    if let (Some(reservation), Some(new)) = (reservation, header(response.headers(), &SESSION)) {
-        reservation.fill(new, line, Arc::clone(&streams));
+    if let (Some(reservation), Some(new)) =
+        (reservation, header_text(response.headers(), &SESSION_HEADER))
+    {
+        reservation.store_session(new, line, Arc::clone(&streams));
     }
-    Ok(hold(finish(response, id).await, (streams, place)))
+    Ok(hold_guards(complete_error_response(response, id).await, (streams, place)))
 }
 
 /// Stores the sandbox state that a client pushes, before the message is passed on. Without a
 /// session of its own, the state belongs to the session whose handle comes with it.
-fn pushed(app: &App, line: &Line, message: &Map<String, Value>) -> Result<Option<codex::Pushed>> {
-    if message.get("method").and_then(Value::as_str) != Some(codex::UPDATE)
-        || legacy::is_spoken(&app.server)
+fn store_pushed_state(
+    app: &HttpServer,
+    line: &ClientConnection,
+    message: &Map<String, Value>,
+) -> Result<Option<codex::PushedState>> {
+    if message.get("method").and_then(Value::as_str) != Some(codex::UPDATE_METHOD)
+        || codex_legacy::is_active(&app.server)
     {
         return Ok(None);
     }
     let params = message.get("params");
-    let session = match line.lasting {
+    let session = match line.persistent {
         true => Arc::clone(&line.session),
         false => {
             let handle = params
                 .and_then(|params| params.get("_meta"))
                 .and_then(|about| about.get(meta::SESSION));
-            let view = app.server.view_by_handle(line, handle.and_then(Value::as_str))?;
-            Some(view.session).filter(|_| view.lasting).ok_or_else(codex::no_session)?
+            let view = app.server.session_by_handle(line, handle.and_then(Value::as_str))?;
+            Some(view.session).filter(|_| view.persistent).ok_or_else(codex::no_session_error)?
         }
     };
-    Ok(codex::Pushed::take(message.get("method"), params, &session))
+    Ok(codex::PushedState::store_from_message(message.get("method"), params, &session))
 }
 
-fn header(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+fn header_text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
 /// Checks Content-Type and Accept. Curl users and small clients accept anything, and then get what
 /// MCP sends. A client that asks for something else gets an error.
-fn check_media(headers: &mut HeaderMap) -> Result<()> {
+fn check_media_types(headers: &mut HeaderMap) -> Result<()> {
     if !headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
         value
             .split(';')
@@ -393,10 +420,10 @@ fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<boo
         .get("params")
         .and_then(|params| params.get("_meta"))
         .and_then(|meta| meta.get("io.modelcontextprotocol/protocolVersion"));
-    let said = headers.get(VERSION).map(|value| value.to_str().unwrap_or_default());
+    let said = headers.get(VERSION_HEADER).map(|value| value.to_str().unwrap_or_default());
     if own.is_none()
         && let Some(said) = said
-        && !version::supported().contains(&said)
+        && !version::supported_versions().contains(&said)
     {
         let shown: String = said.chars().take(64).collect();
         return Err(Error::new(
@@ -404,7 +431,7 @@ fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<boo
             "this MCP-Protocol-Version is not supported",
         )
         .code(-32022)
-        .with("supported", json!(version::supported()))
+        .with("supported", json!(version::supported_versions()))
         .with("requested", shown));
     }
     let speaks = own.and_then(Value::as_str).or(said);
@@ -413,7 +440,7 @@ fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<boo
 }
 
 /// Adds the fields that all our errors have to the engine's own error responses.
-async fn finish(response: Response, id: Option<Value>) -> Response {
+async fn complete_error_response(response: Response, id: Option<Value>) -> Response {
     let status = response.status();
     if !(status.is_client_error() || status.is_server_error()) {
         return response;
@@ -422,17 +449,17 @@ async fn finish(response: Response, id: Option<Value>) -> Response {
     let bytes = axum::body::to_bytes(body, 1 << 20).await.unwrap_or_default();
     let body = match serde_json::from_slice::<Value>(&bytes) {
         Ok(mut message) if message.get("error").is_some() => {
-            edge::stamp(&mut message);
+            envelope::complete_error(&mut message);
             message
         }
-        _ => edge::refusal(id, &plain(status, &bytes)),
+        _ => envelope::refusal_message(id, &error_from_status(status, &bytes)),
     };
     parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     parts.headers.remove(axum::http::header::CONTENT_LENGTH);
     Response::from_parts(parts, Body::from(body.to_string()))
 }
 
-fn plain(status: StatusCode, text: &[u8]) -> Error {
+fn error_from_status(status: StatusCode, text: &[u8]) -> Error {
     let kind = match status {
         StatusCode::NOT_FOUND => Kind::NotFound,
         StatusCode::METHOD_NOT_ALLOWED => Kind::MethodNotFound,

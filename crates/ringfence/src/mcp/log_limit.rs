@@ -12,10 +12,10 @@ const INTERVAL: Duration = Duration::from_secs(6);
 
 /// Rate limit for log lines: allows a burst, then one line at a time, and counts the rest.
 pub struct LogLimit {
-    state: Mutex<State>,
+    state: Mutex<LogLimitState>,
 }
 
-struct State {
+struct LogLimitState {
     bucket: TokenBucket,
     unlogged: u64,
 }
@@ -24,13 +24,16 @@ impl LogLimit {
     /// Creates a limit that has not been used.
     pub const fn new() -> Self {
         LogLimit {
-            state: Mutex::new(State { bucket: TokenBucket::new(BURST, INTERVAL), unlogged: 0 }),
+            state: Mutex::new(LogLimitState {
+                bucket: TokenBucket::new(BURST, INTERVAL),
+                unlogged: 0,
+            }),
         }
     }
 
     /// Returns how many lines were left out since the last one, or `None` if no line may be written
     /// now.
-    pub fn admit(&self, now: Instant) -> Option<u64> {
+    pub fn admit_line(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.bucket.take(now).is_err() {
             state.unlogged += 1;
@@ -48,11 +51,11 @@ mod tests {
     fn a_flood_costs_few_lines_and_is_counted() {
         let limit = LogLimit::new();
         let start = Instant::now();
-        let written = (0..1000).filter(|_| limit.admit(start).is_some()).count();
+        let written = (0..1000).filter(|_| limit.admit_line(start).is_some()).count();
         assert_eq!(written, BURST as usize);
-        assert_eq!(limit.admit(start + INTERVAL), Some(1000 - u64::from(BURST)));
-        assert_eq!(limit.admit(start + INTERVAL), None);
+        assert_eq!(limit.admit_line(start + INTERVAL), Some(1000 - u64::from(BURST)));
+        assert_eq!(limit.admit_line(start + INTERVAL), None);
         let later = start + 100 * INTERVAL;
-        assert_eq!((0..1000).filter(|_| limit.admit(later).is_some()).count(), BURST as usize);
+        assert_eq!((0..1000).filter(|_| limit.admit_line(later).is_some()).count(), BURST as usize);
     }
 }

@@ -37,7 +37,7 @@ pub const ENV_OVERRIDES: &str = "dev.ringfence/env_overrides";
 /// On a `tools/call` request: how long the client will wait.
 pub use crate::call::TIMEOUT_META as TIMEOUT_MS;
 /// On results of calls that ran with overrides.
-pub use crate::call::shape::META as OVERRIDES;
+pub use crate::call::overrides::OVERRIDES_META as OVERRIDES;
 /// The same handle as an argument, for models whose client cannot set `_meta`.
 pub const SESSION_ARGUMENT: &str = "ringfence_session";
 

@@ -3,28 +3,28 @@
 //! `rmcp` is the engine. Our own envelope validation comes before it, because every malformed
 //! message must get an error that says what to do, on every transport alike.
 
-pub mod ask;
+mod access;
+pub mod attach;
 pub mod auth;
-mod bounds;
-mod channel;
 mod codex;
+pub mod codex_legacy;
 pub mod dispatch;
-mod door;
-pub mod edge;
+pub mod envelope;
 pub mod failed_start;
 pub mod fixtures;
 pub mod http;
-mod inflight;
-pub mod legacy;
+mod in_flight;
 mod log_limit;
+mod message_limits;
 pub mod meta;
 mod methods;
+mod overrides;
 mod peer;
 pub mod render;
 pub mod server;
-mod shaping;
 pub mod sse;
 pub mod stdio;
+mod stdio_streams;
 pub mod tasks;
 pub mod version;
 

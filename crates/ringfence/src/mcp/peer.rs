@@ -15,35 +15,35 @@ use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 
 use self::address::is_own_address;
-use self::process::{Holder, judge_holders};
+use self::process::{SocketHolder, judge_holders};
 use self::socket::find_peer_socket;
 use crate::base::{Error, Result};
 
 /// Accepted connection. Clones share what has been found out about it.
 #[derive(Debug, Clone)]
-pub struct Connection {
+pub struct AcceptedConnection {
     remote: SocketAddr,
     local: Option<SocketAddr>,
-    verdict: Arc<OnceCell<Verdict>>,
+    verdict: Arc<OnceCell<PeerVerdict>>,
 }
 
 /// Verdict on the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum PeerVerdict {
     Admitted,
     OtherUser,
     Sandboxed,
     Unknown,
 }
 
-impl Connection {
+impl AcceptedConnection {
     /// Creates the entry for a socket that was just accepted.
     pub fn new(stream: &TcpStream, remote: SocketAddr) -> Self {
-        Connection { remote, local: stream.local_addr().ok(), verdict: Arc::default() }
+        AcceptedConnection { remote, local: stream.local_addr().ok(), verdict: Arc::default() }
     }
 
     /// Returns the address of the peer.
-    pub fn remote(&self) -> SocketAddr {
+    pub fn remote_address(&self) -> SocketAddr {
         self.remote
     }
 
@@ -54,23 +54,24 @@ impl Connection {
         let verdict = self.verdict.get_or_init(|| async {
             let (remote, local) = (self.remote, self.local);
             // Reads files of /proc, one for each descriptor of other processes in the worst case.
-            let judged =
-                tokio::task::spawn_blocking(move || judge(remote, local, exempt_other_machines));
-            judged.await.unwrap_or(Verdict::Unknown)
+            let judged = tokio::task::spawn_blocking(move || {
+                judge_peer(remote, local, exempt_other_machines)
+            });
+            judged.await.unwrap_or(PeerVerdict::Unknown)
         });
         let (reason, message, hint) = match verdict.await {
-            Verdict::Admitted => return Ok(()),
-            Verdict::OtherUser => (
+            PeerVerdict::Admitted => return Ok(()),
+            PeerVerdict::OtherUser => (
                 "other_user",
                 "this connection belongs to another user of this machine",
                 "Turn on auth (MCP_AUTH_ENABLED) to serve more than one user.",
             ),
-            Verdict::Sandboxed => (
+            PeerVerdict::Sandboxed => (
                 "sandboxed_peer",
                 "this connection comes from inside a sandbox",
                 "Connect from a process that no Ringfence server started, or turn on auth (MCP_AUTH_ENABLED).",
             ),
-            Verdict::Unknown => (
+            PeerVerdict::Unknown => (
                 "unknown_owner",
                 "the process at the other end of this connection cannot be identified",
                 "Connect from the same machine and container, or turn on auth (MCP_AUTH_ENABLED).",
@@ -80,24 +81,28 @@ impl Connection {
     }
 }
 
-fn judge(remote: SocketAddr, local: Option<SocketAddr>, exempt_other_machines: bool) -> Verdict {
-    let Some(local) = local else { return Verdict::Unknown };
+fn judge_peer(
+    remote: SocketAddr,
+    local: Option<SocketAddr>,
+    exempt_other_machines: bool,
+) -> PeerVerdict {
+    let Some(local) = local else { return PeerVerdict::Unknown };
     let Some(socket) = find_peer_socket(remote, local) else {
         // Only if no socket of this machine matches: a local process can choose any address of the
         // machine.
         return match exempt_other_machines && is_own_address(remote).is_ok_and(|is_own| !is_own) {
-            true => Verdict::Admitted,
-            false => Verdict::Unknown,
+            true => PeerVerdict::Admitted,
+            false => PeerVerdict::Unknown,
         };
     };
     // Root can do anything in any case.
     if ![0, rustix::process::geteuid().as_raw()].contains(&socket.uid) {
-        return Verdict::OtherUser;
+        return PeerVerdict::OtherUser;
     }
     match judge_holders(socket) {
-        Holder::Independent => Verdict::Admitted,
-        Holder::Sandboxed => Verdict::Sandboxed,
-        Holder::Unknown => Verdict::Unknown,
+        SocketHolder::Independent => PeerVerdict::Admitted,
+        SocketHolder::Sandboxed => PeerVerdict::Sandboxed,
+        SocketHolder::Unknown => PeerVerdict::Unknown,
     }
 }
 
@@ -111,14 +116,14 @@ mod tests {
         for remote in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
             for exempt in [false, true] {
                 assert_eq!(
-                    judge(remote.parse().unwrap(), local, exempt),
-                    Verdict::Unknown,
+                    judge_peer(remote.parse().unwrap(), local, exempt),
+                    PeerVerdict::Unknown,
                     "{remote} {exempt}"
                 );
             }
         }
         let elsewhere = "198.51.100.1:1".parse().unwrap();
-        assert_eq!(judge(elsewhere, local, false), Verdict::Unknown);
-        assert_eq!(judge(elsewhere, None, true), Verdict::Unknown);
+        assert_eq!(judge_peer(elsewhere, local, false), PeerVerdict::Unknown);
+        assert_eq!(judge_peer(elsewhere, None, true), PeerVerdict::Unknown);
     }
 }

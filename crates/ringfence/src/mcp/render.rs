@@ -18,7 +18,7 @@ pub fn log_refusal(error: &Error, trace_id: &TraceId) {
     match error.kind() {
         Kind::Internal => tracing::error!(%trace_id, "{}", error.log_line()),
         // Anyone can cause these, at any rate.
-        Kind::Unauthenticated => match UNAUTHENTICATED.admit(Instant::now()) {
+        Kind::Unauthenticated => match UNAUTHENTICATED.admit_line(Instant::now()) {
             Some(0) => tracing::warn!(%trace_id, "refused: {}", error.log_line()),
             Some(unlogged) => {
                 tracing::warn!(%trace_id, "refused: {} ({unlogged} more before it)", error.log_line())
@@ -40,7 +40,7 @@ pub fn error_data(error: &Error, trace_id: &TraceId) -> ErrorData {
 }
 
 /// Returns the output of a tool as the result of a call.
-pub fn result(output: Output, trace_id: &TraceId) -> CallToolResult {
+pub fn tool_result(output: Output, trace_id: &TraceId) -> CallToolResult {
     let mut content = Vec::with_capacity(output.content.len());
     for block in output.content {
         match block {
@@ -55,23 +55,23 @@ pub fn result(output: Output, trace_id: &TraceId) -> CallToolResult {
     let mut result = CallToolResult::success(content);
     result.structured_content = output.structured.map(Value::Object);
     result.is_error = Some(output.is_error);
-    result.meta = Some(stamped(output.meta, trace_id));
+    result.meta = Some(meta_with_trace_id(output.meta, trace_id));
     result
 }
 
 /// Returns a failed call as a result, so that a model can read what went wrong and correct itself.
-pub fn failure(error: &Error, trace_id: &TraceId) -> CallToolResult {
+pub fn failure_result(error: &Error, trace_id: &TraceId) -> CallToolResult {
     let body = error.body(trace_id);
     let hint = body["hint"].as_str().unwrap_or_default().to_owned();
     let text =
         format!("{}: {}\n{hint}\ntrace_id: {trace_id}", error.kind().name(), error.message());
     let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
     result.structured_content = Some(json!({"error": body}));
-    result.meta = Some(stamped(Map::new(), trace_id));
+    result.meta = Some(meta_with_trace_id(Map::new(), trace_id));
     result
 }
 
-fn stamped(mut map: Map<String, Value>, trace_id: &TraceId) -> MetaObject {
+fn meta_with_trace_id(mut map: Map<String, Value>, trace_id: &TraceId) -> MetaObject {
     map.insert(meta::TRACE_ID.to_owned(), json!(trace_id.as_str()));
     MetaObject::from(map)
 }

@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::tasks::Tasks;
+use super::tasks::BackgroundTasks;
 use crate::base::ids::short;
 use crate::base::seal::Sealer;
 use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Cause, Error, Result};
-use crate::call::{Pipeline, Reload};
+use crate::call::{ConfigReloader, Pipeline};
 use crate::config::{Config, Made, Prints};
-use crate::session::{OutputQuotas, Principal, Session, View};
+use crate::session::{OutputQuotas, Principal, Session, SessionRef};
 
 /// Connection that a message arrived on; its transport attaches it to each request.
 #[derive(Clone)]
-pub struct Line {
+pub struct ClientConnection {
     pub principal: Principal,
     /// Session of the connection; on 2026-07-28 it serves only requests without a handle.
     pub session: Arc<Session>,
     pub transport: &'static str,
     /// False if the session only serves requests that have none of their own: nothing granted there
     /// outlives the request.
-    pub lasting: bool,
+    pub persistent: bool,
 }
 
 /// Server that all transports share.
@@ -37,25 +37,25 @@ pub struct Server {
     pub shutdown: Cancel,
     /// Ends the engines of the network transports. Later than `shutdown`, so that calls which it
     /// stopped can still be answered.
-    pub closed: CancellationToken,
-    pub tasks: Tasks,
-    handles: Sealer,
+    pub engine_shutdown: CancellationToken,
+    pub tasks: BackgroundTasks,
+    handle_sealer: Sealer,
     /// Sessions of 2026-07-28, by the id in their handle.
-    lasting: Mutex<HashMap<String, Lasting>>,
+    handle_sessions: Mutex<HashMap<String, HandleSession>>,
     workspaces: Mutex<HashMap<PathBuf, Arc<Workspace>>>,
-    outputs: OutputQuotas,
+    output_quotas: OutputQuotas,
     /// Calls in flight, so that a cancellation reaches them past a blocked connection.
-    running: Mutex<HashMap<(String, String), Cancel>>,
+    calls_in_flight: Mutex<HashMap<(String, String), Cancel>>,
 }
 
-struct Lasting {
+struct HandleSession {
     session: Arc<Session>,
-    used: Instant,
+    last_used: Instant,
 }
 
-impl Lasting {
+impl HandleSession {
     /// Ends everything that is running in it. Returns false, for `retain`.
-    fn end(&self) -> bool {
+    fn end_session(&self) -> bool {
         self.session.cancel.cancel(Cause::SessionEnd);
         false
     }
@@ -63,59 +63,63 @@ impl Lasting {
 
 /// Content of a session handle.
 #[derive(Serialize, Deserialize)]
-struct Handle {
+struct SessionHandle {
     id: String,
 }
 
 /// A handle that is unused for this long is forgotten, together with its trust.
-const HANDLE_IDLE: Duration = Duration::from_secs(3600);
+const HANDLE_IDLE_LIMIT: Duration = Duration::from_secs(3600);
 const HANDLES_PER_PRINCIPAL: usize = 256;
 /// Time between the end of a call and its answer on the wire.
-const ANSWERING: Duration = Duration::from_millis(100);
+const ANSWER_DELAY: Duration = Duration::from_millis(100);
 
 impl Server {
     /// Creates a server whose config never changes.
     pub fn new(config: Config) -> Result<Arc<Self>> {
-        Self::with(Arc::new(config), None)
+        Self::build(Arc::new(config), None)
     }
 
     /// Creates a server that reloads its config.
-    pub fn reloading(config: Config, made: Made, seen: Prints) -> Result<Arc<Self>> {
+    pub fn with_reload(config: Config, made: Made, seen: Prints) -> Result<Arc<Self>> {
         let config = Arc::new(config);
-        Self::with(Arc::clone(&config), Some(Reload::new(made, seen, config)))
+        Self::build(Arc::clone(&config), Some(ConfigReloader::new(made, seen, config)))
     }
 
-    fn with(config: Arc<Config>, reload: Option<Reload>) -> Result<Arc<Self>> {
+    fn build(config: Arc<Config>, reload: Option<ConfigReloader>) -> Result<Arc<Self>> {
         Ok(Arc::new(Server {
             pipeline: Arc::new(Pipeline::new(Arc::clone(&config), reload)?),
             config,
             shutdown: Cancel::new(),
-            closed: CancellationToken::new(),
-            tasks: Tasks::default(),
-            handles: Sealer::new()?,
-            lasting: Mutex::default(),
+            engine_shutdown: CancellationToken::new(),
+            tasks: BackgroundTasks::default(),
+            handle_sealer: Sealer::new()?,
+            handle_sessions: Mutex::default(),
             workspaces: Mutex::default(),
-            outputs: OutputQuotas::default(),
-            running: Mutex::default(),
+            output_quotas: OutputQuotas::default(),
+            calls_in_flight: Mutex::default(),
         }))
     }
 
     /// Opens the session of a connection. It ends when its `cancel` is cancelled or its last holder
     /// drops it.
-    pub fn connect(&self, principal: Principal, transport: &'static str) -> Result<Line> {
-        let workspace = self.workspace(&principal)?;
+    pub fn connect_client(
+        &self,
+        principal: Principal,
+        transport: &'static str,
+    ) -> Result<ClientConnection> {
+        let workspace = self.open_workspace(&principal)?;
         let root = &self.config.root;
         let quota = self
-            .outputs
+            .output_quotas
             .for_principal(&principal, self.pipeline.state().config.limits.output_file_bytes);
         let session =
             Session::new(principal.clone(), transport, workspace, root, self.shutdown.child());
         let session = Arc::new(session.with_quota(quota, root));
-        Ok(Line { principal, session, transport, lasting: true })
+        Ok(ClientConnection { principal, session, transport, persistent: true })
     }
 
-    fn workspace(&self, principal: &Principal) -> Result<Arc<Workspace>> {
-        let opened = crate::config::workspace_for(&self.config, &principal.directory())?;
+    fn open_workspace(&self, principal: &Principal) -> Result<Arc<Workspace>> {
+        let opened = crate::config::workspace_for(&self.config, &principal.directory_name())?;
         let rights = crate::sandbox::profile::run_rights(&self.config, opened.path())?;
         let opened = opened.held_to(rights)?;
         let mut workspaces = lock(&self.workspaces);
@@ -126,85 +130,94 @@ impl Server {
 
     /// Ends the sessions whose handles have been unused for long, and everything that is running in
     /// them.
-    pub fn sweep(&self) {
+    pub fn end_idle_sessions(&self) {
         // A call may still wait in a session that looks idle, but none lasts longer than its time
         // limit.
         let longest =
-            HANDLE_IDLE.saturating_add(self.pipeline.state().config.limits.timeout_ceiling);
-        lock(&self.lasting).retain(|_, held| match held.used.elapsed() {
-            idle if idle < HANDLE_IDLE => true,
-            idle => idle < longest && Arc::strong_count(&held.session) > 1 || held.end(),
+            HANDLE_IDLE_LIMIT.saturating_add(self.pipeline.state().config.limits.timeout_ceiling);
+        lock(&self.handle_sessions).retain(|_, held| match held.last_used.elapsed() {
+            idle if idle < HANDLE_IDLE_LIMIT => true,
+            idle => idle < longest && Arc::strong_count(&held.session) > 1 || held.end_session(),
         });
     }
 
     /// Returns the session of a 2026-07-28 request: that of its handle, or without one a session
     /// that is not persistent.
-    pub fn view_by_handle(&self, line: &Line, handle: Option<&str>) -> Result<View> {
+    pub fn session_by_handle(
+        &self,
+        line: &ClientConnection,
+        handle: Option<&str>,
+    ) -> Result<SessionRef> {
         let Some(sealed) = handle else {
-            return Ok(View { session: Arc::clone(&line.session), lasting: false });
+            return Ok(SessionRef { session: Arc::clone(&line.session), persistent: false });
         };
-        let handle: Handle = self.handles.open(&handle_purpose(&line.principal), sealed).ok_or_else(|| {
+        let handle: SessionHandle = self.handle_sealer.open(&handle_purpose(&line.principal), sealed).ok_or_else(|| {
             Error::invalid_arguments("this session handle was not issued by this server")
                 .reason("bad_session")
                 .hint("Use the handle of a result's _meta exactly as it was given, or leave it out.")
         })?;
-        self.sweep();
-        let mut lasting = lock(&self.lasting);
+        self.end_idle_sessions();
+        let mut lasting = lock(&self.handle_sessions);
         if let Some(held) = lasting.get_mut(&handle.id) {
-            held.used = Instant::now();
-            return Ok(View { session: Arc::clone(&held.session), lasting: true });
+            held.last_used = Instant::now();
+            return Ok(SessionRef { session: Arc::clone(&held.session), persistent: true });
         }
         // The limit is per principal, so that none can take the places of others: a principal with
         // too many sessions loses the one it has not used for longest.
         let own = || lasting.iter().filter(|(_, held)| held.session.principal == line.principal);
         if own().count() >= HANDLES_PER_PRINCIPAL
-            && let Some(oldest) = own().min_by_key(|(_, held)| held.used).map(|(id, _)| id.clone())
+            && let Some(oldest) =
+                own().min_by_key(|(_, held)| held.last_used).map(|(id, _)| id.clone())
             && let Some(held) = lasting.remove(&oldest)
         {
-            held.end();
+            held.end_session();
         }
-        let session = self.connect(line.principal.clone(), line.transport)?.session;
-        lasting.insert(handle.id, Lasting { session: Arc::clone(&session), used: Instant::now() });
-        Ok(View { session, lasting: true })
+        let session = self.connect_client(line.principal.clone(), line.transport)?.session;
+        lasting.insert(
+            handle.id,
+            HandleSession { session: Arc::clone(&session), last_used: Instant::now() },
+        );
+        Ok(SessionRef { session, persistent: true })
     }
 
     /// Creates a handle. Nothing is stored for it until it comes back.
     pub fn mint_handle(&self, principal: &Principal) -> Result<String> {
-        self.handles.seal(&handle_purpose(principal), &Handle { id: short("h") })
+        self.handle_sealer.seal(&handle_purpose(principal), &SessionHandle { id: short("h") })
     }
 
     /// Registers a call in flight, until the guard is dropped.
-    pub fn running(&self, session: &str, request: &str, cancel: Cancel) -> Running<'_> {
+    pub fn track_call(&self, session: &str, request: &str, cancel: Cancel) -> CallGuard<'_> {
         let key = (session.to_owned(), request.to_owned());
-        lock(&self.running).insert(key.clone(), cancel);
-        Running { server: self, key }
+        lock(&self.calls_in_flight).insert(key.clone(), cancel);
+        CallGuard { server: self, key }
     }
 
     /// Cancels a call in flight. Returns false if there is none.
-    pub fn cancel(&self, session: &str, request: &str, cause: Cause) -> bool {
-        let found = lock(&self.running).get(&(session.to_owned(), request.to_owned())).cloned();
+    pub fn cancel_call(&self, session: &str, request: &str, cause: Cause) -> bool {
+        let found =
+            lock(&self.calls_in_flight).get(&(session.to_owned(), request.to_owned())).cloned();
         found.map(|cancel| cancel.cancel(cause)).is_some()
     }
 
     /// Stops every call, and the engines once the answers have been sent.
-    pub async fn stop(&self, at_most: Duration) {
-        let busy = !lock(&self.running).is_empty();
+    pub async fn shut_down(&self, at_most: Duration) {
+        let busy = !lock(&self.calls_in_flight).is_empty();
         self.shutdown.cancel(Cause::Shutdown);
-        self.pipeline.idle(at_most).await;
+        self.pipeline.wait_until_idle(at_most).await;
         if busy {
-            tokio::time::sleep(ANSWERING).await;
+            tokio::time::sleep(ANSWER_DELAY).await;
         }
-        self.closed.cancel();
+        self.engine_shutdown.cancel();
     }
 
     /// Returns whether this request is in flight.
     pub fn is_running(&self, session: &str, request: &str) -> bool {
-        lock(&self.running).contains_key(&(session.to_owned(), request.to_owned()))
+        lock(&self.calls_in_flight).contains_key(&(session.to_owned(), request.to_owned()))
     }
 
     /// Returns whether no request of this session is in flight.
-    pub fn is_idle(&self, session: &str) -> bool {
-        !lock(&self.running).keys().any(|(of, _)| of == session)
+    pub fn is_session_idle(&self, session: &str) -> bool {
+        !lock(&self.calls_in_flight).keys().any(|(of, _)| of == session)
     }
 }
 
@@ -217,14 +230,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Entry in the list of calls that can be cancelled; removed on drop.
-pub struct Running<'a> {
+pub struct CallGuard<'a> {
     server: &'a Server,
     key: (String, String),
 }
 
-impl Drop for Running<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        lock(&self.server.running).remove(&self.key);
+        lock(&self.server.calls_in_flight).remove(&self.key);
     }
 }
 

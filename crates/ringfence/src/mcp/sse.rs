@@ -20,61 +20,61 @@ use rmcp::transport::Transport;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::dispatch::Handler;
-use super::edge::{self, Verdict};
-use super::http::places::{PlaceKind, Places};
-use super::http::{BODY_TIME, Caller, hold, json_error, slow_body};
-use super::inflight::InFlight;
-use super::server::{Line, Server};
-use super::stdio::{parse, stamped, too_long};
+use super::dispatch::ProtocolHandler;
+use super::envelope::{self, EnvelopeVerdict};
+use super::http::limits::{LimitedResource, PrincipalLimits};
+use super::http::{AuthenticatedCaller, BODY_TIMEOUT, hold_guards, json_error, slow_body_error};
+use super::in_flight::InFlightRequests;
+use super::server::{ClientConnection, Server};
+use super::stdio::{parse_message, serialize_answer, too_long_error};
 use crate::base::ids::{hex, random};
 use crate::base::{Cause, Error, Kind};
 use crate::session::Principal;
 
 /// Open streams, by their session id.
 #[derive(Default)]
-pub struct Streams {
-    open: Mutex<HashMap<String, Open>>,
+pub struct SseStreams {
+    open: Mutex<HashMap<String, SseStream>>,
 }
 
 #[derive(Clone)]
-struct Open {
+struct SseStream {
     principal: Principal,
-    line: Line,
+    connection: ClientConnection,
     inbox: mpsc::Sender<ClientJsonRpcMessage>,
     outbox: mpsc::Sender<Vec<u8>>,
     /// Largest message, in bytes.
-    limit: usize,
-    in_flight: Arc<InFlight>,
+    max_message_bytes: usize,
+    in_flight: Arc<InFlightRequests>,
 }
 
-impl Streams {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Open>> {
+impl SseStreams {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, SseStream>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Guard that ends the session with its stream.
-struct Closing {
-    streams: Arc<Streams>,
+struct StreamGuard {
+    streams: Arc<SseStreams>,
     id: String,
 }
 
-impl Drop for Closing {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         if let Some(open) = self.streams.lock().remove(&self.id) {
-            open.line.session.cancel.cancel(Cause::Disconnect);
+            open.connection.session.cancel.cancel(Cause::Disconnect);
         }
     }
 }
 
-struct Channel {
+struct SseTransport {
     inbox: mpsc::Receiver<ClientJsonRpcMessage>,
     outbox: mpsc::Sender<Vec<u8>>,
-    in_flight: Arc<InFlight>,
+    in_flight: Arc<InFlightRequests>,
 }
 
-impl Transport<RoleServer> for Channel {
+impl Transport<RoleServer> for SseTransport {
     type Error = std::io::Error;
 
     fn send(
@@ -82,10 +82,10 @@ impl Transport<RoleServer> for Channel {
         message: ServerJsonRpcMessage,
     ) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
         let outbox = self.outbox.clone();
-        self.in_flight.sent(&message);
-        let unread = self.in_flight.unread();
+        self.in_flight.release_answered(&message);
+        let unread = self.in_flight.count_unread();
         async move {
-            let bytes = stamped(&message)?;
+            let bytes = serialize_answer(&message)?;
             let sent = outbox.send(bytes).await.map_err(|_| std::io::ErrorKind::BrokenPipe.into());
             drop(unread);
             sent
@@ -106,17 +106,17 @@ impl Transport<RoleServer> for Channel {
 }
 
 /// Opens a stream, and the session that ends with it.
-pub async fn open(
+pub async fn open_stream(
     Extension(server): Extension<Arc<Server>>,
-    Extension(streams): Extension<Arc<Streams>>,
-    Extension(places): Extension<Arc<Places>>,
-    Extension(caller): Extension<Caller>,
+    Extension(streams): Extension<Arc<SseStreams>>,
+    Extension(places): Extension<Arc<PrincipalLimits>>,
+    Extension(caller): Extension<AuthenticatedCaller>,
 ) -> Response {
-    let place = match places.take(&caller.principal, PlaceKind::Stream) {
+    let place = match places.acquire_resource(&caller.principal, LimitedResource::Stream) {
         Ok(place) => place,
         Err(error) => return json_error(None, &error),
     };
-    let line = match server.connect(caller.principal.clone(), "sse") {
+    let line = match server.connect_client(caller.principal.clone(), "sse") {
         Ok(line) => line,
         Err(error) => return json_error(None, &error),
     };
@@ -124,33 +124,33 @@ pub async fn open(
     let (to_engine, inbox) = mpsc::channel(16);
     let (outbox, from_engine) = mpsc::channel(16);
     let limit = server.config.limits.message_bytes;
-    let in_flight = Arc::<InFlight>::default();
-    let open = Open {
+    let in_flight = Arc::<InFlightRequests>::default();
+    let open = SseStream {
         principal: caller.principal,
-        line,
+        connection: line,
         inbox: to_engine,
         outbox: outbox.clone(),
-        limit,
+        max_message_bytes: limit,
         in_flight: Arc::clone(&in_flight),
     };
     streams.lock().insert(id.clone(), open);
-    let closing = Closing { streams, id: id.clone() };
+    let closing = StreamGuard { streams, id: id.clone() };
     let running = serve_directly_with_ct(
-        Handler { server: Arc::clone(&server) },
-        Channel { inbox, outbox, in_flight },
+        ProtocolHandler { server: Arc::clone(&server) },
+        SseTransport { inbox, outbox, in_flight },
         None,
-        server.closed.child_token(),
+        server.engine_shutdown.child_token(),
     );
     tokio::spawn(running.waiting());
     let response =
-        Sse::new(events(id, from_engine, closing, server)).keep_alive(KeepAlive::default());
-    hold(response.into_response(), place)
+        Sse::new(stream_events(id, from_engine, closing, server)).keep_alive(KeepAlive::default());
+    hold_guards(response.into_response(), place)
 }
 
-fn events(
+fn stream_events(
     id: String,
     outbox: mpsc::Receiver<Vec<u8>>,
-    closing: Closing,
+    closing: StreamGuard,
     server: Arc<Server>,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
     let first = Event::default().event("endpoint").data(format!("/mcp/message?session_id={id}"));
@@ -160,20 +160,20 @@ fn events(
         let text = String::from_utf8_lossy(&bytes).into_owned();
         Some((Ok(Event::default().event("message").data(text)), (outbox, closing)))
     });
-    let over = server.closed.clone();
+    let over = server.engine_shutdown.clone();
     futures::stream::iter([Ok(first)]).chain(messages).take_until(over.cancelled_owned())
 }
 
 /// Query of a posted message, which names its stream.
 #[derive(Deserialize)]
-pub struct Address {
+pub struct StreamQuery {
     session_id: String,
 }
 
 /// Returns the error for a body that could not be read.
-fn unread(rejection: &BytesRejection, limit: usize) -> Error {
+fn body_error(rejection: &BytesRejection, limit: usize) -> Error {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        return too_long(limit);
+        return too_long_error(limit);
     }
     Error::new(Kind::InvalidRequest, "the body did not arrive whole")
         .hint("Send the message again.")
@@ -181,10 +181,10 @@ fn unread(rejection: &BytesRejection, limit: usize) -> Error {
 
 /// Receives a message for an open stream. Answers, errors included, go to the stream: that is where
 /// clients of this transport expect them.
-pub async fn post(
-    Extension(streams): Extension<Arc<Streams>>,
-    Extension(caller): Extension<Caller>,
-    address: Result<Query<Address>, QueryRejection>,
+pub async fn post_message(
+    Extension(streams): Extension<Arc<SseStreams>>,
+    Extension(caller): Extension<AuthenticatedCaller>,
+    address: Result<Query<StreamQuery>, QueryRejection>,
     request: Request,
 ) -> Response {
     let Ok(Query(address)) = address else {
@@ -200,20 +200,24 @@ pub async fn post(
             .hint("Open `GET /mcp/sse` and post to the address in its first event.");
         return json_error(None, &error);
     };
-    let body = match tokio::time::timeout(BODY_TIME, Bytes::from_request(request, &())).await {
+    let body = match tokio::time::timeout(BODY_TIMEOUT, Bytes::from_request(request, &())).await {
         Ok(Ok(body)) => body,
-        Ok(Err(rejection)) => return json_error(None, &unread(&rejection, open.limit)),
-        Err(_) => return json_error(None, &slow_body()),
+        Ok(Err(rejection)) => {
+            return json_error(None, &body_error(&rejection, open.max_message_bytes));
+        }
+        Err(_) => return json_error(None, &slow_body_error()),
     };
-    let delivered = match edge::judge(&body) {
-        Verdict::Ignore => return StatusCode::ACCEPTED.into_response(),
-        Verdict::Refuse(_, refusal) => {
+    let delivered = match envelope::judge_message(&body) {
+        EnvelopeVerdict::Ignore => return StatusCode::ACCEPTED.into_response(),
+        EnvelopeVerdict::Refuse(_, refusal) => {
             open.outbox.send(refusal.to_string().into_bytes()).await.is_ok()
         }
-        Verdict::Pass(message) => match parse(message, &open.line, &open.in_flight) {
-            Ok(message) => open.inbox.send(message).await.is_ok(),
-            Err(refusal) => open.outbox.send(refusal.to_string().into_bytes()).await.is_ok(),
-        },
+        EnvelopeVerdict::Pass(message) => {
+            match parse_message(message, &open.connection, &open.in_flight) {
+                Ok(message) => open.inbox.send(message).await.is_ok(),
+                Err(refusal) => open.outbox.send(refusal.to_string().into_bytes()).await.is_ok(),
+            }
+        }
     };
     if delivered {
         StatusCode::ACCEPTED.into_response()

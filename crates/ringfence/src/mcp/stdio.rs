@@ -13,38 +13,38 @@ use serde_json::Value;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::Mutex;
 
-use super::channel;
-use super::codex::Pushed;
-use super::dispatch::Handler;
-use super::edge::{self, Verdict};
-use super::inflight::InFlight;
-use super::server::{Line, Server};
+use super::codex::PushedState;
+use super::dispatch::ProtocolHandler;
+use super::envelope::{self, EnvelopeVerdict};
+use super::in_flight::InFlightRequests;
+use super::server::{ClientConnection, Server};
+use super::stdio_streams;
 use crate::base::{Cause, Error, Kind, Result};
 use crate::session::Principal;
 
 /// Opens the session of the client on standard input and output.
-pub fn connect(server: &Server) -> Result<Line> {
-    server.connect(Principal::local(), "stdio")
+pub fn connect_client(server: &Server) -> Result<ClientConnection> {
+    server.connect_client(Principal::local(), "stdio")
 }
 
 /// Serves one client on this process's own standard input and output until either side ends.
-pub async fn serve(server: Arc<Server>, line: Line) -> Result<()> {
+pub async fn serve_client(server: Arc<Server>, line: ClientConnection) -> Result<()> {
     let session = Arc::clone(&line.session);
-    let pipe = Pipe {
-        input: BufReader::with_capacity(64 * 1024, channel::input()),
-        output: Arc::new(Mutex::new(channel::output())),
-        limit: server.config.limits.message_bytes,
-        line,
+    let pipe = StdioTransport {
+        input: BufReader::with_capacity(64 * 1024, stdio_streams::open_stdin()),
+        output: Arc::new(Mutex::new(stdio_streams::open_stdout())),
+        max_message_bytes: server.config.limits.message_bytes,
+        connection: line,
         skipping: false,
         buffer: Vec::new(),
-        refusing: None,
+        pending_refusal: None,
         in_flight: Arc::default(),
         has_ended: Arc::default(),
     };
     // `serve_directly` skips the engine's own handshake loop, which would end at the first
     // unexpected message.
     let running = serve_directly_with_ct(
-        Handler { server: Arc::clone(&server) },
+        ProtocolHandler { server: Arc::clone(&server) },
         pipe,
         None,
         server.shutdown.token().child_token(),
@@ -56,38 +56,38 @@ pub async fn serve(server: Arc<Server>, line: Line) -> Result<()> {
         .map_err(|error| Error::internal("the connection ended unexpectedly").source(error))
 }
 
-struct Pipe<R, W> {
+struct StdioTransport<R, W> {
     input: R,
     output: Arc<Mutex<W>>,
-    limit: usize,
-    line: Line,
+    max_message_bytes: usize,
+    connection: ClientConnection,
     /// Dropping the rest of a line that was too long.
     skipping: bool,
     /// Part of the current line that has been read. The engine drops a `receive` half-way when it
     /// has other things to do, so nothing may be kept in that future alone.
     buffer: Vec<u8>,
     /// Refusal that is being written. No further line is read before the client has taken it.
-    refusing: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
-    in_flight: Arc<InFlight>,
+    pending_refusal: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
+    in_flight: Arc<InFlightRequests>,
     /// Standard input has ended.
     has_ended: Arc<AtomicBool>,
 }
 
-enum Input {
+enum StdioInput {
     Line(Vec<u8>),
     TooLong,
     End,
 }
 
-impl<R: AsyncBufRead + Unpin, W> Pipe<R, W> {
-    async fn next(&mut self) -> std::io::Result<Input> {
+impl<R: AsyncBufRead + Unpin, W> StdioTransport<R, W> {
+    async fn read_input(&mut self) -> std::io::Result<StdioInput> {
         loop {
             let available = self.input.fill_buf().await?;
             if available.is_empty() {
                 // The last line is accepted without its newline too; if it was truncated, it is not
                 // valid JSON and is refused as such.
                 let rest = std::mem::take(&mut self.buffer);
-                return Ok(if rest.is_empty() { Input::End } else { Input::Line(rest) });
+                return Ok(if rest.is_empty() { StdioInput::End } else { StdioInput::Line(rest) });
             }
             let end = available.iter().position(|byte| *byte == b'\n');
             let taken = end.map_or(available.len(), |at| at + 1);
@@ -95,14 +95,14 @@ impl<R: AsyncBufRead + Unpin, W> Pipe<R, W> {
                 self.buffer.extend_from_slice(&available[..taken]);
             }
             self.input.consume(taken);
-            let over = self.buffer.len() > self.limit;
+            let over = self.buffer.len() > self.max_message_bytes;
             match end {
-                Some(_) if std::mem::take(&mut self.skipping) => return Ok(Input::TooLong),
+                Some(_) if std::mem::take(&mut self.skipping) => return Ok(StdioInput::TooLong),
                 Some(_) if over => {
                     self.buffer = Vec::new();
-                    return Ok(Input::TooLong);
+                    return Ok(StdioInput::TooLong);
                 }
-                Some(_) => return Ok(Input::Line(std::mem::take(&mut self.buffer))),
+                Some(_) => return Ok(StdioInput::Line(std::mem::take(&mut self.buffer))),
                 None if over => {
                     self.buffer = Vec::new();
                     self.skipping = true;
@@ -128,7 +128,7 @@ async fn write_line<W: AsyncWrite + Unpin>(
 /// Returns whether a message is still written when standard input has ended. The end cancels every
 /// call, so that what is left of calls (results, progress, questions) has no reader; a batch of
 /// requests from a file still gets its answers.
-fn outlives_input(message: &ServerJsonRpcMessage) -> bool {
+fn is_sent_after_eof(message: &ServerJsonRpcMessage) -> bool {
     match message {
         JsonRpcMessage::Response(response) => !matches!(
             response.result,
@@ -144,20 +144,24 @@ fn outlives_input(message: &ServerJsonRpcMessage) -> bool {
 
 /// Converts a valid message to the engine's type and attaches its connection. Returns a refusal if
 /// that fails, or if its id is in use.
-pub(super) fn parse(
+pub(super) fn parse_message(
     message: serde_json::Map<String, Value>,
-    line: &Line,
-    in_flight: &InFlight,
+    line: &ClientConnection,
+    in_flight: &InFlightRequests,
 ) -> std::result::Result<ClientJsonRpcMessage, Value> {
-    let id = edge::request_id(&message);
-    in_flight.received(&message)?;
-    let pushed = Pushed::take(message.get("method"), message.get("params"), &line.session);
+    let id = envelope::request_id(&message);
+    in_flight.register_message(&message)?;
+    let pushed = PushedState::store_from_message(
+        message.get("method"),
+        message.get("params"),
+        &line.session,
+    );
     let mut parsed: ClientJsonRpcMessage =
         serde_json::from_value(Value::Object(message)).map_err(|error| {
             if let Some(id) = &id {
-                in_flight.refused(id);
+                in_flight.release_refused(id);
             }
-            edge::refusal(
+            envelope::refusal_message(
                 id,
                 &Error::new(Kind::InvalidRequest, "this message does not match the protocol")
                     .source(error),
@@ -180,18 +184,18 @@ pub(super) fn parse(
 }
 
 /// Serializes an answer and makes sure that an error in it has all its fields.
-pub(super) fn stamped(message: &ServerJsonRpcMessage) -> std::io::Result<Vec<u8>> {
+pub(super) fn serialize_answer(message: &ServerJsonRpcMessage) -> std::io::Result<Vec<u8>> {
     match message {
         JsonRpcMessage::Error(_) => {
             let mut value = serde_json::to_value(message)?;
-            edge::stamp(&mut value);
+            envelope::complete_error(&mut value);
             Ok(serde_json::to_vec(&value)?)
         }
         _ => Ok(serde_json::to_vec(message)?),
     }
 }
 
-impl<R, W> Transport<RoleServer> for Pipe<R, W>
+impl<R, W> Transport<RoleServer> for StdioTransport<R, W>
 where
     R: AsyncBufRead + AsyncRead + Unpin + Send,
     W: AsyncWrite + Unpin + Send + 'static,
@@ -203,14 +207,14 @@ where
         message: ServerJsonRpcMessage,
     ) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
         let output = Arc::clone(&self.output);
-        self.in_flight.sent(&message);
-        let unread = self.in_flight.unread();
+        self.in_flight.release_answered(&message);
+        let unread = self.in_flight.count_unread();
         let has_ended = Arc::clone(&self.has_ended);
         async move {
-            if has_ended.load(Ordering::Acquire) && !outlives_input(&message) {
+            if has_ended.load(Ordering::Acquire) && !is_sent_after_eof(&message) {
                 return Ok(());
             }
-            let written = write_line(&output, stamped(&message)?).await;
+            let written = write_line(&output, serialize_answer(&message)?).await;
             drop(unread);
             written
         }
@@ -218,41 +222,47 @@ where
 
     async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
         loop {
-            if let Some(refusing) = &mut self.refusing {
+            if let Some(refusing) = &mut self.pending_refusal {
                 let written = refusing.await;
-                self.refusing = None;
+                self.pending_refusal = None;
                 if let Ok(Err(error)) = written {
                     tracing::error!("standard output failed: {error}");
                     break;
                 }
             }
-            let verdict = match self.next().await {
-                Ok(Input::Line(bytes)) if bytes.iter().all(u8::is_ascii_whitespace) => continue,
-                Ok(Input::Line(bytes)) => edge::judge(&bytes),
-                Ok(Input::TooLong) => edge::refuse(None, too_long(self.limit)),
-                Ok(Input::End) => break,
+            let verdict = match self.read_input().await {
+                Ok(StdioInput::Line(bytes)) if bytes.iter().all(u8::is_ascii_whitespace) => {
+                    continue;
+                }
+                Ok(StdioInput::Line(bytes)) => envelope::judge_message(&bytes),
+                Ok(StdioInput::TooLong) => {
+                    envelope::refuse_message(None, too_long_error(self.max_message_bytes))
+                }
+                Ok(StdioInput::End) => break,
                 Err(error) => {
                     tracing::error!("standard input failed: {error}");
                     break;
                 }
             };
             let refusal = match verdict {
-                Verdict::Pass(message) => match parse(message, &self.line, &self.in_flight) {
-                    Ok(message) => return Some(message),
-                    Err(refusal) => refusal,
-                },
-                Verdict::Refuse(_, refusal) => refusal,
-                Verdict::Ignore => continue,
+                EnvelopeVerdict::Pass(message) => {
+                    match parse_message(message, &self.connection, &self.in_flight) {
+                        Ok(message) => return Some(message),
+                        Err(refusal) => refusal,
+                    }
+                }
+                EnvelopeVerdict::Refuse(_, refusal) => refusal,
+                EnvelopeVerdict::Ignore => continue,
             };
             let output = Arc::clone(&self.output);
-            self.refusing = Some(tokio::spawn(async move {
+            self.pending_refusal = Some(tokio::spawn(async move {
                 write_line(&output, refusal.to_string().into_bytes()).await
             }));
         }
         self.has_ended.store(true, Ordering::Release);
         // The engine waits for calls in flight before it cancels them; their children must not live
         // that long.
-        self.line.session.cancel.cancel(Cause::Eof);
+        self.connection.session.cancel.cancel(Cause::Eof);
         None
     }
 
@@ -261,7 +271,7 @@ where
     }
 }
 
-pub(super) fn too_long(limit: usize) -> Error {
+pub(super) fn too_long_error(limit: usize) -> Error {
     Error::new(Kind::TooLarge, format!("a message may have at most {limit} bytes"))
 }
 
@@ -272,23 +282,23 @@ mod tests {
     async fn lines(input: &[u8], limit: usize) -> Vec<String> {
         let scratch = crate::config::scratch::Scratch::new();
         let server = crate::mcp::server::tests::server(&scratch);
-        let mut pipe = Pipe {
+        let mut pipe = StdioTransport {
             input: BufReader::with_capacity(4, input),
             output: Arc::new(Mutex::new(Vec::<u8>::new())),
-            limit,
-            line: server.connect(Principal::local(), "stdio").unwrap(),
+            max_message_bytes: limit,
+            connection: server.connect_client(Principal::local(), "stdio").unwrap(),
             skipping: false,
             buffer: Vec::new(),
-            refusing: None,
+            pending_refusal: None,
             in_flight: Arc::default(),
             has_ended: Arc::default(),
         };
         let mut seen = Vec::new();
         loop {
-            match pipe.next().await.unwrap() {
-                Input::Line(bytes) => seen.push(String::from_utf8(bytes).unwrap()),
-                Input::TooLong => seen.push("too long".into()),
-                Input::End => return seen,
+            match pipe.read_input().await.unwrap() {
+                StdioInput::Line(bytes) => seen.push(String::from_utf8(bytes).unwrap()),
+                StdioInput::TooLong => seen.push("too long".into()),
+                StdioInput::End => return seen,
             }
         }
     }

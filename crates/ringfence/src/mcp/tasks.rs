@@ -13,54 +13,54 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use super::methods::tools_call::{is_protocol_error, questions};
+use super::methods::tools_call::{collect_questions, is_protocol_error};
 use super::render;
 use crate::base::call::{Output, Status};
 use crate::base::caller::Event;
 use crate::base::clock::now_utc;
 use crate::base::ids::{hex, random};
 use crate::base::{Cancel, Cause, Error, Kind, Result};
-use crate::call::park::Held;
+use crate::call::park::ResumableCall;
 use crate::session::Principal;
 
 /// How long a task can be inspected, from its start.
-const LIFETIME: Duration = Duration::from_secs(3600);
+const TASK_LIFETIME: Duration = Duration::from_secs(3600);
 const POLL_INTERVAL_MS: u64 = 500;
 /// Largest number of tasks, which hold memory and perhaps processes.
-const LIMIT: usize = 256;
+const MAX_TASKS: usize = 256;
 
 /// All tasks of a server.
 #[derive(Default)]
-pub struct Tasks {
-    kept: Arc<Mutex<HashMap<String, Kept>>>,
+pub struct BackgroundTasks {
+    entries: Arc<Mutex<HashMap<String, TaskEntry>>>,
 }
 
-struct Kept {
+struct TaskEntry {
     principal: Principal,
     cancel: Cancel,
-    inbox: mpsc::Sender<Request>,
+    inbox: mpsc::Sender<TaskRequest>,
 }
 
 /// Request to the loop that follows a task.
-enum Request {
-    Look(oneshot::Sender<Result<DetailedTask>>),
+enum TaskRequest {
+    Inspect(oneshot::Sender<Result<DetailedTask>>),
     Answer(BTreeMap<String, Value>, oneshot::Sender<Result<()>>),
 }
 
-impl Tasks {
+impl BackgroundTasks {
     /// Takes over a run that no request is attached to any more. The task can be inspected as soon
     /// as this returns.
-    pub fn keep(&self, held: Held, principal: &Principal) -> Result<Task> {
+    pub fn add_task(&self, held: ResumableCall, principal: &Principal) -> Result<Task> {
         let now = now_utc();
-        let lifetime_ms = u64::try_from(LIFETIME.as_millis()).unwrap_or(u64::MAX);
+        let lifetime_ms = u64::try_from(TASK_LIFETIME.as_millis()).unwrap_or(u64::MAX);
         let id = format!("t-{}", hex(&random::<16>()));
         let task = Task::new(id.clone(), TaskStatus::Working, now.clone(), now)
             .with_ttl_ms(lifetime_ms)
             .with_poll_interval_ms(POLL_INTERVAL_MS);
         let (requests, inbox) = mpsc::channel(1);
         {
-            let mut kept = lock(&self.kept);
-            if kept.len() >= LIMIT {
+            let mut kept = lock(&self.entries);
+            if kept.len() >= MAX_TASKS {
                 held.run.cancel.cancel(Cause::Unanswered);
                 return Err(Error::new(
                     Kind::ResourceExhausted,
@@ -68,62 +68,70 @@ impl Tasks {
                 ));
             }
             let cancel = held.run.cancel.clone();
-            kept.insert(id.clone(), Kept { principal: principal.clone(), cancel, inbox: requests });
+            kept.insert(
+                id.clone(),
+                TaskEntry { principal: principal.clone(), cancel, inbox: requests },
+            );
         }
-        let kept = Arc::clone(&self.kept);
-        let tended = Tended { held, task: task.clone(), ended: None };
+        let kept = Arc::clone(&self.entries);
+        let tended = AttendedTask { call: held, task: task.clone(), payload: None };
         tokio::spawn(async move {
-            tended.tend(inbox).await;
+            tended.attend_run(inbox).await;
             lock(&kept).remove(&id);
         });
         Ok(task)
     }
 
     /// Returns the current state of a task.
-    pub async fn look(&self, principal: &Principal, id: &str) -> Result<DetailedTask> {
-        self.request(principal, id, Request::Look).await
+    pub async fn inspect_task(&self, principal: &Principal, id: &str) -> Result<DetailedTask> {
+        self.send_request(principal, id, TaskRequest::Inspect).await
     }
 
     /// Delivers answers to the questions of a task.
-    pub async fn answer(
+    pub async fn answer_task(
         &self,
         principal: &Principal,
         id: &str,
         answers: BTreeMap<String, Value>,
     ) -> Result<()> {
-        self.request(principal, id, |done| Request::Answer(answers, done)).await
+        self.send_request(principal, id, |done| TaskRequest::Answer(answers, done)).await
     }
 
     /// Cancels a task. Has no effect on one that has ended.
-    pub fn cancel(&self, principal: &Principal, id: &str) -> Result<()> {
-        let cancel = self.find(principal, id, |kept| kept.cancel.clone())?;
+    pub fn cancel_task(&self, principal: &Principal, id: &str) -> Result<()> {
+        let cancel = self.find_task(principal, id, |kept| kept.cancel.clone())?;
         cancel.cancel(Cause::Client);
         Ok(())
     }
 
-    async fn request<T>(
+    async fn send_request<T>(
         &self,
         principal: &Principal,
         id: &str,
-        make: impl FnOnce(oneshot::Sender<Result<T>>) -> Request,
+        make: impl FnOnce(oneshot::Sender<Result<T>>) -> TaskRequest,
     ) -> Result<T> {
-        let inbox = self.find(principal, id, |kept| kept.inbox.clone())?;
+        let inbox = self.find_task(principal, id, |kept| kept.inbox.clone())?;
         let (done, answer) = oneshot::channel();
-        inbox.send(make(done)).await.map_err(|_| unknown())?;
-        answer.await.map_err(|_| unknown())?
+        inbox.send(make(done)).await.map_err(|_| unknown_task_error())?;
+        answer.await.map_err(|_| unknown_task_error())?
     }
 
-    fn find<T>(&self, principal: &Principal, id: &str, take: impl FnOnce(&Kept) -> T) -> Result<T> {
+    fn find_task<T>(
+        &self,
+        principal: &Principal,
+        id: &str,
+        take: impl FnOnce(&TaskEntry) -> T,
+    ) -> Result<T> {
         // A task of another principal must look like a missing one.
-        lock(&self.kept)
+        lock(&self.entries)
             .get(id)
             .filter(|kept| kept.principal == *principal)
             .map(take)
-            .ok_or_else(unknown)
+            .ok_or_else(unknown_task_error)
     }
 }
 
-fn unknown() -> Error {
+fn unknown_task_error() -> Error {
     Error::invalid_arguments("there is no such task").reason("unknown_task").hint(
         "Use the taskId exactly as the call gave it; a task is forgotten when its ttlMs is over.",
     )
@@ -133,16 +141,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Tended {
-    held: Held,
+struct AttendedTask {
+    call: ResumableCall,
     task: Task,
-    ended: Option<TaskPayload>,
+    payload: Option<TaskPayload>,
 }
 
-impl Tended {
+impl AttendedTask {
     /// Follows the run to its end and answers requests about it until its lifetime is over.
-    async fn tend(mut self, mut inbox: mpsc::Receiver<Request>) {
-        let over = tokio::time::sleep(LIFETIME);
+    async fn attend_run(mut self, mut inbox: mpsc::Receiver<TaskRequest>) {
+        let over = tokio::time::sleep(TASK_LIFETIME);
         tokio::pin!(over);
         let mut speaks = true;
         loop {
@@ -150,35 +158,35 @@ impl Tended {
                 // The end first, so that every inspection sees it; and a run that sends events
                 // without pause must not prevent inspections.
                 biased;
-                result = &mut self.held.run.done, if self.ended.is_none() => {
+                result = &mut self.call.run.done, if self.payload.is_none() => {
                     let result = result.unwrap_or_else(|_| Err(Error::internal("the call ended without a result")));
-                    self.ended = Some(self.end(result));
-                    self.touch();
+                    self.payload = Some(self.final_payload(result));
+                    self.mark_updated();
                 }
                 request = inbox.recv() => match request {
-                    Some(Request::Look(to)) => { let _ = to.send(self.look()); }
-                    Some(Request::Answer(answers, done)) => {
-                        self.held.answer(answers);
-                        self.touch();
+                    Some(TaskRequest::Inspect(to)) => { let _ = to.send(self.describe_task()); }
+                    Some(TaskRequest::Answer(answers, done)) => {
+                        self.call.deliver_answers(answers);
+                        self.mark_updated();
                         let _ = done.send(Ok(()));
                     }
                     None => return,
                 },
-                event = self.held.run.events.recv(), if speaks => match event {
-                    Some(event) => self.hear(event),
+                event = self.call.run.events.recv(), if speaks => match event {
+                    Some(event) => self.handle_event(event),
                     None => speaks = false,
                 },
                 () = &mut over => {
-                    self.held.run.cancel.cancel(Cause::Unanswered);
+                    self.call.run.cancel.cancel(Cause::Unanswered);
                     return;
                 }
             }
         }
     }
 
-    fn hear(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
-            Event::Ask(questions) => self.held.ask(questions),
+            Event::Ask(questions) => self.call.add_questions(questions),
             Event::Progress { message, done, .. } => {
                 self.task.status_message = Some(message);
                 let _ = done.send(());
@@ -187,44 +195,44 @@ impl Tended {
                 let _ = done.send(());
             }
         }
-        self.touch();
+        self.mark_updated();
     }
 
-    fn touch(&mut self) {
+    fn mark_updated(&mut self) {
         self.task.last_updated_at = now_utc();
     }
 
-    fn look(&mut self) -> Result<DetailedTask> {
-        self.held.drop_settled();
-        let payload = match &self.ended {
+    fn describe_task(&mut self) -> Result<DetailedTask> {
+        self.call.drop_closed_questions();
+        let payload = match &self.payload {
             Some(ended) => ended.clone(),
-            None if self.held.open.is_empty() => TaskPayload::Working,
-            None => TaskPayload::InputRequired { input_requests: questions(&self.held)? },
+            None if self.call.open_questions.is_empty() => TaskPayload::Working,
+            None => TaskPayload::InputRequired { input_requests: collect_questions(&self.call)? },
         };
         Ok(DetailedTask::new(self.task.clone(), payload))
     }
 
     /// Returns the final state. A tool that failed has completed, with an error a model can read;
     /// `failed` means an error of the server.
-    fn end(&self, result: Result<Output>) -> TaskPayload {
-        let trace_id = &self.held.run.trace_id;
+    fn final_payload(&self, result: Result<Output>) -> TaskPayload {
+        let trace_id = &self.call.run.trace_id;
         match result {
             Ok(output) if output.facts.status == Some(Status::Cancelled) => TaskPayload::Cancelled,
-            Ok(output) => completed(&render::result(output, trace_id)),
+            Ok(output) => completed_payload(&render::tool_result(output, trace_id)),
             Err(error) if error.kind() == Kind::Cancelled => TaskPayload::Cancelled,
             Err(error) if error.kind() == Kind::Internal || is_protocol_error(&error, true) => {
-                TaskPayload::Failed { error: object(&render::error_data(&error, trace_id)) }
+                TaskPayload::Failed { error: to_json_object(&render::error_data(&error, trace_id)) }
             }
-            Err(error) => completed(&render::failure(&error, trace_id)),
+            Err(error) => completed_payload(&render::failure_result(&error, trace_id)),
         }
     }
 }
 
-fn completed(result: &CallToolResult) -> TaskPayload {
-    TaskPayload::Completed { result: object(result) }
+fn completed_payload(result: &CallToolResult) -> TaskPayload {
+    TaskPayload::Completed { result: to_json_object(result) }
 }
 
-fn object(value: &impl Serialize) -> JsonObject {
+fn to_json_object(value: &impl Serialize) -> JsonObject {
     match serde_json::to_value(value) {
         Ok(Value::Object(map)) => map,
         other => {
@@ -244,7 +252,7 @@ mod tests {
     use crate::call::CallRequest;
     use crate::config::scratch::Scratch;
     use crate::mcp::Server;
-    use crate::session::{Shape, View};
+    use crate::session::{Overrides, SessionRef};
 
     fn server(scratch: &Scratch) -> Arc<Server> {
         let plain = crate::mcp::server::tests::server(scratch);
@@ -256,34 +264,38 @@ mod tests {
 
     /// Starts a fixture and keeps it once it wants to go on in the background.
     async fn keep(server: &Server, tool: &str, arguments: Value) -> String {
-        let session = server.connect(Principal::local(), "test").unwrap().session;
+        let session = server.connect_client(Principal::local(), "test").unwrap().session;
         let request = CallRequest {
-            shape: Shape::default(),
+            overrides: Overrides::default(),
             trace_id: TraceId::mint(),
             tool: tool.to_owned(),
             arguments: arguments.as_object().unwrap().clone(),
-            view: View { session, lasting: true },
-            abilities: Abilities { elicitation: true, tasks: true, ..Abilities::default() },
-            narrowing: None,
+            session_ref: SessionRef { session, persistent: true },
+            client_capabilities: Abilities {
+                elicitation: true,
+                tasks: true,
+                ..Abilities::default()
+            },
+            client_sandbox: None,
             timeout: None,
-            patience: None,
+            response_timeout: None,
             protocol: String::new(),
             client: String::new(),
-            budget: 1000,
+            output_budget: 1000,
         };
-        let mut held = Held::new(server.pipeline.start(request));
+        let mut held = ResumableCall::new(server.pipeline.start_call(request));
         let Some(Event::Detach(done)) = held.run.events.recv().await else {
             panic!("it stays attached")
         };
         done.send(()).unwrap();
-        server.tasks.keep(held, &Principal::local()).unwrap().task_id
+        server.tasks.add_task(held, &Principal::local()).unwrap().task_id
     }
 
     /// Looks until it is so, as a client would.
     async fn until(server: &Server, id: &str, status: TaskStatus) -> TaskPayload {
         let looking = async {
             loop {
-                let task = server.tasks.look(&Principal::local(), id).await.unwrap();
+                let task = server.tasks.inspect_task(&Principal::local(), id).await.unwrap();
                 if task.status() == status {
                     return task.payload;
                 }
@@ -306,16 +318,16 @@ mod tests {
         assert!(input_requests.contains_key("confirm"));
         let answer =
             || BTreeMap::from([("confirm".to_owned(), json!({"content": {"confirm": true}}))]);
-        let other = Principal::named("mallory");
+        let other = Principal::from_name("mallory");
         for refused in [
-            server.tasks.look(&other, &id).await.map(|_| ()),
-            server.tasks.answer(&other, &id, answer()).await,
-            server.tasks.cancel(&other, &id),
-            server.tasks.cancel(&Principal::local(), "t-unknown"),
+            server.tasks.inspect_task(&other, &id).await.map(|_| ()),
+            server.tasks.answer_task(&other, &id, answer()).await,
+            server.tasks.cancel_task(&other, &id),
+            server.tasks.cancel_task(&Principal::local(), "t-unknown"),
         ] {
             assert_eq!(refused.unwrap_err().reason_name(), Some("unknown_task"));
         }
-        server.tasks.answer(&Principal::local(), &id, answer()).await.unwrap();
+        server.tasks.answer_task(&Principal::local(), &id, answer()).await.unwrap();
         let TaskPayload::Completed { result } = until(&server, &id, TaskStatus::Completed).await
         else {
             unreachable!()
@@ -328,9 +340,9 @@ mod tests {
         let scratch = Scratch::new();
         let server = server(&scratch);
         let slow = keep(&server, "slow_compute", json!({"seconds": 60})).await;
-        server.tasks.cancel(&Principal::local(), &slow).unwrap();
+        server.tasks.cancel_task(&Principal::local(), &slow).unwrap();
         assert_eq!(until(&server, &slow, TaskStatus::Cancelled).await, TaskPayload::Cancelled);
-        server.tasks.cancel(&Principal::local(), &slow).unwrap();
+        server.tasks.cancel_task(&Principal::local(), &slow).unwrap();
         let broken = keep(&server, "protocol_error_job", json!({})).await;
         let TaskPayload::Failed { error } = until(&server, &broken, TaskStatus::Failed).await
         else {

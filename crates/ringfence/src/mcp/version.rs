@@ -10,21 +10,21 @@ pub const WITH_INITIALIZE: &[&str] = &["2024-11-05", "2025-03-26", "2025-06-18",
 pub const STATELESS: &str = "2026-07-28";
 
 /// Returns all supported versions, oldest first.
-pub fn supported() -> Vec<&'static str> {
+pub fn supported_versions() -> Vec<&'static str> {
     WITH_INITIALIZE.iter().copied().chain([STATELESS]).collect()
 }
 
 /// Returns the version to answer `initialize` with. An unknown date gets our newest, as MCP
 /// demands; anything that is not a date, or is older than the first release, is refused.
-pub fn negotiate(requested: &str) -> Result<&'static str> {
+pub fn negotiate_version(requested: &str) -> Result<&'static str> {
     if let Some(known) = WITH_INITIALIZE.iter().find(|known| **known == requested) {
         return Ok(known);
     }
     if !is_date(requested) || requested < WITH_INITIALIZE[0] {
         let shown: String = requested.chars().take(64).collect();
         return Err(Error::new(Kind::UnsupportedVersion, "this protocol version is not supported")
-            .hint(format!("Ask for one of {}.", supported().join(", ")))
-            .with("supported", json!(supported()))
+            .hint(format!("Ask for one of {}.", supported_versions().join(", ")))
+            .with("supported", json!(supported_versions()))
             .with("requested", json!(shown)));
     }
     Ok(WITH_INITIALIZE[WITH_INITIALIZE.len() - 1])
@@ -49,10 +49,10 @@ mod tests {
     #[test]
     fn known_versions_are_echoed_and_later_dates_get_our_newest() {
         for known in WITH_INITIALIZE {
-            assert_eq!(negotiate(known).unwrap(), *known);
+            assert_eq!(negotiate_version(known).unwrap(), *known);
         }
         for later in ["2026-07-28", "2027-01-01", "2025-07-01", "9999-12-31"] {
-            assert_eq!(negotiate(later).unwrap(), "2025-11-25");
+            assert_eq!(negotiate_version(later).unwrap(), "2025-11-25");
         }
         for refused in [
             "1.0.0",
@@ -65,7 +65,7 @@ mod tests {
             "２０２５-01-01",
         ] {
             assert_eq!(
-                negotiate(refused).unwrap_err().kind(),
+                negotiate_version(refused).unwrap_err().kind(),
                 Kind::UnsupportedVersion,
                 "{refused}"
             );

@@ -7,7 +7,7 @@ fn findings(text: &str) -> Vec<(Severity, usize, usize, String)> {
     let env =
         Env::new([("HOME", "/nonexistent"), ("PATH", "/usr/bin:/bin")], scratch.dir("project"));
     let flags = Flags { config, root: Some(scratch.path().join("root")), ..Flags::default() };
-    let look = check(&flags, &env).unwrap();
+    let look = check_config(&flags, &env).unwrap();
     let findings = look.findings.into_iter();
     findings
         .map(|one| (one.severity, one.line.unwrap_or(0), one.column.unwrap_or(0), one.message))

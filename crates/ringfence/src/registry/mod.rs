@@ -1,8 +1,8 @@
 //! Registry of the tools that clients can list and call, by either spelling of their names.
 
-pub mod check;
+pub mod config_check;
 pub mod names;
-mod output;
+mod output_schema;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,74 +15,74 @@ use crate::config::{Config, Entry, ToolSet};
 use crate::tools::configured::Configured;
 use crate::tools::{LEGACY, TOOLS, Tool, UNLISTED, shell};
 
-use names::Respeller;
-pub use names::{NameStyle, underscored};
+use names::NameRewriter;
+pub use names::{NameStyle, with_underscores};
 
 /// Immutable set of tools. A reload builds a new one.
 pub struct Registry {
     tools: Vec<Arc<dyn Tool>>,
     /// Number of tools at the front that lists show; the others can only be called.
-    listed: usize,
+    listed_count: usize,
     by_name: HashMap<String, usize>,
     /// Schemas of each tool as lists show them. Built once, because clients may request lists at
     /// any rate.
-    schemas: Vec<Schemas>,
-    respeller: Respeller,
+    schemas: Vec<ToolSchemas>,
+    name_rewriter: NameRewriter,
     /// Operator commands that could not become tools, and why.
-    pub dropped: Vec<(Arc<Entry>, Error)>,
+    pub failed_commands: Vec<(Arc<Entry>, Error)>,
 }
 
 /// Schemas of one tool, shared by all lists.
-pub struct Schemas {
+pub struct ToolSchemas {
     /// For clients that get dotted names.
-    dotted: Wording,
+    dotted: ToolTexts,
     /// For clients that get underscores.
-    underscored: Wording,
+    underscored: ToolTexts,
     /// Full schema of its results.
-    pub output: Option<Map<String, Value>>,
-    pub outline: Option<Arc<Map<String, Value>>>,
+    pub output_schema: Option<Map<String, Value>>,
+    pub output_outline: Option<Arc<Map<String, Value>>>,
 }
 
 /// Description and input schema of a tool, which may name other tools.
-pub struct Wording {
+pub struct ToolTexts {
     pub description: String,
-    pub input: Arc<Map<String, Value>>,
+    pub input_schema: Arc<Map<String, Value>>,
 }
 
-impl Schemas {
-    fn new(tool: &dyn Tool, surface_enabled: bool, respeller: &Respeller) -> Schemas {
+impl ToolSchemas {
+    fn new(tool: &dyn Tool, surface_enabled: bool, respeller: &NameRewriter) -> ToolSchemas {
         let spec = tool.spec();
         let wording = |style| {
             // Texts of an operator's command are passed on as written.
             if tool.ground().is_some() {
-                return Wording {
+                return ToolTexts {
                     description: spec.description.clone(),
-                    input: Arc::new(spec.input_schema.clone()),
+                    input_schema: Arc::new(spec.input_schema.clone()),
                 };
             }
             let mut input = spec.input_schema.clone();
-            respeller.respell_schema(style, &mut input);
-            Wording {
-                description: respeller.respell(style, &spec.description),
-                input: Arc::new(input),
+            respeller.rewrite_schema(style, &mut input);
+            ToolTexts {
+                description: respeller.rewrite_text(style, &spec.description),
+                input_schema: Arc::new(input),
             }
         };
         // With the surface off, the list matches that of `codex mcp-server` word for word, and
         // errors are plain text.
         let output = match surface_enabled {
-            true => spec.output_schema.clone().map(output::with_error),
+            true => spec.output_schema.clone().map(output_schema::add_error_property),
             false => spec.output_schema.clone(),
         };
-        Schemas {
+        ToolSchemas {
             dotted: wording(NameStyle::Dots),
             underscored: wording(NameStyle::Underscores),
-            outline: output.clone().map(output::outline).map(Arc::new),
-            output,
+            output_outline: output.clone().map(output_schema::outline_schema).map(Arc::new),
+            output_schema: output,
         }
     }
 
     /// Returns description and input schema, with other tools named in this style.
-    pub fn wording(&self, style: NameStyle) -> &Wording {
+    pub fn texts_for(&self, style: NameStyle) -> &ToolTexts {
         match style {
             NameStyle::Dots => &self.dotted,
             NameStyle::Underscores => &self.underscored,
@@ -125,19 +125,26 @@ impl Registry {
         let mut by_name = HashMap::new();
         for (at, tool) in tools.iter().enumerate() {
             by_name.insert(tool.spec().name.clone(), at);
-            by_name.entry(underscored(&tool.spec().name)).or_insert(at);
+            by_name.entry(with_underscores(&tool.spec().name)).or_insert(at);
         }
         let own = tools.iter().filter(|tool| tool.ground().is_none());
-        let respeller = Respeller::new(own.map(|tool| tool.spec().name.clone()));
+        let respeller = NameRewriter::new(own.map(|tool| tool.spec().name.clone()));
         let schemas =
-            tools.iter().map(|tool| Schemas::new(&**tool, config.surface.enabled, &respeller));
+            tools.iter().map(|tool| ToolSchemas::new(&**tool, config.surface.enabled, &respeller));
         let schemas = schemas.collect();
-        Registry { tools, listed, by_name, schemas, respeller, dropped }
+        Registry {
+            tools,
+            listed_count: listed,
+            by_name,
+            schemas,
+            name_rewriter: respeller,
+            failed_commands: dropped,
+        }
     }
 
     /// Rewrites the names of our tools in one of our texts to this style.
-    pub fn respell(&self, style: NameStyle, text: &str) -> String {
-        self.respeller.respell(style, text)
+    pub fn rewrite_names(&self, style: NameStyle, text: &str) -> String {
+        self.name_rewriter.rewrite_text(style, text)
     }
 
     /// Returns the tool with this name, in either spelling.
@@ -146,24 +153,24 @@ impl Registry {
     }
 
     /// Returns the schemas of the tool with this name, in either spelling.
-    pub fn schemas(&self, name: &str) -> Option<&Schemas> {
+    pub fn get_schemas(&self, name: &str) -> Option<&ToolSchemas> {
         self.by_name.get(name).map(|at| &self.schemas[*at])
     }
 
     /// Returns the listed tools with their schemas; with a workspace, only those visible in it.
-    pub fn listed(
+    pub fn visible_tools(
         &self,
         workspace: Option<&Path>,
-    ) -> impl Iterator<Item = (&Arc<dyn Tool>, &Schemas)> {
+    ) -> impl Iterator<Item = (&Arc<dyn Tool>, &ToolSchemas)> {
         let is_shown = move |tool: &Arc<dyn Tool>| {
             workspace.is_none_or(|workspace| tool.is_shown_in(workspace))
         };
-        self.tools().iter().zip(&self.schemas).filter(move |(tool, _)| is_shown(tool))
+        self.listed_tools().iter().zip(&self.schemas).filter(move |(tool, _)| is_shown(tool))
     }
 
     /// Returns the listed tools in list order, which changes only with the config.
-    pub fn tools(&self) -> &[Arc<dyn Tool>] {
-        &self.tools[..self.listed]
+    pub fn listed_tools(&self) -> &[Arc<dyn Tool>] {
+        &self.tools[..self.listed_count]
     }
 }
 
@@ -235,7 +242,7 @@ mod tests {
             )
         };
         let listed = |registry: &Registry| {
-            registry.tools().iter().map(|tool| tool.spec().name.clone()).collect::<Vec<_>>()
+            registry.listed_tools().iter().map(|tool| tool.spec().name.clone()).collect::<Vec<_>>()
         };
         let [core, shell, all] = ["core", "shell", "all"].map(registry);
         let names: Vec<String> =
@@ -268,7 +275,7 @@ mod tests {
             let registry =
                 Registry::new(&resolve(&flags, &Env::new(vars, scratch.dir(tools))).unwrap());
             let listed: Vec<&str> =
-                registry.tools().iter().map(|tool| tool.spec().name.as_str()).collect();
+                registry.listed_tools().iter().map(|tool| tool.spec().name.as_str()).collect();
             assert_eq!(listed, LEGACY);
             assert_eq!(registry.by_name.len(), LEGACY.len(), "nothing else can be called");
         }

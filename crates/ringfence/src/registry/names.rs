@@ -8,7 +8,7 @@
 use serde_json::{Map, Value};
 
 use crate::config::ToolNames;
-use crate::session::Client;
+use crate::session::ClientInfo;
 
 /// Spelling of tool names in what one client reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,54 +28,60 @@ pub struct ClientPattern {
     pub reason: &'static str,
 }
 
-const fn dots(glob: &'static str, reason: &'static str) -> ClientPattern {
+const fn dotted_pattern(glob: &'static str, reason: &'static str) -> ClientPattern {
     ClientPattern { glob, style: NameStyle::Dots, reason }
 }
 
-const fn underscores(glob: &'static str, reason: &'static str) -> ClientPattern {
+const fn underscored_pattern(glob: &'static str, reason: &'static str) -> ClientPattern {
     ClientPattern { glob, style: NameStyle::Underscores, reason }
 }
 
 /// Client patterns. The first match decides; a client that matches none gets dots.
 pub const CLIENT_PATTERNS: &[ClientPattern] = &[
-    dots("codex-mcp-client*", "Codex shows the model underscores and calls by the dotted name"),
-    underscores(
+    dotted_pattern(
+        "codex-mcp-client*",
+        "Codex shows the model underscores and calls by the dotted name",
+    ),
+    underscored_pattern(
         "mcp",
         "default name of the Python SDK: OpenAI Agents, LangChain, LlamaIndex, FastMCP and Pydantic AI send it and hand names to an API that answers 400",
     ),
-    underscores("ai-sdk*", "AI SDK (`ai-sdk-mcp-client`): hands names to the model's API"),
-    underscores(
+    underscored_pattern("ai-sdk*", "AI SDK (`ai-sdk-mcp-client`): hands names to the model's API"),
+    underscored_pattern(
         "*langchain*",
         "LangChain (`@langchain/mcp-adapters`): hands names to the model's API",
     ),
-    underscores("*langgraph*", "LangGraph, as LangChain"),
-    underscores("*agents*", "agent frameworks by that name, among them OpenAI Agents"),
-    underscores("*openai*", "OpenAI's connectors: the API takes no dot"),
-    underscores("stdio: *", "OpenAI Agents for JavaScript without a name for the server"),
-    underscores("sse: *", "OpenAI Agents for JavaScript without a name for the server"),
-    underscores("streamable-http: *", "OpenAI Agents for JavaScript without a name for the server"),
-    underscores(
+    underscored_pattern("*langgraph*", "LangGraph, as LangChain"),
+    underscored_pattern("*agents*", "agent frameworks by that name, among them OpenAI Agents"),
+    underscored_pattern("*openai*", "OpenAI's connectors: the API takes no dot"),
+    underscored_pattern("stdio: *", "OpenAI Agents for JavaScript without a name for the server"),
+    underscored_pattern("sse: *", "OpenAI Agents for JavaScript without a name for the server"),
+    underscored_pattern(
+        "streamable-http: *",
+        "OpenAI Agents for JavaScript without a name for the server",
+    ),
+    underscored_pattern(
         "ringfence*",
         "OpenAI Agents for JavaScript and Mastra call themselves what the user called the server",
     ),
-    underscores("*mastra*", "Mastra: hands names to the model's API"),
-    underscores(
+    underscored_pattern("*mastra*", "Mastra: hands names to the model's API"),
+    underscored_pattern(
         "qwen*",
         "Qwen Code (`qwen-cli-mcp-client-…`): hands names to an OpenAI-compatible API",
     ),
-    underscores("claude-ai*", "Claude Desktop drops the whole list over one dot"),
-    underscores("claude-desktop*", "Claude Desktop drops the whole list over one dot"),
-    underscores("*copilot*", "Copilot CLI and SDK: the API answers 400"),
-    underscores("*intellij*", "Copilot in JetBrains IDEs warns about each name"),
-    underscores("*jetbrains*", "Copilot in JetBrains IDEs warns about each name"),
-    underscores("visual studio code*", "VS Code warns about each name"),
-    underscores("cursor*", "Cursor marks each name as invalid"),
-    underscores("zed*", "Zed hands names to an API that answers 400"),
+    underscored_pattern("claude-ai*", "Claude Desktop drops the whole list over one dot"),
+    underscored_pattern("claude-desktop*", "Claude Desktop drops the whole list over one dot"),
+    underscored_pattern("*copilot*", "Copilot CLI and SDK: the API answers 400"),
+    underscored_pattern("*intellij*", "Copilot in JetBrains IDEs warns about each name"),
+    underscored_pattern("*jetbrains*", "Copilot in JetBrains IDEs warns about each name"),
+    underscored_pattern("visual studio code*", "VS Code warns about each name"),
+    underscored_pattern("cursor*", "Cursor marks each name as invalid"),
+    underscored_pattern("zed*", "Zed hands names to an API that answers 400"),
 ];
 
 impl NameStyle {
     /// Returns the style that the operator's setting selects for this client.
-    pub fn for_client(setting: ToolNames, client: &Client) -> NameStyle {
+    pub fn for_client(setting: ToolNames, client: &ClientInfo) -> NameStyle {
         match setting {
             ToolNames::Dot => NameStyle::Dots,
             ToolNames::Underscore => NameStyle::Underscores,
@@ -89,16 +95,16 @@ impl NameStyle {
     }
 
     /// Returns a tool name in this style.
-    pub fn spell(self, name: &str) -> String {
+    pub fn spell_name(self, name: &str) -> String {
         match self {
             NameStyle::Dots => name.to_owned(),
-            NameStyle::Underscores => underscored(name),
+            NameStyle::Underscores => with_underscores(name),
         }
     }
 }
 
 /// Replaces the dots of a name with underscores.
-pub fn underscored(name: &str) -> String {
+pub fn with_underscores(name: &str) -> String {
     name.replace('.', "_")
 }
 
@@ -120,20 +126,20 @@ fn matches_glob(pattern: &str, text: &str) -> bool {
 
 /// Rewriter for the dotted names of our tools in our own texts, such as descriptions and hints.
 #[derive(Debug, Default)]
-pub struct Respeller {
+pub struct NameRewriter {
     names: Vec<String>,
 }
 
-impl Respeller {
+impl NameRewriter {
     /// Creates a rewriter for these names. A name without a dot has only one spelling and is left
     /// out.
-    pub fn new(names: impl Iterator<Item = String>) -> Respeller {
-        Respeller { names: names.filter(|name| name.contains('.')).collect() }
+    pub fn new(names: impl Iterator<Item = String>) -> NameRewriter {
+        NameRewriter { names: names.filter(|name| name.contains('.')).collect() }
     }
 
     /// Returns the text in this style. Replaces whole names only: `src/file.list` and
     /// `file.listing` stay.
-    pub fn respell(&self, style: NameStyle, text: &str) -> String {
+    pub fn rewrite_text(&self, style: NameStyle, text: &str) -> String {
         let mut text = text.to_owned();
         if style == NameStyle::Dots {
             return text;
@@ -142,9 +148,9 @@ impl Respeller {
             let mut from = 0;
             while let Some(at) = text[from..].find(name.as_str()).map(|at| at + from) {
                 let end = at + name.len();
-                if is_whole(&text[..at], &text[end..]) {
+                if is_whole_name(&text[..at], &text[end..]) {
                     // Both spellings have the same length.
-                    text.replace_range(at..end, &underscored(name));
+                    text.replace_range(at..end, &with_underscores(name));
                 }
                 from = end;
             }
@@ -153,18 +159,20 @@ impl Respeller {
     }
 
     /// Rewrites every `description` in a schema.
-    pub fn respell_schema(&self, style: NameStyle, schema: &mut Map<String, Value>) {
+    pub fn rewrite_schema(&self, style: NameStyle, schema: &mut Map<String, Value>) {
         for (key, value) in schema.iter_mut() {
             match value {
-                Value::String(text) if key == "description" => *text = self.respell(style, text),
-                Value::Object(inner) => self.respell_schema(style, inner),
+                Value::String(text) if key == "description" => {
+                    *text = self.rewrite_text(style, text)
+                }
+                Value::Object(inner) => self.rewrite_schema(style, inner),
                 _ => {}
             }
         }
     }
 }
 
-fn is_whole(before: &str, after: &str) -> bool {
+fn is_whole_name(before: &str, after: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '/' | '-' | '\\');
     let mut following = after.chars();
     let continues = match following.next() {
@@ -182,14 +190,14 @@ mod tests {
     fn style_of(name: &str) -> NameStyle {
         NameStyle::for_client(
             ToolNames::Auto,
-            &Client { name: name.to_owned(), version: String::new() },
+            &ClientInfo { name: name.to_owned(), version: String::new() },
         )
     }
 
     #[test]
     fn names_follow_the_client_unless_forced() {
-        let codex = Client { name: "codex-mcp-client".to_owned(), version: String::new() };
-        let desktop = Client { name: "claude-ai".to_owned(), version: String::new() };
+        let codex = ClientInfo { name: "codex-mcp-client".to_owned(), version: String::new() };
+        let desktop = ClientInfo { name: "claude-ai".to_owned(), version: String::new() };
         assert_eq!(NameStyle::for_client(ToolNames::Dot, &desktop), NameStyle::Dots);
         assert_eq!(NameStyle::for_client(ToolNames::Underscore, &codex), NameStyle::Underscores);
         // As the clients were seen to call themselves, or as others report it.
@@ -260,11 +268,11 @@ mod tests {
     #[test]
     fn only_whole_names_in_text_are_respelled() {
         let names = ["file.list", "file.read", "shell"].map(str::to_owned);
-        let respeller = Respeller::new(names.into_iter());
+        let respeller = NameRewriter::new(names.into_iter());
         let text = "Use file.list, `file.read` or shell.exec; see file.read. Not src/file.list, file.listing, file.read.txt.";
-        assert_eq!(respeller.respell(NameStyle::Dots, text), text);
+        assert_eq!(respeller.rewrite_text(NameStyle::Dots, text), text);
         assert_eq!(
-            respeller.respell(NameStyle::Underscores, text),
+            respeller.rewrite_text(NameStyle::Underscores, text),
             "Use file_list, `file_read` or shell.exec; see file_read. Not src/file.list, file.listing, file.read.txt."
         );
     }

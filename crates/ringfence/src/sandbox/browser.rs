@@ -29,7 +29,7 @@ use super::{env, profile};
 use crate::base::{Cancel, Cause, Error, Kind, Result};
 use crate::config::{Config, Profile};
 use crate::net::{Allow, Decided, Dial, Switch};
-use crate::session::{Outputs, Session};
+use crate::session::{OutputStore, Session};
 use profile_dir::BrowserProfileDir;
 pub use profile_dir::sweep_abandoned;
 
@@ -124,7 +124,7 @@ pub async fn start_browser(
         return Err(Error::internal("the browser has no proxy"));
     };
     let keep = RunOptions {
-        outputs: Arc::new(Outputs::new(room.log_dir.clone())),
+        outputs: Arc::new(OutputStore::new(room.log_dir.clone())),
         cancel: terms.cancel,
         deadline: None,
         budget: MAX_LOGGED_BYTES,

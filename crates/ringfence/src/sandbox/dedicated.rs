@@ -121,7 +121,7 @@ impl DedicatedSandbox {
     /// Drops what a session keeps for tools that no longer exist. A run in progress keeps its own
     /// until it ends.
     pub fn release_stale(session: &Session, is_there: impl Fn(&str, &str) -> bool) -> Result<()> {
-        let grounds = session.keep(|| Ok(DedicatedSandboxes::default()))?;
+        let grounds = session.get_or_create(|| Ok(DedicatedSandboxes::default()))?;
         grounds.lock_cache().retain(|name, kept| is_there(name, &kept.definition));
         Ok(())
     }
@@ -195,7 +195,7 @@ impl DedicatedSandbox {
         session: &Session,
         work: impl FnOnce(&Arc<DedicatedSandboxes>, &mut CachedSandbox) -> Result<T>,
     ) -> Result<T> {
-        let all = session.keep(|| Ok(DedicatedSandboxes::default()))?;
+        let all = session.get_or_create(|| Ok(DedicatedSandboxes::default()))?;
         let mut grounds = all.lock_cache();
         // A sandbox that was made for another definition goes with its last run.
         let fits = |kept: &&mut CachedSandbox| {
@@ -207,7 +207,8 @@ impl DedicatedSandbox {
         }
         let path = session.workspace.path();
         // Another definition or another caller could have left anything there.
-        let owner = [self.tool_name.as_str(), &self.definition, &session.principal.directory()];
+        let owner =
+            [self.tool_name.as_str(), &self.definition, &session.principal.directory_name()];
         let mut rights = profile::tool_rights(&self.config, path, &owner)?;
         rights.read_only = self.read_only;
         let workspace = Arc::new(session.workspace.guarded(|held| *held = rights));
@@ -253,7 +254,7 @@ mod tests {
         }
 
         fn session(&self, principal: &str) -> Session {
-            let principal = Principal::named(principal);
+            let principal = Principal::from_name(principal);
             Session::new(
                 principal,
                 "http",

@@ -303,7 +303,8 @@ async fn start_wider(
     let make = || {
         SessionSandbox::new_wider(&session, &config, &sandbox, launcher.clone()).map(WiderSandbox)
     };
-    let cell = session.keep_while(|WiderSandbox(cell)| cell.hides_private_paths(&config), make)?;
+    let cell =
+        session.get_or_replace(|WiderSandbox(cell)| cell.hides_private_paths(&config), make)?;
     let WiderSandbox(cell) = &*cell;
     let env = env::merge_env(
         env::merge_env(env::build(&[])?, cell.env.clone()),

@@ -49,7 +49,9 @@ pub(super) fn sandbox_for_call(
         (Some(home), true) => Some(profile::cache_home(config, home, Some(&["read-only"]))?),
         _ => None,
     };
-    Ok(session.keep(|| Ok(RestrictedSandboxes::default()))?.get_or_create(&whole, narrowing, home))
+    Ok(session
+        .get_or_create(|| Ok(RestrictedSandboxes::default()))?
+        .get_or_create(&whole, narrowing, home))
 }
 
 impl RestrictedSandboxes {

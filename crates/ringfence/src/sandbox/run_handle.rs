@@ -22,7 +22,7 @@ use super::run_driver::drive_run;
 use crate::base::caller::Caller;
 use crate::base::clock::Deadline;
 use crate::base::{Cancel, Cause, Error, Result};
-use crate::session::Outputs;
+use crate::session::OutputStore;
 
 /// Transforms a piece of output. Pieces come in order and end anywhere.
 pub type OutputFilter = Box<dyn FnMut(&[u8]) -> Vec<u8> + Send + Sync>;
@@ -35,7 +35,7 @@ pub type OnEnd = Box<dyn for<'e> FnOnce(&'e mut RunResult) -> BoxFuture<'e, ()> 
 
 /// Options for a run that is driven by its own task.
 pub struct RunOptions {
-    pub outputs: Arc<Outputs>,
+    pub outputs: Arc<OutputStore>,
     /// Token that ends the run regardless of observers: the session's own.
     pub cancel: Cancel,
     pub deadline: Option<Arc<Deadline>>,

@@ -48,7 +48,7 @@ impl SessionSandbox {
                 launcher.clone(),
             )
         };
-        session.keep_while(|cell| cell.hides_private_paths(config), make)
+        session.get_or_replace(|cell| cell.hides_private_paths(config), make)
     }
 
     /// Returns the sandbox for a call whose workspace has these rights: the session's, or a

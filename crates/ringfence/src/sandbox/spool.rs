@@ -10,13 +10,13 @@ use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 
 use crate::base::Error;
-use crate::session::{OpenOutput, Outputs};
+use crate::session::{OpenOutput, OutputStore};
 
 const STORE_FAILED: &str = "the whole output could not be stored";
 
 /// Stored output of one run.
 pub struct OutputSpool {
-    outputs: Arc<Outputs>,
+    outputs: Arc<OutputStore>,
     /// Maximum bytes of the file; what comes after is counted and dropped.
     max_bytes: u64,
     written: u64,
@@ -34,7 +34,7 @@ enum SpoolState {
 }
 
 impl OutputSpool {
-    pub fn new(outputs: Arc<Outputs>, cap: u64) -> Self {
+    pub fn new(outputs: Arc<OutputStore>, cap: u64) -> Self {
         OutputSpool {
             outputs,
             max_bytes: cap,
@@ -68,8 +68,10 @@ impl OutputSpool {
         }
         let before = std::mem::take(before);
         let lost = |error| Error::internal("cannot store the output").source(error);
-        let opened =
-            self.outputs.create().and_then(|output| Ok((output.file().map_err(lost)?, output)));
+        let opened = self
+            .outputs
+            .create_output()
+            .and_then(|output| Ok((output.clone_file().map_err(lost)?, output)));
         self.state = match opened {
             Ok((file, output)) => SpoolState::Stored(output, File::from_std(file)),
             Err(error) => {
@@ -87,7 +89,7 @@ impl OutputSpool {
         if self.is_capped {
             return;
         }
-        let room = output.reserve((self.max_bytes - self.written).min(bytes.len() as u64));
+        let room = output.reserve_bytes((self.max_bytes - self.written).min(bytes.len() as u64));
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         self.is_capped |= room < bytes.len();
         self.written += room as u64;
@@ -140,8 +142,8 @@ mod tests {
     async fn an_output_that_ran_out_of_room_has_no_gap() {
         let scratch = Scratch::new();
         let quota = OutputQuota::new(8 << 10);
-        let outputs = Arc::new(Outputs::with_quota(scratch.path().join("s-1"), quota));
-        let mut other = outputs.create().unwrap();
+        let outputs = Arc::new(OutputStore::with_quota(scratch.path().join("s-1"), quota));
+        let mut other = outputs.create_output().unwrap();
         other.write_all(&[b'x'; 100 << 10]).unwrap();
         let mut spool = OutputSpool::new(Arc::clone(&outputs), 1 << 20);
         // Only 28 KiB of the session's 128 are left while the other is being written.
@@ -150,7 +152,8 @@ mod tests {
         spool.push(b"later", true).await;
         spool.close().await;
         let (handle, warning) = spool.stored_output();
-        let whole = std::io::read_to_string(outputs.open(&handle.unwrap()).unwrap()).unwrap();
+        let whole =
+            std::io::read_to_string(outputs.open_output(&handle.unwrap()).unwrap()).unwrap();
         assert_eq!(whole, "a".repeat(28 << 10));
         assert_eq!(warning.unwrap(), "the stored output stops after 28672 bytes");
     }

@@ -316,7 +316,8 @@ async fn what_is_cut_is_stored_whole_and_in_order() {
     assert!(outcome.stdout.truncated && outcome.stdout.text.len() < 1100);
     assert!(outcome.stdout.text.ends_with("line 500\n"));
     assert_eq!(outcome.stderr.text, "end\n");
-    let file = test.place.session.outputs.open(&outcome.result.output_handle.unwrap()).unwrap();
+    let file =
+        test.place.session.outputs.open_output(&outcome.result.output_handle.unwrap()).unwrap();
     let whole = std::io::read_to_string(file).unwrap();
     let expected: String = (1..=500).map(|line| format!("line {line}\n")).collect();
     assert_eq!(whole.replace("end\n", ""), expected);
@@ -334,7 +335,8 @@ async fn a_flood_costs_no_memory_and_little_disk() {
     println!("300 MB in {:?}, {grown} KiB more", began.elapsed());
     assert_eq!(outcome.stdout.bytes, 300_000_000);
     assert!(grown < 8 * 1024, "{grown} KiB");
-    let file = test.place.session.outputs.open(&outcome.result.output_handle.unwrap()).unwrap();
+    let file =
+        test.place.session.outputs.open_output(&outcome.result.output_handle.unwrap()).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 1_000_000);
     assert_eq!(outcome.result.warnings, ["the stored output stops after 1000000 bytes"]);
 }

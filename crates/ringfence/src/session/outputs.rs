@@ -19,27 +19,27 @@ use crate::base::ids::short;
 use crate::base::{Error, Kind, Result};
 
 /// Quota of one session, in outputs of maximum length (`output_file_mb`).
-pub const PER_SESSION: u64 = 16;
+pub const FILES_PER_SESSION: u64 = 16;
 /// Quota of one principal, in outputs of maximum length.
-pub const PER_PRINCIPAL: u64 = 32;
+pub const FILES_PER_PRINCIPAL: u64 = 32;
 /// Minimum charge for an output, so that the quota also limits the number of small ones.
-const LEAST_BYTES: u64 = 64 << 10;
+const MIN_CHARGE_BYTES: u64 = 64 << 10;
 /// Number of dropped outputs that are remembered, so that their handles get a specific error.
-const REMEMBERED: usize = 4096;
+const MAX_REMEMBERED: usize = 4096;
 /// Maximum length of an output where no config sets one.
-const FULL_BYTES: u64 = 64 << 20;
+const DEFAULT_FILE_BYTES: u64 = 64 << 20;
 
 /// Quota and usage of the outputs of one principal, across all its sessions.
 pub struct OutputQuota {
     session_bytes: u64,
     principal_bytes: u64,
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<OutputLedger>,
 }
 
 #[derive(Default)]
-struct Ledger {
+struct OutputLedger {
     /// From oldest to newest.
-    stored: VecDeque<Entry>,
+    stored: VecDeque<StoredOutput>,
     dropped: VecDeque<OutputFile>,
 }
 
@@ -56,14 +56,14 @@ impl OutputFile {
         Arc::ptr_eq(&self.dir, dir)
     }
 
-    fn remove(&self) {
+    fn remove_file(&self) {
         if let Err(error) = std::fs::remove_file(self.dir.join(&self.id)) {
             tracing::warn!("a stored output cannot be removed: {error}");
         }
     }
 }
 
-struct Entry {
+struct StoredOutput {
     file: OutputFile,
     bytes: u64,
     is_open: bool,
@@ -73,29 +73,30 @@ impl OutputQuota {
     /// Creates a quota for outputs of at most `file_bytes` bytes each.
     pub fn new(file_bytes: u64) -> Arc<Self> {
         Arc::new(OutputQuota {
-            session_bytes: file_bytes.saturating_mul(PER_SESSION),
-            principal_bytes: file_bytes.saturating_mul(PER_PRINCIPAL),
+            session_bytes: file_bytes.saturating_mul(FILES_PER_SESSION),
+            principal_bytes: file_bytes.saturating_mul(FILES_PER_PRINCIPAL),
             ledger: Mutex::default(),
         })
     }
 
     /// Reserves up to `wanted` more bytes for an output and returns how many it got. Drops other
     /// outputs if necessary.
-    fn reserve(&self, file: &OutputFile, wanted: u64) -> u64 {
+    fn reserve_bytes(&self, file: &OutputFile, wanted: u64) -> u64 {
         let mut ledger = self.lock();
         let Some(own) =
             ledger.stored.iter().find(|entry| entry.file.id == file.id).map(|entry| entry.bytes)
         else {
             return 0;
         };
-        let needed = own.saturating_add(wanted).max(LEAST_BYTES);
+        let needed = own.saturating_add(wanted).max(MIN_CHARGE_BYTES);
         let got = loop {
-            let in_session = |entry: &Entry| entry.file.is_in(&file.dir);
-            let is_other = |entry: &Entry| entry.file.id != file.id;
+            let in_session = |entry: &StoredOutput| entry.file.is_in(&file.dir);
+            let is_other = |entry: &StoredOutput| entry.file.id != file.id;
             let of_session = self
                 .session_bytes
-                .saturating_sub(ledger.sum(|entry| in_session(entry) && is_other(entry)));
-            let room = of_session.min(self.principal_bytes.saturating_sub(ledger.sum(is_other)));
+                .saturating_sub(ledger.charged_bytes(|entry| in_session(entry) && is_other(entry)));
+            let room =
+                of_session.min(self.principal_bytes.saturating_sub(ledger.charged_bytes(is_other)));
             // A session at its own limit drops its own outputs, however old those of other sessions
             // are.
             let is_full = of_session < needed;
@@ -109,22 +110,26 @@ impl OutputQuota {
         got
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ledger> {
+    fn lock(&self) -> MutexGuard<'_, OutputLedger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Ledger {
-    fn sum(&self, of: impl Fn(&Entry) -> bool) -> u64 {
-        self.stored.iter().filter(|entry| of(entry)).map(|entry| entry.bytes.max(LEAST_BYTES)).sum()
+impl OutputLedger {
+    fn charged_bytes(&self, of: impl Fn(&StoredOutput) -> bool) -> u64 {
+        self.stored
+            .iter()
+            .filter(|entry| of(entry))
+            .map(|entry| entry.bytes.max(MIN_CHARGE_BYTES))
+            .sum()
     }
 
     /// Drops the oldest finished output that `may` accepts. Returns whether there was one.
-    fn drop_oldest(&mut self, may: impl Fn(&Entry) -> bool) -> bool {
+    fn drop_oldest(&mut self, may: impl Fn(&StoredOutput) -> bool) -> bool {
         let oldest = self.stored.iter().position(|entry| !entry.is_open && may(entry));
         let Some(entry) = oldest.and_then(|at| self.stored.remove(at)) else { return false };
-        entry.file.remove();
-        if self.dropped.len() == REMEMBERED {
+        entry.file.remove_file();
+        if self.dropped.len() == MAX_REMEMBERED {
             self.dropped.pop_front();
         }
         self.dropped.push_back(entry.file);
@@ -151,28 +156,28 @@ impl OutputQuotas {
 }
 
 /// Stored outputs of one session.
-pub struct Outputs {
+pub struct OutputStore {
     dir: Arc<PathBuf>,
     quota: Arc<OutputQuota>,
     /// Created with the first output.
-    held: Mutex<Option<HeldDir>>,
+    held_dir: Mutex<Option<HeldDir>>,
 }
 
-impl Outputs {
+impl OutputStore {
     /// Creates a store whose quota is not shared with any other session.
     pub fn new(dir: PathBuf) -> Self {
-        Outputs::with_quota(dir, OutputQuota::new(FULL_BYTES))
+        OutputStore::with_quota(dir, OutputQuota::new(DEFAULT_FILE_BYTES))
     }
 
     /// Creates a store that shares `quota` with other sessions.
     pub fn with_quota(dir: PathBuf, quota: Arc<OutputQuota>) -> Self {
-        Outputs { dir: Arc::new(dir), quota, held: Mutex::default() }
+        OutputStore { dir: Arc::new(dir), quota, held_dir: Mutex::default() }
     }
 
     /// Creates an empty output.
-    pub fn create(&self) -> Result<OpenOutput> {
+    pub fn create_output(&self) -> Result<OpenOutput> {
         let failed = |error: io::Error| Error::internal("cannot store the output").source(error);
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held_dir.lock().unwrap_or_else(PoisonError::into_inner);
         if held.is_none() {
             *held = Some(HeldDir::create(self.dir.to_path_buf()).map_err(failed)?);
         }
@@ -187,20 +192,24 @@ impl Outputs {
             .open(path)
             .map_err(failed)?;
         let place = OutputFile { dir: Arc::clone(&self.dir), id: id.clone() };
-        self.quota.lock().stored.push_back(Entry { file: place.clone(), bytes: 0, is_open: true });
+        self.quota.lock().stored.push_back(StoredOutput {
+            file: place.clone(),
+            bytes: 0,
+            is_open: true,
+        });
         let output = OpenOutput {
             handle: format!("output:{id}"),
             file,
-            place,
+            output_file: place,
             quota: Arc::clone(&self.quota),
         };
         // Charge the minimum even if the output stays empty.
-        output.reserve(0);
+        output.reserve_bytes(0);
         Ok(output)
     }
 
     /// Opens the output `output:<id>` of this session.
-    pub fn open(&self, handle: &str) -> Result<File> {
+    pub fn open_output(&self, handle: &str) -> Result<File> {
         let not_found = || {
             Error::new(Kind::NotFound, "there is no such output in this session")
                 .hint("Use the `output:` handle exactly as a result gave it; outputs end with their session.")
@@ -227,7 +236,7 @@ impl Outputs {
     }
 }
 
-impl Drop for Outputs {
+impl Drop for OutputStore {
     fn drop(&mut self) {
         let mut ledger = self.quota.lock();
         ledger.stored.retain(|entry| !entry.file.is_in(&self.dir));
@@ -241,31 +250,31 @@ pub struct OpenOutput {
     /// Handle to read it by (`output:o-…`).
     pub handle: String,
     file: File,
-    place: OutputFile,
+    output_file: OutputFile,
     quota: Arc<OutputQuota>,
 }
 
 impl OpenOutput {
     /// Reserves up to `wanted` bytes of the quota and returns how many may be written.
-    pub fn reserve(&self, wanted: u64) -> u64 {
-        self.quota.reserve(&self.place, wanted)
+    pub fn reserve_bytes(&self, wanted: u64) -> u64 {
+        self.quota.reserve_bytes(&self.output_file, wanted)
     }
 
     /// Returns another descriptor of the file, for a writer that makes its own reservations.
-    pub fn file(&self) -> io::Result<File> {
+    pub fn clone_file(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
     /// Removes the file and invalidates its handle.
     pub fn discard(self) {
-        self.quota.lock().stored.retain(|entry| entry.file.id != self.place.id);
-        self.place.remove();
+        self.quota.lock().stored.retain(|entry| entry.file.id != self.output_file.id);
+        self.output_file.remove_file();
     }
 }
 
 impl Write for OpenOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = usize::try_from(self.reserve(bytes.len() as u64)).unwrap_or(usize::MAX);
+        let room = usize::try_from(self.reserve_bytes(bytes.len() as u64)).unwrap_or(usize::MAX);
         match room {
             0 if !bytes.is_empty() => Err(io::ErrorKind::QuotaExceeded.into()),
             // Write everything that was reserved, or the usage would be wrong.
@@ -281,7 +290,7 @@ impl Write for OpenOutput {
 impl Drop for OpenOutput {
     fn drop(&mut self) {
         if let Some(entry) =
-            self.quota.lock().stored.iter_mut().find(|entry| entry.file.id == self.place.id)
+            self.quota.lock().stored.iter_mut().find(|entry| entry.file.id == self.output_file.id)
         {
             entry.is_open = false;
         }
@@ -295,14 +304,14 @@ mod tests {
 
     const FILE: u64 = 100_000;
 
-    fn store(outputs: &Outputs, bytes: u64) -> String {
-        let mut output = outputs.create().unwrap();
+    fn store(outputs: &OutputStore, bytes: u64) -> String {
+        let mut output = outputs.create_output().unwrap();
         output.write_all(&vec![b'x'; bytes as usize]).unwrap();
         output.handle.clone()
     }
 
-    fn reason(outputs: &Outputs, handle: &str) -> Option<&'static str> {
-        outputs.open(handle).err().map(|error| error.reason_name().unwrap_or("none"))
+    fn reason(outputs: &OutputStore, handle: &str) -> Option<&'static str> {
+        outputs.open_output(handle).err().map(|error| error.reason_name().unwrap_or("none"))
     }
 
     fn on_disk(dir: &std::path::Path) -> u64 {
@@ -313,13 +322,14 @@ mod tests {
     fn the_oldest_outputs_of_a_session_are_dropped_and_say_so() {
         let scratch = Scratch::new();
         let dir = scratch.path().join("s-1");
-        let outputs = Outputs::with_quota(dir.clone(), OutputQuota::new(FILE));
-        let handles: Vec<String> = (0..PER_SESSION + 2).map(|_| store(&outputs, FILE)).collect();
-        assert_eq!(on_disk(&dir), PER_SESSION * FILE);
+        let outputs = OutputStore::with_quota(dir.clone(), OutputQuota::new(FILE));
+        let handles: Vec<String> =
+            (0..FILES_PER_SESSION + 2).map(|_| store(&outputs, FILE)).collect();
+        assert_eq!(on_disk(&dir), FILES_PER_SESSION * FILE);
         for (at, handle) in handles.iter().enumerate() {
             assert_eq!(reason(&outputs, handle), (at < 2).then_some("output_dropped"), "{at}");
         }
-        let error = outputs.open(&handles[0]).unwrap_err();
+        let error = outputs.open_output(&handles[0]).unwrap_err();
         assert_eq!(error.kind(), Kind::NotFound);
         assert!(error.hint_text().is_some_and(|hint| hint.contains("again")));
         assert_eq!(reason(&outputs, "output:o-0123456789abcdef"), Some("none"));
@@ -329,8 +339,9 @@ mod tests {
     fn small_and_empty_outputs_count_too() {
         let scratch = Scratch::new();
         let outputs =
-            Outputs::with_quota(scratch.path().join("s-1"), OutputQuota::new(LEAST_BYTES));
-        let handles: Vec<String> = (0..=PER_SESSION).map(|at| store(&outputs, at % 2)).collect();
+            OutputStore::with_quota(scratch.path().join("s-1"), OutputQuota::new(MIN_CHARGE_BYTES));
+        let handles: Vec<String> =
+            (0..=FILES_PER_SESSION).map(|at| store(&outputs, at % 2)).collect();
         assert_eq!(reason(&outputs, &handles[0]), Some("output_dropped"));
         assert_eq!(reason(&outputs, &handles[1]), None);
     }
@@ -339,22 +350,22 @@ mod tests {
     fn what_is_being_written_stays_and_the_new_one_stops() {
         let scratch = Scratch::new();
         let dir = scratch.path().join("s-1");
-        let outputs = Outputs::with_quota(dir.clone(), OutputQuota::new(FILE));
+        let outputs = OutputStore::with_quota(dir.clone(), OutputQuota::new(FILE));
         let mut open: Vec<OpenOutput> =
-            (0..PER_SESSION).map(|_| outputs.create().unwrap()).collect();
+            (0..FILES_PER_SESSION).map(|_| outputs.create_output().unwrap()).collect();
         for output in &mut open {
             output.write_all(&vec![b'x'; FILE as usize]).unwrap();
         }
-        let mut late = outputs.create().unwrap();
+        let mut late = outputs.create_output().unwrap();
         let refused = late.write_all(b"more").unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded);
-        assert_eq!(on_disk(&dir), PER_SESSION * FILE);
+        assert_eq!(on_disk(&dir), FILES_PER_SESSION * FILE);
         // One that has ended makes room.
         let ended = open.remove(0).handle.clone();
         late.write_all(b"more").unwrap();
         assert_eq!(reason(&outputs, &ended), Some("output_dropped"));
         late.discard();
-        assert_eq!(on_disk(&dir), (PER_SESSION - 1) * FILE);
+        assert_eq!(on_disk(&dir), (FILES_PER_SESSION - 1) * FILE);
     }
 
     #[test]
@@ -362,8 +373,8 @@ mod tests {
         let scratch = Scratch::new();
         let quotas = OutputQuotas::default();
         let session = |principal: &str, id: &str| {
-            let quota = quotas.for_principal(&Principal::named(principal), FILE);
-            Outputs::with_quota(scratch.path().join(id), quota)
+            let quota = quotas.for_principal(&Principal::from_name(principal), FILE);
+            OutputStore::with_quota(scratch.path().join(id), quota)
         };
         let (first, second, third) =
             (session("anna", "s-1"), session("anna", "s-2"), session("anna", "s-3"));
@@ -371,7 +382,7 @@ mod tests {
         let of_other = store(&other, FILE);
         let oldest = store(&first, FILE);
         for outputs in [&first, &second] {
-            for _ in 1..PER_SESSION {
+            for _ in 1..FILES_PER_SESSION {
                 store(outputs, FILE);
             }
         }
@@ -385,7 +396,7 @@ mod tests {
         );
         drop(first);
         let kept = store(&third, FILE);
-        for _ in 3..PER_SESSION {
+        for _ in 3..FILES_PER_SESSION {
             store(&third, FILE);
         }
         assert_eq!((reason(&second, &last), reason(&third, &kept)), (None, None));

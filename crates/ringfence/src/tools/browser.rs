@@ -208,7 +208,7 @@ async fn terms(cx: &RunCx) -> Result<BrowserOptions> {
 }
 
 fn no_page(cx: &RunCx, tabs: &Tabs, handle: Option<&str>) -> Error {
-    if !cx.view.lasting {
+    if !cx.view.persistent {
         return Error::new(Kind::NotFound, "this call has no session, so it has no page")
             .reason("no_session")
             .hint("Send the handle that results carry in `_meta` (dev.ringfence/session) with each call.");

@@ -24,7 +24,7 @@ use crate::base::Result;
 use crate::base::call::{Output, Prepared};
 use crate::config::{Config, Profile};
 use crate::sandbox::Launcher;
-use crate::session::Shape;
+use crate::session::Overrides;
 use settings::Settings;
 use turn::{Turn, find};
 
@@ -55,13 +55,13 @@ impl Codex {
         Codex { spec, launcher: Launcher::from_current_exe(), config: Arc::new(config.clone()) }
     }
 
-    fn read(&self, arguments: &Map<String, Value>, shape: &Shape) -> Result<Turn> {
+    fn read(&self, arguments: &Map<String, Value>, shape: &Overrides) -> Result<Turn> {
         let Arguments { prompt } = arguments::parse(arguments, &self.spec.input_schema)?;
         // Parsed separately, because nesting one type in the other would hide which argument is
         // wrong.
         let mut settings: Settings = arguments::parse(arguments, &self.spec.input_schema)?;
         let mut env = None;
-        shape.fill(&mut settings.cwd, &mut env);
+        shape.fill_unset(&mut settings.cwd, &mut env);
         Ok(Turn { prompt, settings, env: env.unwrap_or_default(), thread: None })
     }
 }

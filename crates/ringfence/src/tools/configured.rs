@@ -28,7 +28,7 @@ use crate::base::{Error, Kind, Result, visible};
 use crate::config::{Config, Effect, Entry, EntryStdin, Profile, ProgramFault, validator};
 use crate::redact::known;
 use crate::sandbox::{DedicatedSandbox, Launcher, StdinSource, env};
-use crate::session::{Session, Shape};
+use crate::session::{Overrides, Session};
 use filter::Filter;
 
 /// Maximum number of schema errors reported; the first few are enough to correct a call.
@@ -132,7 +132,7 @@ impl Configured {
 
     /// Returns the working directory: the session's override, else that of the entry, else the
     /// workspace.
-    fn cwd(&self, shape: &Shape) -> String {
+    fn cwd(&self, shape: &Overrides) -> String {
         match (&shape.cwd, &self.entry.cwd) {
             (Some(chosen), _) => chosen.clone(),
             (None, Some(cwd)) => cwd.display().to_string(),
@@ -280,7 +280,7 @@ impl Tool for Configured {
         self.filter.shows(workspace)
     }
 
-    fn session_defaults(&self, session: &Session, shape: &Shape) -> Value {
+    fn session_defaults(&self, session: &Session, shape: &Overrides) -> Value {
         let env =
             self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
         super::defaults((session, shape), self.entry.cwd.as_deref(), env)

@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 use crate::redact::own::Own;
 use limits::Limit;
 
-use crate::approval::{AskCx, Gate, Granted, Prompt};
+use crate::approval::{ApprovalPrompt, Gate, Granted, QuestionContext};
 use crate::audit::Approvals;
 use crate::base::call::{Output, Prepared, digest};
 use crate::base::caller::Caller;
@@ -40,7 +40,7 @@ use crate::redact::secret::{is_sensitive, shown_value};
 use crate::rulebook::Policy;
 use crate::sandbox::env::merge_env;
 use crate::sandbox::{DedicatedSandbox, Launcher, SessionSandbox};
-use crate::session::{Session, Shape, View};
+use crate::session::{Overrides, Session, SessionRef};
 
 /// Scope of a tool's effects; the values of `permission.scope`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +137,7 @@ pub struct PrepareCx<'a> {
     /// The workspace as this call may access it, which may be less than its session may.
     pub workspace: &'a Workspace,
     /// The overrides that the session has chosen for its commands.
-    pub shape: &'a Shape,
+    pub shape: &'a Overrides,
     pub config: &'a Config,
 }
 
@@ -149,7 +149,7 @@ pub struct RunCx {
     pub workspace: Arc<Workspace>,
     pub config: Arc<Config>,
     pub ground: Option<Arc<DedicatedSandbox>>,
-    pub shape: Arc<Shape>,
+    pub shape: Arc<Overrides>,
     pub policy: Policy,
     pub cancel: Cancel,
     pub deadline: Arc<Deadline>,
@@ -158,7 +158,7 @@ pub struct RunCx {
     pub changes: Changes,
     /// Bytes of text that this client accepts before it truncates a result.
     pub budget: usize,
-    pub view: View,
+    pub view: SessionRef,
     pub approvals: Approvals,
     pub patience: Option<Duration>,
     /// How to give a call like this one more time, for errors that report a timeout.
@@ -186,30 +186,30 @@ impl RunCx {
 
     /// Asks a human, while the call runs, to approve one step of it. The call's deadline is paused
     /// meanwhile.
-    pub async fn confirm<T>(&self, prompt: Prompt, subject: T) -> Result<Granted<T>> {
-        self.gate.confirm(&self.ask(), prompt, subject).await
+    pub async fn confirm<T>(&self, prompt: ApprovalPrompt, subject: T) -> Result<Granted<T>> {
+        self.gate.confirm_once(&self.ask(), prompt, subject).await
     }
 
     /// Like [`RunCx::confirm`], for a question whose answer may be remembered for the session under
     /// `key`.
     pub async fn confirm_for_session<T>(
         &self,
-        prompt: Prompt,
+        prompt: ApprovalPrompt,
         key: (String, String),
         subject: T,
     ) -> Result<Granted<T>> {
         self.gate.confirm_for_session(&self.ask(), prompt, key, subject).await
     }
 
-    fn ask(&self) -> AskCx<'_> {
-        AskCx {
-            view: &self.view,
-            caller: &self.caller,
+    fn ask(&self) -> QuestionContext<'_> {
+        QuestionContext {
+            session_ref: &self.view,
+            client: &self.caller,
             cancel: &self.cancel,
             deadline: &self.deadline,
-            approvals: &self.approvals,
+            call_events: &self.approvals,
             expiry: self.config.approval.expiry,
-            patience: self.patience,
+            response_timeout: self.patience,
         }
     }
 }
@@ -236,7 +236,7 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Returns the working directory and environment that calls start with, for clients that
     /// inspect a tool before they call it.
-    fn session_defaults(&self, session: &Session, shape: &Shape) -> Value {
+    fn session_defaults(&self, session: &Session, shape: &Overrides) -> Value {
         defaults((session, shape), None, Vec::new())
     }
 
@@ -266,7 +266,7 @@ pub trait Tool: Send + Sync + 'static {
 /// Describes the settings of a call that specifies none itself. The session's overrides take
 /// precedence over the tool's own defaults.
 fn defaults(
-    (session, shape): (&Session, &Shape),
+    (session, shape): (&Session, &Overrides),
     cwd: Option<&Path>,
     env: Vec<(String, String)>,
 ) -> Value {
@@ -277,7 +277,7 @@ fn defaults(
     };
     let env: Map<String, Value> = merge_env(env, shape.env.clone()).into_iter().map(show).collect();
     let cwd: PathBuf = session.workspace.path().join(below).components().collect();
-    json!({"cwd": cwd.display().to_string(), "env": env, "overrides": !shape.is_plain()})
+    json!({"cwd": cwd.display().to_string(), "env": env, "overrides": !shape.is_empty()})
 }
 
 /// Constructs a tool; its description depends on the configuration.

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ringfence::base::{Kind, TraceId};
 use ringfence::config::{Env, Flags, resolve};
 use ringfence::mcp::Server;
-use ringfence::session::{Principal, Shape};
+use ringfence::session::{Overrides, Principal};
 use ringfence::tools::PrepareCx;
 use serde_json::{Map, Value, json};
 
@@ -109,17 +109,17 @@ fn arguments_are_checked_without_a_panic_and_in_few_words() {
     let config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], "/")).unwrap();
     ringfence::config::prepare_root(&config).unwrap();
     let server = Server::new(config).unwrap();
-    let line = server.connect(Principal::local(), "stdio").unwrap();
+    let line = server.connect_client(Principal::local(), "stdio").unwrap();
     let cx = PrepareCx {
         session: &line.session,
         workspace: &line.session.workspace,
-        shape: &Shape::default(),
+        shape: &Overrides::default(),
         config: &server.config,
     };
     let (mut refused, mut taken, mut forbidden) = (0u64, 0u64, 0u64);
     each_case("arguments", 20_000, |rng| {
         let state = server.pipeline.state();
-        let tool = rng.pick(state.registry.tools());
+        let tool = rng.pick(state.registry.listed_tools());
         let schema = Value::Object(tool.spec().input_schema.clone());
         let mut arguments = fitting(rng, &schema);
         for _ in 0..rng.below(4) {

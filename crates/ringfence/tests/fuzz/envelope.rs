@@ -1,7 +1,7 @@
 //! The envelope rules, in process: each verdict is checked against the rules said once more in other words.
 
 use ringfence::base::Kind;
-use ringfence::mcp::edge::{Verdict, judge};
+use ringfence::mcp::envelope::{EnvelopeVerdict, judge_message};
 use serde_json::{Value, json};
 
 use crate::rng::Rng;
@@ -109,16 +109,16 @@ fn read(bytes: &[u8]) -> serde_json::Result<Value> {
 
 /// Judges a message as the server does and checks the verdict.
 pub fn check(bytes: &[u8]) -> Fate {
-    let verdict = std::panic::catch_unwind(|| judge(bytes))
+    let verdict = std::panic::catch_unwind(|| judge_message(bytes))
         .unwrap_or_else(|_| panic!("judge panicked on {:?}", Shown(bytes)));
     let parsed = read(bytes);
     let about = Shown(bytes);
     match verdict {
-        Verdict::Refuse(kind, refusal) => {
+        EnvelopeVerdict::Refuse(kind, refusal) => {
             check_refusal(&refusal, kind, &parsed, &about);
             Fate::Refused(refusal.get("id").cloned())
         }
-        Verdict::Ignore => {
+        EnvelopeVerdict::Ignore => {
             let message = parsed.unwrap_or_else(|_| panic!("no JSON, and ignored: {about:?}"));
             let null_id = message.get("id") == Some(&Value::Null);
             assert!(
@@ -127,7 +127,7 @@ pub fn check(bytes: &[u8]) -> Fate {
             );
             Fate::Silence
         }
-        Verdict::Pass(message) => {
+        EnvelopeVerdict::Pass(message) => {
             assert_eq!(message["jsonrpc"], "2.0", "{about:?}");
             match (message.get("method"), message.get("id")) {
                 (Some(method), id) => {

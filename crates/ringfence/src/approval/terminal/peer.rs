@@ -6,59 +6,59 @@ use std::fs;
 
 /// Facts about one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessFacts {
     pub parent: u32,
     pub has_terminal: bool,
     /// Start time, which tells the process from a later one with the same pid.
-    pub started: u64,
+    pub start_time: u64,
     /// The process is in other namespaces or under a stricter filter than this server; `None` if it
     /// cannot be inspected.
-    pub fenced: Option<bool>,
+    pub is_sandboxed: Option<bool>,
 }
 
 /// Process table. A trait, so that the rules can be tested without creating processes.
-pub trait Processes: Send + Sync + 'static {
+pub trait ProcessTable: Send + Sync + 'static {
     /// Returns the facts about a process, if it exists.
-    fn look(&self, pid: u32) -> Option<Process>;
+    fn read_process(&self, pid: u32) -> Option<ProcessFacts>;
 }
 
 /// Peer of a connection, as the kernel reported it when it connected.
 #[derive(Debug, Clone, Copy)]
-pub struct Peer {
+pub struct SocketPeer {
     pub uid: u32,
     pub pid: Option<u32>,
     /// Start time of that process, as seen when it connected.
-    pub started: Option<u64>,
+    pub start_time: Option<u64>,
 }
 
 /// This server and its client, whose descendants may not answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Server {
+pub struct ServerProcess {
     pub pid: u32,
     /// Process that started us to talk over stdio; its other children belong to the agent as well.
     pub client: Option<u32>,
 }
 
-impl Server {
+impl ServerProcess {
     /// Returns the identity of a network server, which has no client as its parent.
-    pub fn alone() -> Self {
-        Server { pid: std::process::id(), client: None }
+    pub fn without_client() -> Self {
+        ServerProcess { pid: std::process::id(), client: None }
     }
 
     /// Returns the identity of a stdio server, whose parent is the client.
-    pub fn of_client() -> Self {
+    pub fn with_client() -> Self {
         let client =
             rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_pid()).ok());
-        Server { client, ..Server::alone() }
+        ServerProcess { client, ..ServerProcess::without_client() }
     }
 }
 
 /// Longest ancestry that is followed. Real ones are shorter; a table that changes during the walk
 /// must not trap us.
-const GENERATIONS: usize = 128;
+const MAX_GENERATIONS: usize = 128;
 
 /// Allows listing to the same user and to root.
-pub fn may_list(peer: &Peer, own_uid: u32) -> Result<(), &'static str> {
+pub fn may_list(peer: &SocketPeer, own_uid: u32) -> Result<(), &'static str> {
     if peer.uid == own_uid || peer.uid == 0 {
         Ok(())
     } else {
@@ -68,22 +68,22 @@ pub fn may_list(peer: &Peer, own_uid: u32) -> Result<(), &'static str> {
 
 /// Allows answering to the same users, but only from a person's terminal.
 pub fn may_answer(
-    peer: &Peer,
+    peer: &SocketPeer,
     own_uid: u32,
-    server: Server,
-    table: &dyn Processes,
+    server: ServerProcess,
+    table: &dyn ProcessTable,
 ) -> Result<(), &'static str> {
     may_list(peer, own_uid)?;
     let unknown = "the answering process cannot be inspected, so its answer is not accepted";
     let pid = peer.pid.ok_or(unknown)?;
-    let process = table.look(pid).ok_or(unknown)?;
-    if peer.started != Some(process.started) {
+    let process = table.read_process(pid).ok_or(unknown)?;
+    if peer.start_time != Some(process.start_time) {
         return Err(unknown);
     }
     if !process.has_terminal {
         return Err("answers are accepted only from a terminal");
     }
-    match process.fenced {
+    match process.is_sandboxed {
         Some(false) => {}
         Some(true) => return Err("answers are not accepted from inside a sandbox"),
         // Only root's processes cannot be inspected, and root does not need our permission for
@@ -93,7 +93,7 @@ pub fn may_answer(
     }
     let kin = [Some(server.pid), server.client.filter(|pid| *pid > 1)];
     let mut at = pid;
-    for _ in 0..GENERATIONS {
+    for _ in 0..MAX_GENERATIONS {
         if kin.contains(&Some(at)) {
             return Err(
                 "processes started by this server or its client cannot answer its questions",
@@ -102,19 +102,24 @@ pub fn may_answer(
         if at <= 1 {
             return Ok(());
         }
-        at = table.look(at).ok_or(unknown)?.parent;
+        at = table.read_process(at).ok_or(unknown)?.parent;
     }
     Err(unknown)
 }
 
 /// Process table of the system, from /proc.
-pub struct Proc;
+pub struct ProcfsTable;
 
-impl Processes for Proc {
-    fn look(&self, pid: u32) -> Option<Process> {
+impl ProcessTable for ProcfsTable {
+    fn read_process(&self, pid: u32) -> Option<ProcessFacts> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (parent, has_terminal, started) = parse_stat(&stat)?;
-        Some(Process { parent, has_terminal, started, fenced: is_fenced(pid) })
+        Some(ProcessFacts {
+            parent,
+            has_terminal,
+            start_time: started,
+            is_sandboxed: is_sandboxed(pid),
+        })
     }
 }
 
@@ -126,7 +131,7 @@ pub fn parse_stat(stat: &str) -> Option<(u32, bool, u64)> {
     Some((fields.get(1)?.parse().ok()?, terminal != 0, fields.get(19)?.parse().ok()?))
 }
 
-fn is_fenced(pid: u32) -> Option<bool> {
+fn is_sandboxed(pid: u32) -> Option<bool> {
     let own = std::process::id();
     for space in ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"] {
         let link = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/{space}")).ok();
@@ -134,12 +139,12 @@ fn is_fenced(pid: u32) -> Option<bool> {
             return Some(true);
         }
     }
-    let (theirs, ours) = (restraints(pid)?, restraints(own)?);
+    let (theirs, ours) = (read_restraints(pid)?, read_restraints(own)?);
     Some(theirs.0 > ours.0 || theirs.1 > ours.1)
 }
 
 /// Returns `NoNewPrivs` and the number of seccomp filters of a process.
-fn restraints(pid: u32) -> Option<(u32, u32)> {
+fn read_restraints(pid: u32) -> Option<(u32, u32)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -160,31 +165,36 @@ mod tests {
 
     use super::*;
 
-    struct Table(HashMap<u32, Process>);
+    struct Table(HashMap<u32, ProcessFacts>);
 
-    impl Processes for Table {
-        fn look(&self, pid: u32) -> Option<Process> {
+    impl ProcessTable for Table {
+        fn read_process(&self, pid: u32) -> Option<ProcessFacts> {
             self.0.get(&pid).copied()
         }
     }
 
     const UID: u32 = 1000;
-    const SERVER: Server = Server { pid: 50, client: Some(40) };
+    const SERVER: ServerProcess = ServerProcess { pid: 50, client: Some(40) };
 
     /// 1 init; 30 the user's shell; 40 the client; 50 the server; 60 a tool run; 61 its child; 70
     /// the client's own shell; 80 another terminal of the user; 90 a fenced process elsewhere.
     fn table() -> Table {
-        let one = |parent| Process { parent, has_terminal: true, started: 7, fenced: Some(false) };
+        let one = |parent| ProcessFacts {
+            parent,
+            has_terminal: true,
+            start_time: 7,
+            is_sandboxed: Some(false),
+        };
         let parents =
             [(1, 0), (30, 1), (40, 30), (50, 40), (60, 50), (61, 60), (70, 40), (80, 30), (90, 30)];
-        let mut table: HashMap<u32, Process> =
+        let mut table: HashMap<u32, ProcessFacts> =
             parents.into_iter().map(|(pid, parent)| (pid, one(parent))).collect();
-        table.get_mut(&90).unwrap().fenced = Some(true);
+        table.get_mut(&90).unwrap().is_sandboxed = Some(true);
         Table(table)
     }
 
-    fn peer(pid: u32) -> Peer {
-        Peer { uid: UID, pid: Some(pid), started: Some(7) }
+    fn peer(pid: u32) -> SocketPeer {
+        SocketPeer { uid: UID, pid: Some(pid), start_time: Some(7) }
     }
 
     #[test]
@@ -200,10 +210,13 @@ mod tests {
         assert!(check(90).unwrap_err().contains("sandbox"));
         assert!(check(999).is_err());
         // On the network the shell that started the server is a person's, not a client.
-        let alone = Server { pid: 50, client: None };
+        let alone = ServerProcess { pid: 50, client: None };
         assert_eq!(may_answer(&peer(70), UID, alone, &table), Ok(()));
         // A client that is gone leaves us to init, and everything descends from that.
-        assert_eq!(may_answer(&peer(80), UID, Server { pid: 50, client: Some(1) }, &table), Ok(()));
+        assert_eq!(
+            may_answer(&peer(80), UID, ServerProcess { pid: 50, client: Some(1) }, &table),
+            Ok(())
+        );
     }
 
     #[test]
@@ -220,22 +233,27 @@ mod tests {
     #[test]
     fn another_user_may_not_even_list_and_root_may_answer_unseen() {
         let mut table = table();
-        let stranger = Peer { uid: 1001, ..peer(80) };
+        let stranger = SocketPeer { uid: 1001, ..peer(80) };
         assert!(may_list(&stranger, UID).is_err());
         assert!(may_answer(&stranger, UID, SERVER, &table).is_err());
-        table.0.get_mut(&80).unwrap().fenced = None;
+        table.0.get_mut(&80).unwrap().is_sandboxed = None;
         assert!(may_answer(&peer(80), UID, SERVER, &table).is_err());
-        assert_eq!(may_answer(&Peer { uid: 0, ..peer(80) }, UID, SERVER, &table), Ok(()));
+        assert_eq!(may_answer(&SocketPeer { uid: 0, ..peer(80) }, UID, SERVER, &table), Ok(()));
         // A server of root's can look at everything, so there it is no excuse.
-        assert!(may_answer(&Peer { uid: 0, ..peer(80) }, 0, SERVER, &table).is_err());
+        assert!(may_answer(&SocketPeer { uid: 0, ..peer(80) }, 0, SERVER, &table).is_err());
     }
 
     #[test]
     fn a_number_that_was_given_to_another_process_does_not_count() {
         let table = table();
-        assert!(may_answer(&Peer { started: Some(6), ..peer(80) }, UID, SERVER, &table).is_err());
-        assert!(may_answer(&Peer { started: None, ..peer(80) }, UID, SERVER, &table).is_err());
-        assert!(may_answer(&Peer { pid: None, ..peer(80) }, UID, SERVER, &table).is_err());
+        assert!(
+            may_answer(&SocketPeer { start_time: Some(6), ..peer(80) }, UID, SERVER, &table)
+                .is_err()
+        );
+        assert!(
+            may_answer(&SocketPeer { start_time: None, ..peer(80) }, UID, SERVER, &table).is_err()
+        );
+        assert!(may_answer(&SocketPeer { pid: None, ..peer(80) }, UID, SERVER, &table).is_err());
         let mut circle = table;
         circle.0.get_mut(&30).unwrap().parent = 80;
         assert!(may_answer(&peer(80), UID, SERVER, &circle).is_err());
@@ -251,9 +269,9 @@ mod tests {
 
     #[test]
     fn the_real_table_knows_this_process() {
-        let own = Proc.look(std::process::id()).unwrap();
+        let own = ProcfsTable.read_process(std::process::id()).unwrap();
         assert_eq!(own.parent, rustix::process::getppid().unwrap().as_raw_pid() as u32);
-        assert_eq!(own.fenced, Some(false));
-        assert!(own.started > 0);
+        assert_eq!(own.is_sandboxed, Some(false));
+        assert!(own.start_time > 0);
     }
 }

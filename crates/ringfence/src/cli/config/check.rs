@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Places, plain, unwritable, write_json};
 use crate::base::{Kind, Result};
 use crate::config::{Env, Finding, Severity};
-use crate::registry::check::check;
+use crate::registry::config_check::check_config;
 
 /// Report every error and warning in the file, with its location and how to fix it
 #[derive(clap::Args)]
@@ -33,7 +33,7 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
     let mut flags = args.places.flags();
     flags.config = args.file.clone().or(flags.config);
-    let look = check(&flags, &Env::of_process())?;
+    let look = check_config(&flags, &Env::of_process())?;
     let count =
         |severity| look.findings.iter().filter(|finding| finding.severity == severity).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));

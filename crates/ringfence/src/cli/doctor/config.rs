@@ -5,11 +5,11 @@ use jail::probe::ProbeOutcome;
 use super::health::{Health, bad, good, shown};
 use crate::base::Result;
 use crate::config::{Config, Env, Finding, Flags, Severity};
-use crate::registry::check::check;
+use crate::registry::config_check::check_config;
 
 /// Checks the config and returns one entry per finding.
 pub fn look(config: &Result<Config>, flags: &Flags, env: &Env) -> Vec<Health> {
-    let mut all: Vec<Health> = match check(flags, env) {
+    let mut all: Vec<Health> = match check_config(flags, env) {
         Ok(look) => look.findings.into_iter().map(of_finding).collect(),
         // The same failure is reported through `config` below.
         Err(_) => Vec::new(),

@@ -19,30 +19,30 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::peer::Connection;
-use super::held::{ArrivingBody, hold_and_probe};
-use super::places::{ConnectionPool, SlotHandle};
-use super::timed::TimedStream;
-use super::traffic::Traffic;
-use super::{App, reap, router};
+use super::super::peer::AcceptedConnection;
+use super::connection_activity::ConnectionActivity;
+use super::guarded_body::{ArrivingBody, hold_guards_and_probe};
+use super::limits::{ConnectionPool, SlotHandle};
+use super::timed_stream::TimedStream;
+use super::{HttpServer, build_router, end_idle_sessions};
 use crate::base::Result;
 
 /// Time limit for the headers of a request, from the start of the connection or the end of the
 /// previous request. A connection that is idle for longer ends; clients open another.
-const HEADER_TIME: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a response may wait for a client that does not read.
-const WRITE_TIME: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves connections until shutdown.
-pub async fn serve(app: Arc<App>, listener: TcpListener) -> Result<()> {
-    tokio::spawn(reap(Arc::clone(&app)));
+pub async fn serve_http(app: Arc<HttpServer>, listener: TcpListener) -> Result<()> {
+    tokio::spawn(end_idle_sessions(Arc::clone(&app)));
     let over = app.server.shutdown.clone();
-    let router = router(app);
+    let router = build_router(app);
     let graceful = GracefulShutdown::new();
     let pool = Arc::<ConnectionPool>::default();
     loop {
         let (stream, remote) = tokio::select! {
-            accepted = accept(&listener) => match accepted {
+            accepted = accept_connection(&listener) => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!("cannot accept a connection: {error}");
@@ -54,17 +54,21 @@ pub async fn serve(app: Arc<App>, listener: TcpListener) -> Result<()> {
             },
             _ = over.cancelled() => break,
         };
-        let slot = pool.enter();
-        let connection = ConnectInfo(Connection::new(&stream, remote));
-        let router = router.clone().layer(Extension(connection)).layer(Extension(slot.handle()));
-        let traffic = Arc::<Traffic>::default();
-        let service =
-            answering(TowerToHyperService::new(router), slot.handle(), Arc::clone(&traffic));
+        let slot = pool.add_connection();
+        let connection = ConnectInfo(AcceptedConnection::new(&stream, remote));
+        let router =
+            router.clone().layer(Extension(connection)).layer(Extension(slot.slot_handle()));
+        let traffic = Arc::<ConnectionActivity>::default();
+        let service = count_requests(
+            TowerToHyperService::new(router),
+            slot.slot_handle(),
+            Arc::clone(&traffic),
+        );
         let talk = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIME)
+            .header_read_timeout(HEADER_TIMEOUT)
             .serve_connection(
-                TokioIo::new(TimedStream::new(stream, WRITE_TIME, traffic)),
+                TokioIo::new(TimedStream::new(stream, WRITE_TIMEOUT, traffic)),
                 service_fn(service),
             );
         let talk = graceful.watch(talk);
@@ -73,7 +77,7 @@ pub async fn serve(app: Arc<App>, listener: TcpListener) -> Result<()> {
                 ended = talk => if let Err(error) = ended {
                     tracing::debug!("a connection ended: {error}");
                 },
-                () = slot.evicted() => tracing::debug!("a connection was closed to make room for others"),
+                () = slot.wait_for_eviction() => tracing::debug!("a connection was closed to make room for others"),
             }
         });
     }
@@ -81,15 +85,15 @@ pub async fn serve(app: Arc<App>, listener: TcpListener) -> Result<()> {
     Ok(())
 }
 
-type Answer = std::result::Result<Response, Infallible>;
+type ServiceResult = std::result::Result<Response, Infallible>;
 
 /// Counts each request while it is being answered. Called before the engine polls the connection
 /// again, so that even the last request on it is known by then.
-fn answering(
+fn count_requests(
     router: TowerToHyperService<Router>,
     slot: SlotHandle,
-    traffic: Arc<Traffic>,
-) -> impl Fn(Request<Incoming>) -> BoxFuture<'static, Answer> {
+    traffic: Arc<ConnectionActivity>,
+) -> impl Fn(Request<Incoming>) -> BoxFuture<'static, ServiceResult> {
     move |request| {
         let takes_interim = request.version() >= Version::HTTP_11;
         let guards = (
@@ -98,13 +102,13 @@ fn answering(
         );
         let answer = router.call(request.map(|body| ArrivingBody::new(body, Arc::clone(&traffic))));
         let traffic = Arc::clone(&traffic);
-        Box::pin(async move { Ok(hold_and_probe(answer.await?, guards, &traffic)) })
+        Box::pin(async move { Ok(hold_guards_and_probe(answer.await?, guards, &traffic)) })
     }
 }
 
 /// Accepts a connection without Nagle's algorithm. Responses are written in pieces; with it, each
 /// piece would wait for the client's delayed acknowledgement of the one before.
-async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+async fn accept_connection(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (stream, remote) = listener.accept().await?;
     stream.set_nodelay(true)?;
     Ok((stream, remote))
@@ -118,7 +122,7 @@ mod tests {
     async fn no_answer_waits_for_an_acknowledgement() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (stream, _) = accept(&listener).await.unwrap();
+        let (stream, _) = accept_connection(&listener).await.unwrap();
         assert!(stream.nodelay().unwrap());
     }
 }

@@ -4,44 +4,48 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::super::server::Line;
+use super::super::server::ClientConnection;
 use crate::base::{Cause, Error, Kind, Result};
 use crate::session::Principal;
 
 /// Sessions per principal: each one holds memory, and `initialize` costs its sender nothing.
-const SESSIONS: usize = 256;
+const MAX_SESSIONS: usize = 256;
 
 /// All sessions, and the reservations for those that are being opened.
 #[derive(Default)]
-pub struct Sessions {
-    table: Mutex<Table>,
+pub struct HttpSessions {
+    table: Mutex<SessionTable>,
 }
 
 #[derive(Default)]
-struct Table {
-    held: HashMap<String, HeldSession>,
+struct SessionTable {
+    open: HashMap<String, OpenSession>,
     reserved: HashMap<Principal, usize>,
 }
 
-struct HeldSession {
-    line: Line,
-    used: Instant,
+struct OpenSession {
+    connection: ClientConnection,
+    last_used: Instant,
     /// Each open response stream holds a clone; the reference count is their number.
     streams: Arc<()>,
 }
 
-impl Sessions {
-    fn lock(&self) -> MutexGuard<'_, Table> {
+impl HttpSessions {
+    fn lock(&self) -> MutexGuard<'_, SessionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the session with this id if it belongs to the principal, and the counter of its open
     /// streams.
-    pub fn find(&self, id: &str, principal: &Principal) -> Result<(Line, Arc<()>)> {
-        match self.lock().held.get_mut(id).filter(|held| held.line.principal == *principal) {
+    pub fn find_session(
+        &self,
+        id: &str,
+        principal: &Principal,
+    ) -> Result<(ClientConnection, Arc<()>)> {
+        match self.lock().open.get_mut(id).filter(|held| held.connection.principal == *principal) {
             Some(held) => {
-                held.used = Instant::now();
-                Ok((held.line.clone(), Arc::clone(&held.streams)))
+                held.last_used = Instant::now();
+                Ok((held.connection.clone(), Arc::clone(&held.streams)))
             }
             // A session of another principal must look like a missing one.
             None => Err(Error::new(Kind::NotFound, "there is no such session")
@@ -53,76 +57,85 @@ impl Sessions {
     /// Reserves room for a session that is being opened. A principal with too many sessions loses
     /// the one it has not used for longest; its id is returned, for the engine. Fails only if all
     /// of them are in use.
-    pub fn reserve(
+    pub fn reserve_session(
         self: &Arc<Self>,
         principal: &Principal,
-        is_idle: impl Fn(&Line) -> bool,
-    ) -> Result<(Reservation, Option<String>)> {
+        is_idle: impl Fn(&ClientConnection) -> bool,
+    ) -> Result<(SessionReservation, Option<String>)> {
         let mut table = self.lock();
-        let own = table.held.iter().filter(|(_, held)| held.line.principal == *principal);
+        let own = table.open.iter().filter(|(_, held)| held.connection.principal == *principal);
         let reserved = table.reserved.get(principal).copied().unwrap_or_default();
         let mut ended = None;
-        if own.clone().count() + reserved >= SESSIONS {
-            let idle = own
-                .filter(|(_, held)| Arc::strong_count(&held.streams) == 1 && is_idle(&held.line));
-            let longest = idle.min_by_key(|(_, held)| held.used).map(|(id, _)| id.clone());
+        if own.clone().count() + reserved >= MAX_SESSIONS {
+            let idle = own.filter(|(_, held)| {
+                Arc::strong_count(&held.streams) == 1 && is_idle(&held.connection)
+            });
+            let longest = idle.min_by_key(|(_, held)| held.last_used).map(|(id, _)| id.clone());
             let id = longest.ok_or_else(|| {
                 Error::new(Kind::ResourceExhausted, "too many sessions are in use")
                     .reason("sessions")
                     .hint("End sessions that are not needed with DELETE.")
             })?;
-            table.end(&id, Cause::SessionEnd);
+            table.end_session(&id, Cause::SessionEnd);
             ended = Some(id);
         }
         *table.reserved.entry(principal.clone()).or_default() += 1;
-        let reservation = Reservation { sessions: Arc::clone(self), principal: principal.clone() };
+        let reservation =
+            SessionReservation { sessions: Arc::clone(self), principal: principal.clone() };
         Ok((reservation, ended))
     }
 
     /// Ends a session and everything that runs in it.
-    pub fn end(&self, id: &str, cause: Cause) {
-        self.lock().end(id, cause);
+    pub fn end_session(&self, id: &str, cause: Cause) {
+        self.lock().end_session(id, cause);
     }
 
     /// Ends the sessions that have been unused for `idle_time` and in which nothing is running.
     /// Returns their ids, for the engine.
-    pub fn end_idle(&self, idle_time: Duration, is_idle: impl Fn(&Line) -> bool) -> Vec<String> {
+    pub fn end_idle_sessions(
+        &self,
+        idle_time: Duration,
+        is_idle: impl Fn(&ClientConnection) -> bool,
+    ) -> Vec<String> {
         let mut table = self.lock();
-        let idle = table.held.iter().filter(|(_, held)| {
-            held.used.elapsed() > idle_time
+        let idle = table.open.iter().filter(|(_, held)| {
+            held.last_used.elapsed() > idle_time
                 && Arc::strong_count(&held.streams) == 1
-                && is_idle(&held.line)
+                && is_idle(&held.connection)
         });
         let ids: Vec<String> = idle.map(|(id, _)| id.clone()).collect();
-        ids.iter().for_each(|id| table.end(id, Cause::SessionEnd));
+        ids.iter().for_each(|id| table.end_session(id, Cause::SessionEnd));
         ids
     }
 }
 
-impl Table {
-    fn end(&mut self, id: &str, cause: Cause) {
-        if let Some(held) = self.held.remove(id) {
-            held.line.session.cancel.cancel(cause);
+impl SessionTable {
+    fn end_session(&mut self, id: &str, cause: Cause) {
+        if let Some(held) = self.open.remove(id) {
+            held.connection.session.cancel.cancel(cause);
         }
     }
 }
 
 /// Room for one more session, released on drop.
-pub struct Reservation {
-    sessions: Arc<Sessions>,
+pub struct SessionReservation {
+    sessions: Arc<HttpSessions>,
     principal: Principal,
 }
 
-impl Reservation {
+impl SessionReservation {
     /// Stores the session that was opened.
-    pub fn fill(self, id: String, line: Line, streams: Arc<()>) {
+    pub fn store_session(self, id: String, line: ClientConnection, streams: Arc<()>) {
         // The reservation ends with this function. Until then both count, which errs on the safe
         // side.
-        self.sessions.lock().held.insert(id, HeldSession { line, used: Instant::now(), streams });
+        self.sessions
+            .lock()
+            .open
+            .insert(id, OpenSession { connection: line, last_used: Instant::now(), streams });
     }
 }
 
-impl Drop for Reservation {
+impl Drop for SessionReservation {
     fn drop(&mut self) {
         let mut table = self.sessions.lock();
         if let Some(count) = table.reserved.get_mut(&self.principal) {
@@ -144,55 +157,59 @@ mod tests {
     fn there_is_never_a_session_too_many_and_the_longest_idle_one_makes_room() {
         let scratch = Scratch::new();
         let server = server(&scratch);
-        let sessions = Arc::<Sessions>::default();
+        let sessions = Arc::<HttpSessions>::default();
         let anna = Principal::local();
         let open = |id: usize| {
-            let (reservation, ended) = sessions.reserve(&anna, |_| true)?;
-            let line = server.connect(anna.clone(), "http")?;
-            reservation.fill(id.to_string(), line, Arc::default());
+            let (reservation, ended) = sessions.reserve_session(&anna, |_| true)?;
+            let line = server.connect_client(anna.clone(), "http")?;
+            reservation.store_session(id.to_string(), line, Arc::default());
             Ok::<_, Error>(ended)
         };
-        for id in 0..SESSIONS {
+        for id in 0..MAX_SESSIONS {
             assert_eq!(open(id).unwrap(), None);
         }
         // The first was used again, so it is the second that goes.
-        let (first, _) = sessions.find("0", &anna).unwrap();
-        let (second, _) = sessions.find("1", &anna).unwrap();
-        sessions.find("0", &anna).unwrap();
-        (2..SESSIONS).for_each(|id| drop(sessions.find(&id.to_string(), &anna).unwrap()));
-        assert_eq!(open(SESSIONS).unwrap().as_deref(), Some("1"));
+        let (first, _) = sessions.find_session("0", &anna).unwrap();
+        let (second, _) = sessions.find_session("1", &anna).unwrap();
+        sessions.find_session("0", &anna).unwrap();
+        (2..MAX_SESSIONS)
+            .for_each(|id| drop(sessions.find_session(&id.to_string(), &anna).unwrap()));
+        assert_eq!(open(MAX_SESSIONS).unwrap().as_deref(), Some("1"));
         assert!(second.session.cancel.is_cancelled() && !first.session.cancel.is_cancelled());
         // Places that are only reserved count, too.
         let reserved: Vec<_> =
-            (0..SESSIONS).map(|_| sessions.reserve(&anna, |_| true).unwrap()).collect();
-        assert!(sessions.reserve(&anna, |_| true).is_err(), "nothing is left that could make room");
-        assert!(sessions.lock().held.is_empty());
+            (0..MAX_SESSIONS).map(|_| sessions.reserve_session(&anna, |_| true).unwrap()).collect();
+        assert!(
+            sessions.reserve_session(&anna, |_| true).is_err(),
+            "nothing is left that could make room"
+        );
+        assert!(sessions.lock().open.is_empty());
         drop(reserved);
         assert_eq!(open(0).unwrap(), None);
         // One that is in use stays.
-        (1..SESSIONS).for_each(|id| drop(open(id).unwrap()));
+        (1..MAX_SESSIONS).for_each(|id| drop(open(id).unwrap()));
         assert_eq!(
-            sessions.reserve(&anna, |_| false).err().map(|error| error.kind()),
+            sessions.reserve_session(&anna, |_| false).err().map(|error| error.kind()),
             Some(Kind::ResourceExhausted)
         );
     }
 
     #[test]
     fn rivals_for_the_last_places_do_not_get_more_than_there_are() {
-        let sessions = Arc::<Sessions>::default();
+        let sessions = Arc::<HttpSessions>::default();
         let anna = Principal::local();
-        let taken: Vec<Reservation> = std::thread::scope(|scope| {
+        let taken: Vec<SessionReservation> = std::thread::scope(|scope| {
             let rivals: Vec<_> = (0..8)
                 .map(|_| {
                     scope.spawn(|| {
-                        let tries =
-                            (0..SESSIONS).filter_map(|_| sessions.reserve(&anna, |_| true).ok());
+                        let tries = (0..MAX_SESSIONS)
+                            .filter_map(|_| sessions.reserve_session(&anna, |_| true).ok());
                         tries.map(|(reservation, _)| reservation).collect::<Vec<_>>()
                     })
                 })
                 .collect();
             rivals.into_iter().flat_map(|rival| rival.join().unwrap()).collect()
         });
-        assert_eq!(taken.len(), SESSIONS);
+        assert_eq!(taken.len(), MAX_SESSIONS);
     }
 }

@@ -5,23 +5,23 @@ use std::path::Path;
 use rmcp::model::{Implementation, MetaObject, ProtocolVersion, ServerCapabilities, ServerConfig};
 use serde_json::{Map, json};
 
-use super::mcp_capabilities::table;
-use crate::mcp::{Server, codex, legacy, meta};
+use super::mcp_capabilities::tool_table;
+use crate::mcp::{Server, codex, codex_legacy, meta};
 use crate::registry::NameStyle;
-use crate::session::Client;
+use crate::session::ClientInfo;
 
 /// Returns the description for both protocol eras; `initialize` then sets the negotiated version.
-pub fn info(server: &Server, client: &Client, workspace: Option<&Path>) -> ServerConfig {
+pub fn server_info(server: &Server, client: &ClientInfo, workspace: Option<&Path>) -> ServerConfig {
     let mut capabilities = ServerCapabilities::default();
     capabilities.tools =
         Some(serde_json::from_value(json!({"listChanged": true})).unwrap_or_default());
-    let is_legacy = legacy::is_spoken(server);
+    let is_legacy = codex_legacy::is_active(server);
     if !is_legacy {
         capabilities.logging = Some(Map::new());
-        capabilities.experimental = Some(codex::capabilities());
+        capabilities.experimental = Some(codex::state_capabilities());
     }
     if server.config.conformance_fixtures {
-        crate::mcp::fixtures::declare(&mut capabilities);
+        crate::mcp::fixtures::declare_capabilities(&mut capabilities);
     }
     let mut info = ServerConfig::new(capabilities)
         .with_server_info(
@@ -33,22 +33,22 @@ pub fn info(server: &Server, client: &Client, workspace: Option<&Path>) -> Serve
     if is_legacy {
         return info;
     }
-    info.instructions = Some(instructions(server, client, workspace));
-    let table = table(&server.pipeline.state(), workspace);
+    info.instructions = Some(build_instructions(server, client, workspace));
+    let table = tool_table(&server.pipeline.state(), workspace);
     info.meta = Some(MetaObject::from(Map::from_iter([(meta::TOOLS.to_owned(), table)])));
     info
 }
 
 /// Returns the instructions. At first Codex shows a model nothing else, so they name the tools and
 /// what they are for.
-fn instructions(server: &Server, client: &Client, workspace: Option<&Path>) -> String {
+fn build_instructions(server: &Server, client: &ClientInfo, workspace: Option<&Path>) -> String {
     let state = server.pipeline.state();
     let style = NameStyle::for_client(state.config.tool_names, client);
     let reads = state.registry.get("file.read").is_some();
     let read_on = match reads {
         true => format!(
             " Long output is cut: read on with {} path \"output:<id>\".",
-            style.spell("file.read")
+            style.spell_name("file.read")
         ),
         false => " Long output is cut in the middle.".to_owned(),
     };
@@ -58,9 +58,9 @@ fn instructions(server: &Server, client: &Client, workspace: Option<&Path>) -> S
         "Tools for working in one workspace, policy-checked and audited.{paths}{read_on} \
          Every error has kind, hint and trace_id. Tools:"
     );
-    for (tool, _) in state.registry.listed(workspace) {
+    for (tool, _) in state.registry.visible_tools(workspace) {
         let spec = tool.spec();
-        let line = format!(" {} ({});", style.spell(&spec.name), spec.title.to_lowercase());
+        let line = format!(" {} ({});", style.spell_name(&spec.name), spec.title.to_lowercase());
         // Codex reads about one kilobyte.
         if text.len() + line.len() > 1000 {
             break;

@@ -4,37 +4,37 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::tools_list::permission;
-use crate::call::{State, asks};
+use super::tools_list::tool_permission;
+use crate::call::{PipelineState, needs_approval};
 use crate::config::Escalate;
 use crate::mcp::{Server, version};
-use crate::registry::Schemas;
+use crate::registry::ToolSchemas;
 use crate::rulebook::Leaving;
 use crate::session::Session;
 use crate::tools::Tool;
 
 /// Returns the answer. With a session it includes the rules and the session's defaults.
-pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
-    server.pipeline.refresh().await;
+pub async fn describe_server(server: &Server, session: Option<&Session>) -> Value {
+    server.pipeline.reload_if_changed().await;
     let state = server.pipeline.state();
-    let listed = state.registry.listed(session.map(|session| session.workspace.path()));
+    let listed = state.registry.visible_tools(session.map(|session| session.workspace.path()));
     let tools: Vec<Value> =
-        listed.map(|(tool, schemas)| describe(&state, &**tool, schemas, session)).collect();
+        listed.map(|(tool, schemas)| describe_tool(&state, &**tool, schemas, session)).collect();
     let mut all = json!({
         "server": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
-        "protocolVersions": version::supported(),
-        "config": server.pipeline.about_config(&state),
+        "protocolVersions": version::supported_versions(),
+        "config": server.pipeline.describe_config(&state),
         "tools": tools,
     });
     if let Some(session) = session {
-        all["policy"] = policy(server, &state, session).await;
+        all["policy"] = describe_rules(server, &state, session).await;
     }
     all
 }
 
 /// Returns the state of the rules. A file that could not be read is reported by name only, because
 /// a client must not learn the operator's paths.
-async fn policy(server: &Server, state: &State, session: &Session) -> Value {
+async fn describe_rules(server: &Server, state: &PipelineState, session: &Session) -> Value {
     let book = server.pipeline.policy.current(session.workspace.path()).await;
     let name =
         |file: &str| Path::new(file).file_name().map(|name| name.to_string_lossy().into_owned());
@@ -56,35 +56,40 @@ async fn policy(server: &Server, state: &State, session: &Session) -> Value {
     })
 }
 
-fn describe(state: &State, tool: &dyn Tool, schemas: &Schemas, session: Option<&Session>) -> Value {
+fn describe_tool(
+    state: &PipelineState,
+    tool: &dyn Tool,
+    schemas: &ToolSchemas,
+    session: Option<&Session>,
+) -> Value {
     let spec = tool.spec();
     let mut about = json!({
         "name": spec.name,
         "display_name": spec.title,
         "description": spec.description,
         "version": spec.version,
-        "permission": permission(tool),
-        "requires_approval": asks(&state.config, tool),
+        "permission": tool_permission(tool),
+        "requires_approval": needs_approval(&state.config, tool),
         "sandbox_profile": spec.profile,
         "default_timeout_ms": u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
         "allows_streaming": spec.streaming,
         "side_effects": spec.effects,
         "inputSchema": spec.input_schema,
     });
-    if let Some(schema) = &schemas.output {
+    if let Some(schema) = &schemas.output_schema {
         about["outputSchema"] = Value::Object(schema.clone());
     }
     if let Some(session) = session {
-        about["session_defaults"] = tool.session_defaults(session, &session.shape());
+        about["session_defaults"] = tool.session_defaults(session, &session.overrides());
     }
     about
 }
 
 /// Returns the short form that `initialize` and `server/discover` carry.
-pub fn table(state: &State, workspace: Option<&Path>) -> Value {
+pub fn tool_table(state: &PipelineState, workspace: Option<&Path>) -> Value {
     let row = |tool: &dyn Tool| {
         let spec = tool.spec();
-        json!({"name": spec.name, "version": spec.version, "permission": permission(tool)})
+        json!({"name": spec.name, "version": spec.version, "permission": tool_permission(tool)})
     };
-    state.registry.listed(workspace).map(|(tool, _)| row(&**tool)).collect()
+    state.registry.visible_tools(workspace).map(|(tool, _)| row(&**tool)).collect()
 }

@@ -12,44 +12,44 @@ use serde_json::{Map, Value, json};
 
 use crate::base::caller::Abilities;
 use crate::base::{Cause, Error, Kind, Result, TraceId};
-use crate::call::park::Held;
+use crate::call::park::ResumableCall;
 use crate::call::{CallRequest, request_digest};
-use crate::mcp::ask::{Attached, Link, attach};
-use crate::mcp::server::Line;
-use crate::mcp::{Server, legacy, meta, render};
-use crate::mcp::{codex, shaping};
+use crate::mcp::attach::{AttachOutcome, AttachedRequest, attach_to_run};
+use crate::mcp::server::ClientConnection;
+use crate::mcp::{Server, codex_legacy, meta, render};
+use crate::mcp::{codex, overrides};
 use crate::registry::NameStyle;
-use crate::session::{Client, Shape, View};
+use crate::session::{ClientInfo, Overrides, SessionRef};
 
 /// A `tools/call` request with its connection and client.
-pub struct Incoming<'a> {
+pub struct IncomingCall<'a> {
     pub server: &'a Arc<Server>,
-    pub line: Line,
-    pub client: Client,
+    pub connection: ClientConnection,
+    pub client_info: ClientInfo,
     pub protocol: String,
     pub stateless: bool,
     pub context: &'a RequestContext<RoleServer>,
 }
 
 /// Answers a `tools/call` request.
-pub async fn call(
-    incoming: Incoming<'_>,
+pub async fn answer_call(
+    incoming: IncomingCall<'_>,
     params: CallToolRequestParams,
 ) -> Result<CallToolResponse, ErrorData> {
     let mut trace_id = TraceId::mint();
     let name = params.name.clone();
-    let answer = handle(&incoming, params, &mut trace_id).await;
-    let answer = answer.map_err(|error| respell_hint(&incoming, error));
+    let answer = handle_call(&incoming, params, &mut trace_id).await;
+    let answer = answer.map_err(|error| rewrite_hint(&incoming, error));
     match answer {
         Ok(mut response) => {
             if let (true, CallToolResponse::Complete(result)) = (incoming.stateless, &mut response)
             {
-                give_handle(&incoming, result);
+                add_session_handle(&incoming, result);
             }
             Ok(response)
         }
-        Err(error) if legacy::is_spoken(incoming.server) && !is_about_protocol(&error) => {
-            Ok(CallToolResponse::Complete(legacy::failure(&error, &name, &trace_id)))
+        Err(error) if codex_legacy::is_active(incoming.server) && !is_about_protocol(&error) => {
+            Ok(CallToolResponse::Complete(codex_legacy::failure_result(&error, &name, &trace_id)))
         }
         // A request that is not even a call is a protocol error; everything else is a result that a
         // model can read.
@@ -57,18 +57,18 @@ pub async fn call(
             tracing::info!(%trace_id, tool = ?name.chars().take(64).collect::<String>(), "{}", error.log_line());
             Err(render::error_data(&error, &trace_id))
         }
-        Err(error) => Ok(CallToolResponse::Complete(render::failure(&error, &trace_id))),
+        Err(error) => Ok(CallToolResponse::Complete(render::failure_result(&error, &trace_id))),
     }
 }
 
 /// Rewrites the tool names in an error's hint to match this client's list.
-fn respell_hint(incoming: &Incoming<'_>, error: Error) -> Error {
+fn rewrite_hint(incoming: &IncomingCall<'_>, error: Error) -> Error {
     let state = incoming.server.pipeline.state();
-    let style = NameStyle::for_client(state.config.tool_names, &incoming.client);
+    let style = NameStyle::for_client(state.config.tool_names, &incoming.client_info);
     match error.hint_text() {
         // A hint with suggestions quotes file names, and one of those may look like a tool.
         Some(hint) if error.fact("nearest").is_none() => {
-            let hint = state.registry.respell(style, hint);
+            let hint = state.registry.rewrite_names(style, hint);
             error.hint(hint)
         }
         _ => error,
@@ -92,8 +92,8 @@ fn is_about_protocol(error: &Error) -> bool {
 
 /// Starts or resumes the run and attaches to it. `trace_id` becomes that of the run, which a retry
 /// only resumes.
-async fn handle(
-    incoming: &Incoming<'_>,
+async fn handle_call(
+    incoming: &IncomingCall<'_>,
     params: CallToolRequestParams,
     trace_id: &mut TraceId,
 ) -> Result<CallToolResponse> {
@@ -104,55 +104,61 @@ async fn handle(
             render::log_refusal(error, trace_id);
         }
     };
-    let view = view(incoming, &mut arguments).inspect_err(|error| told(error, trace_id))?;
+    let view = find_session(incoming, &mut arguments).inspect_err(|error| told(error, trace_id))?;
     let digest = request_digest(&params.name, &arguments);
     let held = match (&params.request_state, incoming.stateless) {
         (Some(state), true) => {
             let parked = &incoming.server.pipeline.parked;
-            let mut held = parked.take_up(state, incoming.line.principal.name(), &digest).await?;
-            held.answer(params.input_responses.unwrap_or_default());
-            held.drop_settled();
+            let mut held =
+                parked.resume_call(state, incoming.connection.principal.name(), &digest).await?;
+            held.deliver_answers(params.input_responses.unwrap_or_default());
+            held.drop_closed_questions();
             *trace_id = held.run.trace_id.clone();
             held
         }
         (_, stateless) => {
-            incoming.server.pipeline.refresh().await;
-            let shape = shaping::of_request(&incoming.context.meta, &incoming.context.extensions)?;
-            let request = request(incoming, view, &params.name, (arguments, shape), trace_id);
-            let run = incoming.server.pipeline.start(request);
-            Held::new(run)
-                .with_answers(params.input_responses.filter(|_| stateless).unwrap_or_default())
+            incoming.server.pipeline.reload_if_changed().await;
+            let shape =
+                overrides::read_request(&incoming.context.meta, &incoming.context.extensions)?;
+            let request = build_request(incoming, view, &params.name, (arguments, shape), trace_id);
+            let run = incoming.server.pipeline.start_call(request);
+            ResumableCall::new(run).with_early_answers(
+                params.input_responses.filter(|_| stateless).unwrap_or_default(),
+            )
         }
     };
     let request_id = serde_json::to_string(&incoming.context.id).unwrap_or_default();
-    let _running =
-        incoming.server.running(&incoming.line.session.id, &request_id, held.run.cancel.clone());
-    let link = Link {
+    let _running = incoming.server.track_call(
+        &incoming.connection.session.id,
+        &request_id,
+        held.run.cancel.clone(),
+    );
+    let link = AttachedRequest {
         context: incoming.context,
         stateless: incoming.stateless,
-        cause: cause(incoming),
-        line: &incoming.line.session.cancel,
+        cause: disconnect_cause(incoming),
+        connection_cancel: &incoming.connection.session.cancel,
     };
-    match attach(held, &link).await {
-        Attached::Done(Ok(output)) => {
-            Ok(CallToolResponse::Complete(render::result(output, trace_id)))
+    match attach_to_run(held, &link).await {
+        AttachOutcome::Done(Ok(output)) => {
+            Ok(CallToolResponse::Complete(render::tool_result(output, trace_id)))
         }
-        Attached::Done(Err(error)) => Err(error),
-        Attached::Asks(held) => {
-            let requests = questions(&held).inspect_err(|error| told(error, trace_id))?;
+        AttachOutcome::Done(Err(error)) => Err(error),
+        AttachOutcome::NeedsAnswers(held) => {
+            let requests = collect_questions(&held).inspect_err(|error| told(error, trace_id))?;
             let state = incoming
                 .server
                 .pipeline
                 .parked
-                .park(held)
+                .park_call(held)
                 .inspect_err(|error| told(error, trace_id))?;
             Ok(CallToolResponse::InputRequired(InputRequiredResult::new(
                 Some(requests),
                 Some(state),
             )))
         }
-        Attached::Detached(held) => {
-            let kept = incoming.server.tasks.keep(held, &incoming.line.principal);
+        AttachOutcome::Detached(held) => {
+            let kept = incoming.server.tasks.add_task(held, &incoming.connection.principal);
             let task = kept.inspect_err(|error| told(error, trace_id))?;
             Ok(CallToolResponse::Task(CreateTaskResult::new(task)))
         }
@@ -160,8 +166,8 @@ async fn handle(
 }
 
 /// Returns all open questions, for one round.
-pub fn questions(held: &Held) -> Result<InputRequests> {
-    held.open
+pub fn collect_questions(held: &ResumableCall) -> Result<InputRequests> {
+    held.open_questions
         .iter()
         .map(|(key, question)| {
             let request = json!({"method": question.method, "params": question.params});
@@ -173,23 +179,26 @@ pub fn questions(held: &Held) -> Result<InputRequests> {
         .collect()
 }
 
-fn view(incoming: &Incoming<'_>, arguments: &mut Map<String, Value>) -> Result<View> {
+fn find_session(
+    incoming: &IncomingCall<'_>,
+    arguments: &mut Map<String, Value>,
+) -> Result<SessionRef> {
     if !incoming.stateless {
-        return Ok(View {
-            session: Arc::clone(&incoming.line.session),
-            lasting: incoming.line.lasting,
+        return Ok(SessionRef {
+            session: Arc::clone(&incoming.connection.session),
+            persistent: incoming.connection.persistent,
         });
     }
     let argument = arguments.remove(meta::SESSION_ARGUMENT);
     let handle = incoming.context.meta.get(meta::SESSION).or(argument.as_ref());
-    incoming.server.view_by_handle(&incoming.line, handle.and_then(Value::as_str))
+    incoming.server.session_by_handle(&incoming.connection, handle.and_then(Value::as_str))
 }
 
-fn request(
-    incoming: &Incoming<'_>,
-    view: View,
+fn build_request(
+    incoming: &IncomingCall<'_>,
+    view: SessionRef,
     tool: &str,
-    (arguments, shape): (Map<String, Value>, Shape),
+    (arguments, shape): (Map<String, Value>, Overrides),
     trace_id: &TraceId,
 ) -> CallRequest {
     let timeout = incoming
@@ -199,33 +208,35 @@ fn request(
         .and_then(Value::as_u64)
         .map(Duration::from_millis);
     // In compatibility mode we declare nothing by which a client could report its sandbox.
-    let narrowing = match legacy::is_spoken(incoming.server) {
+    let narrowing = match codex_legacy::is_active(incoming.server) {
         true => None,
-        false => codex::narrowing(&incoming.context.meta, &view.session, &incoming.line),
+        false => {
+            codex::sandbox_for_call(&incoming.context.meta, &view.session, &incoming.connection)
+        }
     };
     let unsandboxed = narrowing.as_ref().is_some_and(|narrowing| narrowing.unsandboxed);
     CallRequest {
-        shape,
+        overrides: shape,
         trace_id: trace_id.clone(),
         tool: tool.to_owned(),
         arguments,
-        view,
-        abilities: abilities(incoming, unsandboxed),
-        narrowing,
+        session_ref: view,
+        client_capabilities: client_capabilities(incoming, unsandboxed),
+        client_sandbox: narrowing,
         timeout,
-        patience: timeout.filter(|_| !incoming.stateless),
+        response_timeout: timeout.filter(|_| !incoming.stateless),
         protocol: incoming.protocol.clone(),
-        client: format!("{}/{}", incoming.client.name, incoming.client.version)
+        client: format!("{}/{}", incoming.client_info.name, incoming.client_info.version)
             .chars()
             .take(128)
             .collect(),
-        budget: budget(&incoming.client),
+        output_budget: output_budget(&incoming.client_info),
     }
 }
 
 /// Returns the capabilities of the client. `unsandboxed` is a client without a sandbox of its own,
 /// which accepts whatever it is asked.
-fn abilities(incoming: &Incoming<'_>, unsandboxed: bool) -> Abilities {
+fn client_capabilities(incoming: &IncomingCall<'_>, unsandboxed: bool) -> Abilities {
     let declared = incoming.context.client_capabilities();
     let declared = declared.as_ref();
     Abilities {
@@ -237,33 +248,37 @@ fn abilities(incoming: &Incoming<'_>, unsandboxed: bool) -> Abilities {
         roots: declared.is_some_and(|declared| declared.roots.is_some()),
         tasks: incoming.stateless && declared.is_some_and(|declared| declared.supports_tasks()),
         progress: incoming.context.meta.get_progress_token().is_some(),
-        logging: !legacy::is_spoken(incoming.server)
+        logging: !codex_legacy::is_active(incoming.server)
             && (!incoming.stateless || incoming.context.meta.log_level().is_some()),
-        answers_unseen: unsandboxed || codex::answers_unseen(&incoming.context.meta),
-        turns_empty_form_into_menu: incoming.client.name.to_ascii_lowercase().starts_with("codex"),
+        answers_unseen: unsandboxed || codex::auto_answers(&incoming.context.meta),
+        turns_empty_form_into_menu: incoming
+            .client_info
+            .name
+            .to_ascii_lowercase()
+            .starts_with("codex"),
     }
 }
 
 /// Returns how much text a client accepts before it truncates a result itself, which it does in the
 /// wrong place.
-fn budget(client: &Client) -> usize {
+fn output_budget(client: &ClientInfo) -> usize {
     if client.name.to_ascii_lowercase().contains("codex") { 10_000 } else { 24_000 }
 }
 
 /// Returns why the call is cancelled if the request ends without an answer. On 2026-07-28 over
 /// HTTP, the stream was closed.
-fn cause(incoming: &Incoming<'_>) -> Cause {
-    match (incoming.stateless, incoming.line.transport) {
+fn disconnect_cause(incoming: &IncomingCall<'_>) -> Cause {
+    match (incoming.stateless, incoming.connection.transport) {
         (true, "http") => Cause::Disconnect,
         _ => Cause::Client,
     }
 }
 
-fn give_handle(incoming: &Incoming<'_>, result: &mut rmcp::model::CallToolResult) {
+fn add_session_handle(incoming: &IncomingCall<'_>, result: &mut rmcp::model::CallToolResult) {
     let given = incoming.context.meta.get(meta::SESSION).and_then(Value::as_str).map(str::to_owned);
     let handle = match given {
         Some(handle) => Ok(handle),
-        None => incoming.server.mint_handle(&incoming.line.principal),
+        None => incoming.server.mint_handle(&incoming.connection.principal),
     };
     match handle {
         Ok(handle) => {

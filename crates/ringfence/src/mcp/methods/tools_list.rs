@@ -5,10 +5,10 @@ use std::sync::Arc;
 use rmcp::model::{ListToolsResult, MetaObject, Tool as WireTool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
-use crate::call::{State, asks};
-use crate::mcp::{Server, legacy, meta};
-use crate::registry::{NameStyle, Schemas};
-use crate::session::{Client, Session};
+use crate::call::{PipelineState, needs_approval};
+use crate::mcp::{Server, codex_legacy, meta};
+use crate::registry::{NameStyle, ToolSchemas};
+use crate::session::{ClientInfo, Session};
 use crate::tools::Tool;
 
 /// How long a client may cache a list. Lists change only with the config, and `list_changed`
@@ -16,20 +16,20 @@ use crate::tools::Tool;
 pub const TTL_MS: u64 = 60_000;
 
 /// Returns the tools that a session can see.
-pub async fn list(
+pub async fn list_tools(
     server: &Server,
     session: &Session,
-    client: &Client,
+    client: &ClientInfo,
     stateless: bool,
 ) -> ListToolsResult {
-    server.pipeline.refresh().await;
-    server.pipeline.tidy(session);
+    server.pipeline.reload_if_changed().await;
+    server.pipeline.release_stale_sandboxes(session);
     let state = server.pipeline.state();
     let style = NameStyle::for_client(state.config.tool_names, client);
-    let listed = state.registry.listed(Some(session.workspace.path()));
-    let tools = listed.map(|(tool, schemas)| match legacy::is_spoken(server) {
-        true => legacy::wire(tool.spec(), schemas),
-        false => wire(&**tool, schemas, style, Some((&state, session))),
+    let listed = state.registry.visible_tools(Some(session.workspace.path()));
+    let tools = listed.map(|(tool, schemas)| match codex_legacy::is_active(server) {
+        true => codex_legacy::to_wire_tool(tool.spec(), schemas),
+        false => to_wire_tool(&**tool, schemas, style, Some((&state, session))),
     });
     let tools = tools.collect();
     let mut result = ListToolsResult::with_all_items(tools);
@@ -41,14 +41,14 @@ pub async fn list(
 }
 
 /// Converts a tool to its entry in the list, with names in this style.
-pub fn wire(
+pub fn to_wire_tool(
     tool: &dyn Tool,
-    schemas: &Schemas,
+    schemas: &ToolSchemas,
     style: NameStyle,
-    session: Option<(&State, &Session)>,
+    session: Option<(&PipelineState, &Session)>,
 ) -> WireTool {
     let spec = tool.spec();
-    let name = style.spell(&spec.name);
+    let name = style.spell_name(&spec.name);
     // Operators and the audit log use the dotted name, so an entry with the other spelling shows it
     // as well.
     let is_respelled = name != spec.name;
@@ -56,11 +56,12 @@ pub fn wire(
         true => format!("{} ({})", spec.title, spec.name),
         false => spec.title.clone(),
     };
-    let wording = schemas.wording(style);
-    let mut wire = WireTool::new(name, wording.description.clone(), Arc::clone(&wording.input));
+    let wording = schemas.texts_for(style);
+    let mut wire =
+        WireTool::new(name, wording.description.clone(), Arc::clone(&wording.input_schema));
     wire.title = Some(title.clone());
     if spec.lists_output_schema {
-        wire.output_schema = schemas.outline.clone();
+        wire.output_schema = schemas.output_outline.clone();
     }
     wire.annotations = Some(ToolAnnotations::from_raw(
         Some(title),
@@ -69,7 +70,7 @@ pub fn wire(
         Some(spec.hints.idempotent),
         Some(spec.hints.open_world),
     ));
-    let mut about = describe(tool, schemas, session);
+    let mut about = tool_metadata(tool, schemas, session);
     if is_respelled {
         about.insert(meta::NAME.to_owned(), json!(spec.name));
     }
@@ -78,16 +79,16 @@ pub fn wire(
 }
 
 /// Returns the metadata of one tool under our own keys.
-fn describe(
+fn tool_metadata(
     tool: &dyn Tool,
-    schemas: &Schemas,
-    session: Option<(&State, &Session)>,
+    schemas: &ToolSchemas,
+    session: Option<(&PipelineState, &Session)>,
 ) -> Map<String, Value> {
     let spec = tool.spec();
     let mut map = Map::new();
     let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
     put(meta::VERSION, json!(spec.version));
-    put(meta::PERMISSION, permission(tool));
+    put(meta::PERMISSION, tool_permission(tool));
     put(meta::SANDBOX_PROFILE, json!(spec.profile));
     put(
         meta::DEFAULT_TIMEOUT_MS,
@@ -96,17 +97,17 @@ fn describe(
     put(meta::ALLOWS_STREAMING, json!(spec.streaming));
     put(meta::SIDE_EFFECTS, json!(spec.effects));
     if let Some((state, session)) = session {
-        put(meta::REQUIRES_APPROVAL, json!(asks(&state.config, tool)));
-        put(meta::SESSION_DEFAULTS, tool.session_defaults(session, &session.shape()));
+        put(meta::REQUIRES_APPROVAL, json!(needs_approval(&state.config, tool)));
+        put(meta::SESSION_DEFAULTS, tool.session_defaults(session, &session.overrides()));
     }
-    if let (true, Some(schema)) = (!spec.lists_output_schema, &schemas.outline) {
+    if let (true, Some(schema)) = (!spec.lists_output_schema, &schemas.output_outline) {
         put(meta::OUTPUT_SCHEMA, Value::Object(Map::clone(schema)));
     }
     map
 }
 
 /// Returns the permission of a tool: `{allow, scope, reason?}`.
-pub fn permission(tool: &dyn Tool) -> Value {
+pub fn tool_permission(tool: &dyn Tool) -> Value {
     let scope = tool.spec().scope.name();
     match tool.unavailable() {
         None => json!({"allow": true, "scope": scope}),

@@ -30,22 +30,22 @@ pub fn is_own_address(address: SocketAddr) -> io::Result<bool> {
     }
     // Routing is the protocol 0, the default.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    send(&socket, &request(ip, interface_of(address)), SendFlags::empty())?;
+    send(&socket, &build_route_request(ip, scope_interface(address)), SendFlags::empty())?;
     let mut answer = [0; 4096];
     // The kernel has answered when `send` returns; without an answer there is nothing to wait for.
     let (length, _) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
-    parse(answer.get(..length).unwrap_or_default())
+    parse_route_answer(answer.get(..length).unwrap_or_default())
 }
 
 /// Returns the interface of a link-local address, which is meaningful on one interface only.
-fn interface_of(address: SocketAddr) -> Option<u32> {
+fn scope_interface(address: SocketAddr) -> Option<u32> {
     match address {
         SocketAddr::V6(address) => Some(address.scope_id()).filter(|scope| *scope != 0),
         SocketAddr::V4(_) => None,
     }
 }
 
-fn request(ip: IpAddr, interface: Option<u32>) -> Vec<u8> {
+fn build_route_request(ip: IpAddr, interface: Option<u32>) -> Vec<u8> {
     let (family, octets) = match ip {
         IpAddr::V4(ip) => (AddressFamily::INET, ip.octets().to_vec()),
         IpAddr::V6(ip) => (AddressFamily::INET6, ip.octets().to_vec()),
@@ -73,7 +73,7 @@ fn request(ip: IpAddr, interface: Option<u32>) -> Vec<u8> {
 
 /// Reads the answer. The kernel reports an error if no route exists, which cannot be for an address
 /// of this machine; it is still passed on as an error, and the caller refuses.
-fn parse(answer: &[u8]) -> io::Result<bool> {
+fn parse_route_answer(answer: &[u8]) -> io::Result<bool> {
     let kind = answer.get(4..6).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     match (kind, answer.get(HEADER_BYTES + ROUTE_TYPE)) {
         (Some(NEW_ROUTE), Some(kind)) => Ok(*kind == LOCAL),
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_is_no_answer_is_an_error() {
-        assert!(parse(&[]).is_err());
-        assert!(parse(&[0; HEADER_BYTES + ROUTE_BYTES]).is_err());
+        assert!(parse_route_answer(&[]).is_err());
+        assert!(parse_route_answer(&[0; HEADER_BYTES + ROUTE_BYTES]).is_err());
     }
 }

@@ -14,13 +14,13 @@ use crate::approval::terminal::parse_stat;
 
 /// Longest ancestry that is followed. Real ones are shorter; a table that changes during the walk
 /// must not trap us.
-const GENERATIONS: usize = 256;
+const MAX_GENERATIONS: usize = 256;
 /// How often a search without result is repeated: the table changes during the search.
-const ATTEMPTS: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 /// Kind of process that holds a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holder {
+pub enum SocketHolder {
     /// Process that no Ringfence server started.
     Independent,
     /// Process in a sandbox, a supervisor, or a server that connects for a run.
@@ -30,26 +30,28 @@ pub enum Holder {
 
 /// Finds the processes that hold this socket and judges them. One independent holder is enough: it
 /// could forward anything that it is sent, so a second holder inside a sandbox adds nothing.
-pub fn judge_holders(socket: PeerSocket) -> Holder {
-    let found = (0..ATTEMPTS).map(|_| search(socket)).find(|holder| *holder != Holder::Unknown);
-    found.unwrap_or(Holder::Unknown)
+pub fn judge_holders(socket: PeerSocket) -> SocketHolder {
+    let found = (0..MAX_ATTEMPTS)
+        .map(|_| search_processes(socket))
+        .find(|holder| *holder != SocketHolder::Unknown);
+    found.unwrap_or(SocketHolder::Unknown)
 }
 
-fn search(socket: PeerSocket) -> Holder {
-    let Some(own) = own_ancestors() else { return Holder::Unknown };
+fn search_processes(socket: PeerSocket) -> SocketHolder {
+    let Some(own) = own_ancestors() else { return SocketHolder::Unknown };
     let wanted = format!("socket:[{}]", socket.inode);
     let processes = list_processes();
     let mut is_sandboxed = false;
     let mut is_unseen = false;
     let mut is_hidden_server = false;
     for pid in &processes {
-        match descriptor_of(*pid, &wanted) {
+        match find_descriptor(*pid, &wanted) {
             Ok(Some(path)) => {
                 let started =
                     is_started_by_us(*pid, &own).map(|started| started || is_ringfence(*pid));
                 // Still the same process, not a later one with its pid.
-                match started.filter(|_| leads_to(&path, &wanted)) {
-                    Some(false) => return Holder::Independent,
+                match started.filter(|_| links_to(&path, &wanted)) {
+                    Some(false) => return SocketHolder::Independent,
                     Some(true) => is_sandboxed = true,
                     None => {}
                 }
@@ -65,17 +67,18 @@ fn search(socket: PeerSocket) -> Holder {
         }
     }
     if is_sandboxed {
-        return Holder::Sandboxed;
+        return SocketHolder::Sandboxed;
     }
     // Some programs hide their descriptors (`sshd` does), and root's are hidden from everyone else.
     // One of those holds the socket, unless a sandbox has hidden it: in a thread with its own
     // descriptor table, or in transit through a unix socket. So there must be no sandbox that could
     // do that. Nor may there be another server: servers hide their descriptors as well, and hold
     // the connections that their proxies make for runs.
-    if is_unseen && !is_hidden_server && !processes.iter().any(|pid| could_hide_it(*pid, &own)) {
-        return Holder::Independent;
+    if is_unseen && !is_hidden_server && !processes.iter().any(|pid| could_hide_socket(*pid, &own))
+    {
+        return SocketHolder::Independent;
     }
-    Holder::Unknown
+    SocketHolder::Unknown
 }
 
 /// Lists all processes, newest first: a client that connects is more often a new process than an
@@ -88,17 +91,17 @@ fn list_processes() -> Vec<u32> {
     pids
 }
 
-fn descriptor_of(pid: u32, wanted: &str) -> io::Result<Option<String>> {
+fn find_descriptor(pid: u32, wanted: &str) -> io::Result<Option<String>> {
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let path = format!("/proc/{pid}/fd/{}", entry?.file_name().display());
-        if leads_to(&path, wanted) {
+        if links_to(&path, wanted) {
             return Ok(Some(path));
         }
     }
     Ok(None)
 }
 
-fn leads_to(path: &str, wanted: &str) -> bool {
+fn links_to(path: &str, wanted: &str) -> bool {
     fs::read_link(path).is_ok_and(|target| target.as_os_str() == wanted)
 }
 
@@ -106,7 +109,7 @@ fn leads_to(path: &str, wanted: &str) -> bool {
 /// even if all of us run in one.
 fn own_ancestors() -> Option<Vec<u32>> {
     let mut chain = vec![std::process::id()];
-    while chain.len() < GENERATIONS {
+    while chain.len() < MAX_GENERATIONS {
         match parent_of(*chain.last()?)? {
             0 => return Some(chain),
             parent => chain.push(parent),
@@ -120,14 +123,14 @@ fn own_ancestors() -> Option<Vec<u32>> {
 fn is_started_by_us(pid: u32, own: &[u32]) -> Option<bool> {
     let ours = std::process::id();
     let (mut child, mut at) = (None, pid);
-    for _ in 0..GENERATIONS {
+    for _ in 0..MAX_GENERATIONS {
         if at == ours {
             return Some(true);
         }
         if at == 0 || own.contains(&at) {
             return Some(false);
         }
-        let (is_runner, parent) = (is_runner(at)?, parent_of(at)?);
+        let (is_runner, parent) = (is_run_process(at)?, parent_of(at)?);
         // A process whose parent has died gets a new one, so the data is about the parent only if
         // it still is the parent.
         if child.is_some_and(|child| parent_of(child) != Some(at)) {
@@ -148,7 +151,7 @@ fn parent_of(pid: u32) -> Option<u32> {
 
 /// Returns whether a process is a zygote, a supervisor or the init of a run, which share their
 /// command line. Other processes can imitate it, and are then refused as well.
-fn is_runner(pid: u32) -> Option<bool> {
+fn is_run_process(pid: u32) -> Option<bool> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let word = line.split(|byte| *byte == 0).nth(1).unwrap_or_default();
     Some(
@@ -180,7 +183,7 @@ fn is_named_like_us(pid: u32) -> bool {
 
 /// Returns whether this may be a sandboxed process on our network. A seccomp filter can never be
 /// removed, and only the programs of a run have one, not the processes above them.
-fn could_hide_it(pid: u32, own: &[u32]) -> bool {
+fn could_hide_socket(pid: u32, own: &[u32]) -> bool {
     const FILTERED: &str = "2";
     if status_field(pid, "Seccomp").is_none_or(|mode| mode != FILTERED) {
         return false;
@@ -223,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_zygote_is_known_by_its_command_line() {
-        assert_eq!(is_runner(std::process::id()), Some(false));
+        assert_eq!(is_run_process(std::process::id()), Some(false));
         // `tail` takes the word for the name of a file, and waits on the other one.
         let mut other = Command::new("tail");
         let other = other
@@ -235,7 +238,7 @@ mod tests {
         while fs::read(format!("/proc/{}/cmdline", other.id())).unwrap().is_empty() {
             std::thread::yield_now();
         }
-        assert_eq!(is_runner(other.id()), Some(true));
+        assert_eq!(is_run_process(other.id()), Some(true));
         other.kill().unwrap();
         other.wait().unwrap();
     }
@@ -247,8 +250,11 @@ mod tests {
         let (server, remote) = listener.accept().unwrap();
         let socket =
             super::super::socket::find_peer_socket(remote, server.local_addr().unwrap()).unwrap();
-        assert_eq!(judge_holders(socket), Holder::Sandboxed);
+        assert_eq!(judge_holders(socket), SocketHolder::Sandboxed);
         drop(client);
-        assert_eq!(search(PeerSocket { inode: u64::MAX, ..socket }), Holder::Unknown);
+        assert_eq!(
+            search_processes(PeerSocket { inode: u64::MAX, ..socket }),
+            SocketHolder::Unknown
+        );
     }
 }

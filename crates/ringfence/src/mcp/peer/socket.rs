@@ -14,7 +14,7 @@ pub struct PeerSocket {
 /// process has closed has no owner any more: the table shows inode 0 and root, so it is ignored.
 /// One that is only shut down for writing is found.
 pub fn find_peer_socket(remote: SocketAddr, local: SocketAddr) -> Option<PeerSocket> {
-    let (remote, local) = (canonical(remote), canonical(local));
+    let (remote, local) = (canonical_address(remote), canonical_address(local));
     // An IPv4 connection may belong to an IPv6 socket, at either end; then it is listed with mapped
     // addresses.
     let mapped = match (remote.ip(), local.ip()) {
@@ -30,7 +30,7 @@ pub fn find_peer_socket(remote: SocketAddr, local: SocketAddr) -> Option<PeerSoc
     listed.or_else(|| mapped.and_then(|(remote, local)| find_in_table("tcp6", remote, local)))
 }
 
-fn canonical(address: SocketAddr) -> SocketAddr {
+fn canonical_address(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 

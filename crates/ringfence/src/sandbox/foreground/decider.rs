@@ -136,7 +136,7 @@ impl ForegroundDecider {
             ExecPlacement::Kept(why) => return self.run_inside(&held, &why),
             ExecPlacement::Outside(exec) => exec,
         };
-        let granted = self.gate.by_rule((*exec, waiting));
+        let granted = self.gate.grant_by_rule((*exec, waiting));
         let outside = EscalationTarget::Outside { launcher: &self.launcher, config: &self.config };
         match escalate::run_escalated(granted, outside).await {
             Ok(answer) => answer,

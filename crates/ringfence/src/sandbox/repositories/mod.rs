@@ -60,7 +60,7 @@ pub struct RepositoryFindings {
 impl SessionRepositories {
     /// Returns the session's findings.
     pub fn for_session(session: &Session) -> Result<Arc<SessionRepositories>> {
-        session.keep(|| Ok(SessionRepositories::default()))
+        session.get_or_create(|| Ok(SessionRepositories::default()))
     }
 
     /// Returns the current findings. git is not asked while nothing has changed that an answer

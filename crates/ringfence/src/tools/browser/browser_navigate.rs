@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use crate::approval::{Granted, Prompt};
+use crate::approval::{ApprovalPrompt, Granted};
 use crate::base::call::{Output, Prepared};
 use crate::base::{Error, Result};
 use crate::browser::address;
@@ -215,7 +215,8 @@ async fn confirm(
 ) -> Result<Granted<(String, u16)>> {
     let subject = format!("{}:{}", place.0, place.1);
     let why = "The sandbox does not allow this host. Approving lets this session's pages reach it until they are closed.";
-    let prompt = Prompt::exec(call, subject.clone(), why, json!({"url": url}), &cx.session);
+    let prompt =
+        ApprovalPrompt::for_exec(call, subject.clone(), why, json!({"url": url}), &cx.session);
     cx.confirm_for_session(prompt, ("browser host".to_owned(), subject), place).await
 }
 

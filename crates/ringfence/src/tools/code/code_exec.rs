@@ -26,7 +26,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Result, visible};
 use crate::config::Config;
 use crate::sandbox::{Launcher, env};
-use crate::session::Shape;
+use crate::session::Overrides;
 use crate::tools::limits::{Bytes, Count, Limit};
 use crate::tools::run::command::{self, About};
 use crate::tools::run::runs::Runs;
@@ -125,11 +125,11 @@ impl CodeExec {
         CodeExec { spec, launcher }
     }
 
-    fn read(&self, arguments: &Map<String, Value>, shape: &Shape) -> Result<Arguments> {
+    fn read(&self, arguments: &Map<String, Value>, shape: &Overrides) -> Result<Arguments> {
         let mut arguments: Arguments = arguments::parse(arguments, &self.spec.input_schema)?;
         arguments.check()?;
         if arguments.session.as_deref().is_none_or(|session| session == "new") {
-            shape.fill(&mut arguments.cwd, &mut arguments.env);
+            shape.fill_unset(&mut arguments.cwd, &mut arguments.env);
         }
         Ok(arguments)
     }

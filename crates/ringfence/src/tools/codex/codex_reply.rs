@@ -15,7 +15,7 @@ use crate::base::call::{Output, Prepared};
 use crate::base::{Error, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
-use crate::session::{Session, Shape};
+use crate::session::{Overrides, Session};
 use crate::tools::limits::Limit;
 use crate::tools::{Plan, PrepareCx, RunCx, Spec, Tool, arguments};
 
@@ -55,7 +55,7 @@ impl CodexReply {
         arguments: &Map<String, Value>,
         config: &Config,
         session: &Session,
-        shape: &Shape,
+        shape: &Overrides,
     ) -> Result<Turn> {
         let Arguments { prompt, thread_id, conversation_id } =
             arguments::parse(arguments, &self.spec.input_schema)?;
@@ -67,7 +67,7 @@ impl CodexReply {
         let known = Thread::find(config, session, &thread)?;
         // The thread determines its own directory, so the session's override does not apply.
         let (mut cwd, mut env) = (known.settings.cwd.clone(), None);
-        shape.fill(&mut cwd, &mut env);
+        shape.fill_unset(&mut cwd, &mut env);
         Ok(Turn {
             prompt,
             settings: known.settings,

@@ -29,7 +29,7 @@ const LEFT_OVER: Duration = Duration::from_secs(3600);
 
 /// Returns the directory with the threads of a principal.
 pub fn threads(config: &Config, session: &Session) -> PathBuf {
-    config.root.join("codex").join(session.principal.directory()).join("threads")
+    config.root.join("codex").join(session.principal.directory_name()).join("threads")
 }
 
 /// A thread's directory, locked for one turn.

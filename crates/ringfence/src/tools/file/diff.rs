@@ -6,7 +6,7 @@ use std::time::Duration;
 use similar::{ChangeTag, TextDiff};
 
 use crate::base::Error;
-use crate::session::Outputs;
+use crate::session::OutputStore;
 
 /// After this time the diff is approximate, but still correct.
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -55,7 +55,7 @@ pub fn changes(path: &str, old: &str, new: &str, unified: bool) -> Option<Change
 
 /// Cuts a diff that is too long for a result at the end of a line and stores the full text. Returns
 /// whether it was cut, and the handle of the stored text.
-pub fn fit(diff: &mut Option<String>, outputs: &Outputs) -> (bool, Option<String>) {
+pub fn fit(diff: &mut Option<String>, outputs: &OutputStore) -> (bool, Option<String>) {
     let Some(whole) = diff.as_ref().filter(|diff| diff.len() > MAX_DIFF) else {
         return (false, None);
     };
@@ -66,8 +66,8 @@ pub fn fit(diff: &mut Option<String>, outputs: &Outputs) -> (bool, Option<String
 }
 
 /// Stores a text that is too long for a result and returns its handle.
-pub fn keep(text: &str, outputs: &Outputs) -> Option<String> {
-    let stored = outputs.create().and_then(|mut output| {
+pub fn keep(text: &str, outputs: &OutputStore) -> Option<String> {
+    let stored = outputs.create_output().and_then(|mut output| {
         let lost = |error| Error::internal("cannot store a part of a result").source(error);
         match output.write_all(text.as_bytes()) {
             Ok(()) => Ok(output.handle.clone()),
@@ -125,10 +125,14 @@ mod tests {
         let (mut diff, dir) =
             (Some(whole.clone()), std::env::temp_dir().join(crate::base::ids::short("diff")));
         let (cut, handle) = {
-            let outputs = Outputs::new(dir.clone());
+            let outputs = OutputStore::new(dir.clone());
             let (cut, handle) = fit(&mut diff, &outputs);
             let mut stored = String::new();
-            outputs.open(handle.as_ref().unwrap()).unwrap().read_to_string(&mut stored).unwrap();
+            outputs
+                .open_output(handle.as_ref().unwrap())
+                .unwrap()
+                .read_to_string(&mut stored)
+                .unwrap();
             assert_eq!(stored, whole);
             (cut, handle)
         };
@@ -139,6 +143,6 @@ mod tests {
                 && shown.contains("bytes omitted]")
         );
         let mut short = Some("x".to_owned());
-        assert_eq!(fit(&mut short, &Outputs::new(dir)), (false, None));
+        assert_eq!(fit(&mut short, &OutputStore::new(dir)), (false, None));
     }
 }

@@ -262,7 +262,7 @@ impl Tool for FileRead {
             let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
             let work = tokio::task::spawn_blocking(move || {
                 let (content, stored) = if args.path.starts_with("output:") {
-                    let file = cx.session.outputs.open(&args.path)?;
+                    let file = cx.session.outputs.open_output(&args.path)?;
                     (Content::new(file, args.path.clone(), HOLD_BYTES)?, true)
                 } else {
                     let opened = cx.workspace.open_read(&args.path)?;

@@ -22,7 +22,7 @@ use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Error, Kind, Result};
-use crate::session::Outputs;
+use crate::session::OutputStore;
 use crate::tools::limits::{Bytes, Count, Limit};
 use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use edit::{Edit, Tally};
@@ -282,7 +282,7 @@ impl Args {
 impl Reply {
     /// Omits the last files if the reply would exceed the client's budget, and stores the full
     /// list.
-    fn fit(&mut self, budget: usize, outputs: &Outputs) {
+    fn fit(&mut self, budget: usize, outputs: &OutputStore) {
         let whole = size(self);
         if whole <= budget || self.files.is_empty() {
             return;

@@ -276,7 +276,7 @@ impl Tool for FileSearch {
                 let stored = job
                     .path
                     .starts_with("output:")
-                    .then(|| cx.session.outputs.open(&job.path))
+                    .then(|| cx.session.outputs.open_output(&job.path))
                     .transpose()?;
                 search(&cx.workspace, stored, &job, cx.budget, &cx.cancel)
             });

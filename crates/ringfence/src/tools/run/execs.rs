@@ -23,7 +23,7 @@ use jail::rights::Rights;
 use serde_json::{Map, Value, json};
 
 use super::attended::Attended;
-use crate::approval::{Granted, Prompt};
+use crate::approval::{ApprovalPrompt, Granted};
 use crate::audit::Approvals;
 use crate::base::call::{Prepared, digest};
 use crate::base::{Error, Kind, Result};
@@ -224,7 +224,7 @@ impl RunDesk {
         let held = waiting.held.clone();
         let (place, reason) = self.plan(&held).await;
         let granted = match reason {
-            None => self.attended.cx().gate.by_rule(waiting),
+            None => self.attended.cx().gate.grant_by_rule(waiting),
             Some(reason) => match self.ask(&held, &place, &reason, waiting).await {
                 Ok(granted) => granted,
                 // An `allow` needs no approval to run inside, because that is what happens without
@@ -379,9 +379,14 @@ impl RunDesk {
         let words = quoted(&self.own.words(&held.argv));
         let is_cut = words.chars().nth(120).is_some();
         let subject: String = words.chars().take(120).chain(is_cut.then_some('…')).collect();
-        let prompt =
-            Prompt::exec(&self.call, subject, reason, self.shown(held, place), &cx.session);
-        let prompt = Prompt { offers_inside: matches!(place, Place::Outside(_)), ..prompt };
+        let prompt = ApprovalPrompt::for_exec(
+            &self.call,
+            subject,
+            reason,
+            self.shown(held, place),
+            &cx.session,
+        );
+        let prompt = ApprovalPrompt { offers_inside: matches!(place, Place::Outside(_)), ..prompt };
         // The remembered answer is tied to the files as well as the words: two scripts of one
         // interpreter may have the same words, and the same words mean something else in another
         // directory. It is also tied to the place, because what may run inside may not therefore

@@ -103,7 +103,7 @@ impl Kept {
 impl Runs {
     /// Returns the runs of a session.
     pub fn of(session: &Session) -> Result<Arc<Runs>> {
-        session.keep(|| Ok(Runs::default()))
+        session.get_or_create(|| Ok(Runs::default()))
     }
 
     /// Returns whether one more run may continue in the background.

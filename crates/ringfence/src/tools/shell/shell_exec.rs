@@ -22,7 +22,7 @@ use crate::base::clock::Deadline;
 use crate::base::{Error, Result, visible};
 use crate::config::Config;
 use crate::sandbox::{Launcher, RunState, StdinSource, env};
-use crate::session::Shape;
+use crate::session::Overrides;
 use crate::tools::limits::{Amount, Limit};
 use crate::tools::run::command::{self, About, Command};
 use crate::tools::run::runs::{Kept, Runs};
@@ -100,18 +100,18 @@ impl ShellExec {
         ShellExec { spec, launcher }
     }
 
-    fn read(&self, arguments: &Map<String, Value>, shape: &Shape) -> Result<Arguments> {
+    fn read(&self, arguments: &Map<String, Value>, shape: &Overrides) -> Result<Arguments> {
         let mut arguments: Arguments = arguments::parse(arguments, &self.spec.input_schema)?;
         arguments.check()?;
         if arguments.session.as_deref().is_none_or(|session| session == "new") {
-            shape.fill(&mut arguments.cwd, &mut arguments.env);
+            shape.fill_unset(&mut arguments.cwd, &mut arguments.env);
         }
         Ok(arguments)
     }
 
     async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
         let arguments = self.read(&call.arguments, &cx.shape)?;
-        arguments.check_lasting(cx.view.lasting)?;
+        arguments.check_lasting(cx.view.persistent)?;
         if arguments.session.is_some() {
             return session::execute(cx, call, &self.launcher, &arguments).await;
         }
@@ -120,7 +120,7 @@ impl ShellExec {
             runs.check_room()?;
         }
         // If no more runs may continue in the background, this one must not outlive its call.
-        let may_yield = cx.view.lasting && runs.has_room();
+        let may_yield = cx.view.persistent && runs.has_room();
         let shown = arguments.shown();
         let (program, args) = arguments.program()?;
         // The run has its own deadline because it continues when the call's ends, but never longer
@@ -143,7 +143,7 @@ impl ShellExec {
             max_bytes: arguments.max_bytes,
         };
         // Without a persistent session there is nothing the run could continue in.
-        let deadline = if cx.view.lasting { deadline } else { Arc::clone(&cx.deadline) };
+        let deadline = if cx.view.persistent { deadline } else { Arc::clone(&cx.deadline) };
         let started = command::start(cx, call, &self.launcher, command, Some(deadline)).await?;
         let wait = may_yield.then(|| Arc::new(Deadline::after(arguments.wait())));
         started.attended.take_over(cx, wait.iter().cloned().collect());

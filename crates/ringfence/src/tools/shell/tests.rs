@@ -6,7 +6,7 @@ use crate::base::call::{Block, Status};
 use crate::config::Profile;
 use crate::sandbox::tests::{Place, config, launcher};
 use crate::sandbox::{RunResult, ShownOutput};
-use crate::session::Shape;
+use crate::session::Overrides;
 
 fn outcome(exit_code: Option<i32>, signal: Option<i32>, stop: Option<StopReason>) -> RunOutcome {
     RunOutcome {
@@ -61,7 +61,7 @@ fn arguments_are_those_of_the_other_server() {
     let cx = PrepareCx {
         session: &place.session,
         workspace: &place.session.workspace,
-        shape: &Shape::default(),
+        shape: &Overrides::default(),
         config: &config,
     };
     let prepare = |arguments: Value| shell.prepare(arguments.as_object().unwrap(), &cx);

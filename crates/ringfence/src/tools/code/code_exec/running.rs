@@ -119,7 +119,7 @@ impl Running<'_> {
 
     /// Runs the code in an interpreter that stays alive for the session.
     pub async fn in_session(&self, call: Prepared, session: &str) -> Result<Output> {
-        if !self.cx.view.lasting {
+        if !self.cx.view.persistent {
             return Err(Error::invalid_arguments("`session` needs a persistent session")
                 .reason("no_session")
                 .hint(
@@ -146,8 +146,13 @@ impl Running<'_> {
         };
         let floor = take_floor(&line)?;
         kept.take_up(self.cx, Vec::new()).await?;
-        let number =
-            self.cx.session.keep(|| Ok(Cells::default()))?.0.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self
+            .cx
+            .session
+            .get_or_create(|| Ok(Cells::default()))?
+            .0
+            .fetch_add(1, Ordering::Relaxed)
+            + 1;
         let name = format!("<cell-{number}>");
         let driver = driver(self.found.runtime.way).filter(|_| fresh);
         let message = self.request(false, &name, file.as_deref()).encode(driver);

@@ -4,14 +4,14 @@ use super::*;
 use crate::base::Kind;
 use crate::config::Profile;
 use crate::sandbox::tests::{Place, config as sandbox_config};
-use crate::session::Shape;
+use crate::session::Overrides;
 
 fn prepare(place: &Place, arguments: Value) -> Result<Plan> {
     let config = sandbox_config(&place.dir, Profile::Default);
     let cx = PrepareCx {
         session: &place.session,
         workspace: &place.session.workspace,
-        shape: &Shape::default(),
+        shape: &Overrides::default(),
         config: &config,
     };
     CodeExec::new(&config).prepare(arguments.as_object().unwrap(), &cx)
@@ -57,7 +57,7 @@ fn a_call_has_a_minute_and_asks_only_without_a_fence() {
     let cx = PrepareCx {
         session: &place.session,
         workspace: &place.session.workspace,
-        shape: &Shape::default(),
+        shape: &Overrides::default(),
         config: &unfenced,
     };
     let arguments = json!({"language": "bash", "code": ":"});

@@ -789,7 +789,7 @@ fn a_list_of_many_files_fits_its_budget() {
     let mut reply =
         Reply { path: ".".to_owned(), files: (0..200).map(file).collect(), ..Reply::default() };
     let dir = std::env::temp_dir().join(crate::base::ids::short("files"));
-    let outputs = Outputs::new(dir);
+    let outputs = OutputStore::new(dir);
     reply.fit(1 << 20, &outputs);
     assert_eq!((reply.files.len(), reply.files_omitted), (200, 0));
     reply.fit(10_000, &outputs);
@@ -802,7 +802,7 @@ fn a_list_of_many_files_fits_its_budget() {
     assert_eq!(reply.files.len() as u64 + reply.files_omitted, 200);
     let mut stored = String::new();
     let handle = reply.files_output.clone().unwrap();
-    std::io::Read::read_to_string(&mut outputs.open(&handle).unwrap(), &mut stored).unwrap();
+    std::io::Read::read_to_string(&mut outputs.open_output(&handle).unwrap(), &mut stored).unwrap();
     assert_eq!(stored.lines().count(), 200);
     assert!(format!("{:?}", reply.into_output().content).contains(&handle));
 }

@@ -9,7 +9,7 @@ use crate::base::clock::Deadline;
 use crate::base::{Cancel, Cause, Kind, TraceId};
 use crate::config::Profile;
 use crate::sandbox::tests::{Place, config as sandbox_config, launcher};
-use crate::session::{Shape, View};
+use crate::session::{Overrides, SessionRef};
 
 fn config(place: &Place) -> Config {
     let mut config = sandbox_config(&place.dir, Profile::Default);
@@ -26,7 +26,7 @@ fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
         trace_id,
         session: place.session.clone(),
         workspace: place.session.workspace.clone(),
-        view: View { session: place.session.clone(), lasting: true },
+        view: SessionRef { session: place.session.clone(), persistent: true },
         config: Arc::new(config(place)),
         policy: crate::rulebook::Policy::with(crate::rulebook::Places::default(), launcher()),
         cancel: Cancel::new(),
@@ -73,7 +73,7 @@ fn prepare(place: &Place, arguments: Value) -> Result<Plan> {
     let cx = PrepareCx {
         session: &place.session,
         workspace: &place.session.workspace,
-        shape: &Shape::default(),
+        shape: &Overrides::default(),
         config: &config(place),
     };
     ShellExec::with(&config(place), launcher()).prepare(&object(arguments), &cx)
@@ -108,7 +108,7 @@ fn a_call_asks_only_without_a_fence_and_says_its_limit() {
         &PrepareCx {
             session: &place.session,
             workspace: &place.session.workspace,
-            shape: &Shape::default(),
+            shape: &Overrides::default(),
             config: &unfenced,
         },
     );
@@ -271,6 +271,7 @@ async fn long_output_is_cut_and_can_be_read_on() {
     );
     let handle = field(&output, "output").as_str().unwrap();
     assert!(text(&output).len() < 1300 && text(&output).contains(handle));
-    let whole = std::io::read_to_string(place.session.outputs.open(handle).unwrap()).unwrap();
+    let whole =
+        std::io::read_to_string(place.session.outputs.open_output(handle).unwrap()).unwrap();
     assert_eq!(whole.len(), 48894 + 4);
 }

@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rmcp::model::{JsonRpcMessage, ServerJsonRpcMessage};
 use serde_json::{Map, Value};
 
-use super::edge;
+use super::envelope;
 use crate::base::{Error, Kind};
 
 /// Ids in use on one connection, and the number of answers that have not been read.
 #[derive(Default)]
-pub struct InFlight {
-    ids: Mutex<Ids>,
+pub struct InFlightRequests {
+    ids: Mutex<RequestIds>,
     /// Answers that the client has not read yet.
     unread: AtomicUsize,
 }
 
 #[derive(Default)]
-struct Ids {
+struct RequestIds {
     /// Not answered yet.
     open: HashSet<String>,
     /// The most recently cancelled ids, which are never answered. MCP forbids reusing an id, and
@@ -31,32 +31,32 @@ struct Ids {
 
 /// Requests in flight at a time. A client that sends and does not read would otherwise fill our
 /// memory with answers.
-const LIMIT: usize = 256;
+const MAX_IN_FLIGHT: usize = 256;
 
-impl InFlight {
+impl InFlightRequests {
     /// Registers a message from the client. Returns a refusal if its id is in use or the limit is
     /// reached.
-    pub fn received(&self, message: &Map<String, Value>) -> Result<(), Value> {
+    pub fn register_message(&self, message: &Map<String, Value>) -> Result<(), Value> {
         let mut ids = self.lock();
         if message.get("method").is_some_and(|method| method == "notifications/cancelled") {
             let id = message
                 .get("params")
                 .and_then(|params| params.get("requestId"))
                 .map(Value::to_string);
-            ids.cancel(id.unwrap_or_default());
+            ids.cancel_id(id.unwrap_or_default());
         }
         let Some(id) = message.get("id").filter(|_| message.contains_key("method")) else {
             return Ok(());
         };
-        let refused = |error: Error| Err(edge::refusal(Some(id.clone()), &error));
+        let refused = |error: Error| Err(envelope::refusal_message(Some(id.clone()), &error));
         let text = id.to_string();
         if ids.open.contains(&text) || ids.cancelled.contains(&text) {
-            return refused(duplicate_id());
+            return refused(duplicate_id_error());
         }
-        if ids.open.len() + self.unread.load(Ordering::Relaxed) >= LIMIT {
+        if ids.open.len() + self.unread.load(Ordering::Relaxed) >= MAX_IN_FLIGHT {
             return refused(Error::new(
                 Kind::ResourceExhausted,
-                format!("{LIMIT} requests are already in flight"),
+                format!("{MAX_IN_FLIGHT} requests are already in flight"),
             ));
         }
         ids.open.insert(text);
@@ -64,12 +64,12 @@ impl InFlight {
     }
 
     /// Frees the id of a request that was refused after it was registered.
-    pub fn refused(&self, id: &Value) {
+    pub fn release_refused(&self, id: &Value) {
         self.lock().open.remove(&id.to_string());
     }
 
     /// Frees the id that this message answers.
-    pub fn sent(&self, message: &ServerJsonRpcMessage) {
+    pub fn release_answered(&self, message: &ServerJsonRpcMessage) {
         let id = match message {
             JsonRpcMessage::Response(response) => serde_json::to_string(&response.id),
             JsonRpcMessage::Error(error) => serde_json::to_string(&error.id),
@@ -81,36 +81,36 @@ impl InFlight {
     }
 
     /// Counts an answer as unread until the guard is dropped.
-    pub fn unread(self: &Arc<Self>) -> Unread {
+    pub fn count_unread(self: &Arc<Self>) -> UnreadGuard {
         self.unread.fetch_add(1, Ordering::Relaxed);
-        Unread(Arc::clone(self))
+        UnreadGuard(Arc::clone(self))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ids> {
+    fn lock(&self) -> MutexGuard<'_, RequestIds> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Ids {
-    fn cancel(&mut self, id: String) {
+impl RequestIds {
+    fn cancel_id(&mut self, id: String) {
         if self.open.remove(&id) {
-            self.cancelled.truncate(LIMIT - 1);
+            self.cancelled.truncate(MAX_IN_FLIGHT - 1);
             self.cancelled.push_front(id);
         }
     }
 }
 
 /// Answer that the client has not read yet.
-pub struct Unread(Arc<InFlight>);
+pub struct UnreadGuard(Arc<InFlightRequests>);
 
-impl Drop for Unread {
+impl Drop for UnreadGuard {
     fn drop(&mut self) {
         self.0.unread.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Returns the error for a request whose id is in use.
-pub fn duplicate_id() -> Error {
+pub fn duplicate_id_error() -> Error {
     Error::new(Kind::InvalidRequest, "a request with this id is still in flight")
         .reason("duplicate_id")
         .hint("Give each request an id of its own.")
@@ -122,32 +122,32 @@ mod tests {
 
     use super::*;
 
-    fn send(ids: &InFlight, message: Value) -> Result<(), Value> {
-        ids.received(message.as_object().unwrap())
+    fn send(ids: &InFlightRequests, message: Value) -> Result<(), Value> {
+        ids.register_message(message.as_object().unwrap())
     }
 
-    fn ask(ids: &InFlight, id: usize) -> Result<(), Value> {
+    fn ask(ids: &InFlightRequests, id: usize) -> Result<(), Value> {
         send(ids, json!({"id": id, "method": "ping"}))
     }
 
     /// What was cancelled is never answered, so it must not take up a place for ever.
     #[test]
     fn a_session_survives_any_number_of_cancellations() {
-        let ids = InFlight::default();
-        for id in 0..LIMIT * 4 {
+        let ids = InFlightRequests::default();
+        for id in 0..MAX_IN_FLIGHT * 4 {
             ask(&ids, id).unwrap();
             send(&ids, json!({"method": "notifications/cancelled", "params": {"requestId": id}}))
                 .unwrap();
         }
         assert_eq!(
-            ask(&ids, LIMIT * 4 - 1).unwrap_err()["error"]["data"]["reason"],
+            ask(&ids, MAX_IN_FLIGHT * 4 - 1).unwrap_err()["error"]["data"]["reason"],
             "duplicate_id"
         );
-        for id in LIMIT * 4..LIMIT * 5 {
+        for id in MAX_IN_FLIGHT * 4..MAX_IN_FLIGHT * 5 {
             ask(&ids, id).unwrap();
         }
         assert_eq!(
-            ask(&ids, LIMIT * 5).unwrap_err()["error"]["data"]["kind"],
+            ask(&ids, MAX_IN_FLIGHT * 5).unwrap_err()["error"]["data"]["kind"],
             "resource_exhausted"
         );
     }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-use super::traffic::Traffic;
+use super::connection_activity::ConnectionActivity;
 
 /// Connection with a limit on how long a write may wait for the peer.
 pub struct TimedStream {
@@ -19,29 +19,33 @@ pub struct TimedStream {
     write_timeout: Duration,
     /// Runs while a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
-    traffic: Arc<Traffic>,
+    activity: Arc<ConnectionActivity>,
     half_close: Option<HalfClose>,
 }
 
 /// State of a connection whose peer has stopped sending.
 struct HalfClose {
     since: Instant,
-    next_look: Pin<Box<Sleep>>,
+    next_check: Pin<Box<Sleep>>,
     is_probed: bool,
 }
 
 /// Interval between checks of a half-closed connection.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for the engine to read the rest of a request after the peer has stopped sending. After
 /// that, the request was incomplete.
-const TAKEN_IN: Duration = Duration::from_secs(1);
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Carries no information, but shows whether the peer still exists.
-const INTERIM: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
+const INTERIM_RESPONSE: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
 
 impl TimedStream {
     /// Wraps a stream. The connection fails if nothing can be written for `write_timeout`.
-    pub fn new(stream: TcpStream, write_timeout: Duration, traffic: Arc<Traffic>) -> Self {
-        TimedStream { stream, write_timeout, deadline: None, traffic, half_close: None }
+    pub fn new(
+        stream: TcpStream,
+        write_timeout: Duration,
+        traffic: Arc<ConnectionActivity>,
+    ) -> Self {
+        TimedStream { stream, write_timeout, deadline: None, activity: traffic, half_close: None }
     }
 
     /// Hides the peer's end of stream from the HTTP engine while a request waits for its answer,
@@ -50,36 +54,36 @@ impl TimedStream {
     fn poll_half_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let half_close = self.half_close.get_or_insert_with(|| HalfClose {
             since: Instant::now(),
-            next_look: Box::pin(tokio::time::sleep(LOOK)),
+            next_check: Box::pin(tokio::time::sleep(CHECK_INTERVAL)),
             is_probed: false,
         });
         loop {
             if let Some(error) = self.stream.take_error()? {
                 return Poll::Ready(Err(error));
             }
-            if self.traffic.is_received() && !half_close.is_probed {
+            if self.activity.is_received() && !half_close.is_probed {
                 half_close.is_probed = true;
-                if self.traffic.may_send_interim() {
+                if self.activity.may_send_interim() {
                     // If the buffer is full, its content serves the same purpose.
-                    let _ = self.stream.try_write(INTERIM);
+                    let _ = self.stream.try_write(INTERIM_RESPONSE);
                 }
-                self.traffic.note_half_closed();
+                self.activity.note_half_closed();
             }
-            if !self.traffic.is_received() && half_close.since.elapsed() > TAKEN_IN {
+            if !self.activity.is_received() && half_close.since.elapsed() > RECEIVE_TIMEOUT {
                 return Poll::Ready(Ok(()));
             }
-            ready!(half_close.next_look.as_mut().poll(cx));
-            half_close.next_look.as_mut().reset(Instant::now() + LOOK);
+            ready!(half_close.next_check.as_mut().poll(cx));
+            half_close.next_check.as_mut().reset(Instant::now() + CHECK_INTERVAL);
         }
     }
 
-    fn check<T>(
+    fn check_write_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.traffic.note_written();
+            self.activity.note_written();
             self.deadline = None;
             return written;
         }
@@ -101,7 +105,7 @@ impl AsyncRead for TimedStream {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         let is_end = buffer.filled().len() == before && buffer.remaining() > 0;
-        if is_end && self.traffic.is_busy() {
+        if is_end && self.activity.is_busy() {
             return self.poll_half_close(cx);
         }
         Poll::Ready(Ok(()))
@@ -115,7 +119,7 @@ impl AsyncWrite for TimedStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.check(cx, written)
+        self.check_write_timeout(cx, written)
     }
 
     fn poll_write_vectored(
@@ -124,7 +128,7 @@ impl AsyncWrite for TimedStream {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.check(cx, written)
+        self.check_write_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -22,12 +22,12 @@ impl Pipeline {
                 audit.write_refusal_count(&principal);
             });
         }
-        answer(error, wait)
+        build_refusal(error, wait)
     }
 }
 
 /// Returns an error that still says what was wrong, so that a faulty caller can correct itself.
-fn answer(error: &Error, wait: Duration) -> Error {
+fn build_refusal(error: &Error, wait: Duration) -> Error {
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
     let message = format!(
         "too many calls were refused, and so was this one ({}): {}",
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn the_answer_says_what_was_wrong_and_when_to_try_again() {
         let refused = Error::new(Kind::UnknownTool, "there is no tool `x`");
-        let error = answer(&refused, Duration::from_millis(150));
+        let error = build_refusal(&refused, Duration::from_millis(150));
         assert_eq!(
             (error.kind(), error.reason_name()),
             (Kind::ResourceExhausted, Some("refused_calls"))

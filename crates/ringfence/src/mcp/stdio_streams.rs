@@ -11,16 +11,16 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
 /// Opens standard input for asynchronous reading.
-pub fn input() -> Box<dyn AsyncRead + Unpin + Send> {
+pub fn open_stdin() -> Box<dyn AsyncRead + Unpin + Send> {
     let stdin = std::io::stdin();
-    match kind(stdin.as_fd()) {
+    match file_type(stdin.as_fd()) {
         // Reopened, so that non-blocking mode affects us alone: the flag would be shared with every
         // other holder of the pipe.
         Some(FileType::Fifo) => match pipe::OpenOptions::new().open_receiver("/proc/self/fd/0") {
             Ok(pipe) => Box::new(pipe),
             Err(_) => Box::new(tokio::io::stdin()),
         },
-        Some(FileType::Socket) => match socket(stdin.as_fd()) {
+        Some(FileType::Socket) => match nonblocking_socket(stdin.as_fd()) {
             Ok(socket) => Box::new(socket),
             Err(_) => Box::new(tokio::io::stdin()),
         },
@@ -29,14 +29,14 @@ pub fn input() -> Box<dyn AsyncRead + Unpin + Send> {
 }
 
 /// Opens standard output for asynchronous writing.
-pub fn output() -> Box<dyn AsyncWrite + Unpin + Send> {
+pub fn open_stdout() -> Box<dyn AsyncWrite + Unpin + Send> {
     let stdout = std::io::stdout();
-    match kind(stdout.as_fd()) {
+    match file_type(stdout.as_fd()) {
         Some(FileType::Fifo) => match pipe::OpenOptions::new().open_sender("/proc/self/fd/1") {
             Ok(pipe) => Box::new(pipe),
             Err(_) => Box::new(tokio::io::stdout()),
         },
-        Some(FileType::Socket) => match socket(stdout.as_fd()) {
+        Some(FileType::Socket) => match nonblocking_socket(stdout.as_fd()) {
             Ok(socket) => Box::new(socket),
             Err(_) => Box::new(tokio::io::stdout()),
         },
@@ -44,14 +44,14 @@ pub fn output() -> Box<dyn AsyncWrite + Unpin + Send> {
     }
 }
 
-fn kind(fd: BorrowedFd<'_>) -> Option<FileType> {
+fn file_type(fd: BorrowedFd<'_>) -> Option<FileType> {
     rustix::fs::fstat(fd).ok().map(|stat| FileType::from_raw_mode(stat.st_mode))
 }
 
 /// Puts a socket into non-blocking mode, since it cannot be reopened. Our end is ours alone, unless
 /// standard error shares it: then writing a log line must still be able to block, and the mode is
 /// refused.
-fn socket(fd: BorrowedFd<'_>) -> Result<UnixStream> {
+fn nonblocking_socket(fd: BorrowedFd<'_>) -> Result<UnixStream> {
     let (ours, log) = (rustix::fs::fstat(fd)?, rustix::fs::fstat(rustix::stdio::stderr())?);
     if (ours.st_dev, ours.st_ino) == (log.st_dev, log.st_ino) {
         return Err(std::io::ErrorKind::ResourceBusy.into());

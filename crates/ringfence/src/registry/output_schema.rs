@@ -9,7 +9,7 @@
 use serde_json::{Map, Value, json};
 
 /// Returns a tool's schema extended to accept an error.
-pub fn with_error(mut schema: Map<String, Value>) -> Map<String, Value> {
+pub fn add_error_property(mut schema: Map<String, Value>) -> Map<String, Value> {
     schema.remove("required");
     if let Value::Object(properties) = schema.entry("properties").or_insert_with(|| json!({})) {
         let text = || json!({"type": "string"});
@@ -30,7 +30,7 @@ pub fn with_error(mut schema: Map<String, Value>) -> Map<String, Value> {
 /// without descriptions and nested properties. A model pays for every byte of a list. A schema
 /// accepts what it does not name, so the outline omits `error` unless the tool's own schema is
 /// closed.
-pub fn outline(mut schema: Map<String, Value>) -> Map<String, Value> {
+pub fn outline_schema(mut schema: Map<String, Value>) -> Map<String, Value> {
     fn strip(schema: &mut Value) {
         let Value::Object(schema) = schema else { return };
         schema.retain(|key, _| key == "type" || key == "items");
@@ -60,7 +60,9 @@ mod tests {
         }) else {
             unreachable!()
         };
-        for schema in [with_error(strict.clone()), outline(with_error(strict))] {
+        for schema in
+            [add_error_property(strict.clone()), outline_schema(add_error_property(strict))]
+        {
             let validator = jsonschema::draft202012::new(&Value::Object(schema)).unwrap();
             assert!(
                 validator

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 /// State of one connection.
 #[derive(Debug, Default)]
-pub struct Traffic {
+pub struct ConnectionActivity {
     /// Requests whose responses have not been sent.
     requests: AtomicUsize,
     /// The newest request has arrived completely.
@@ -24,14 +24,18 @@ pub struct Traffic {
     half_closed: Notify,
 }
 
-impl Traffic {
+impl ConnectionActivity {
     /// Counts a request until the guard is dropped.
-    pub fn begin_request(self: &Arc<Self>, is_received: bool, takes_interim: bool) -> TrafficGuard {
+    pub fn begin_request(
+        self: &Arc<Self>,
+        is_received: bool,
+        takes_interim: bool,
+    ) -> ActivityGuard {
         self.is_received.store(is_received, Ordering::Release);
         self.has_answered.store(false, Ordering::Release);
         self.takes_interim.store(takes_interim, Ordering::Release);
         self.requests.fetch_add(1, Ordering::AcqRel);
-        TrafficGuard(Arc::clone(self))
+        ActivityGuard(Arc::clone(self))
     }
 
     /// Records that the body of the newest request has arrived.
@@ -67,7 +71,7 @@ impl Traffic {
     }
 
     /// Waits until the client has stopped sending.
-    pub async fn half_closed(self: Arc<Self>) {
+    pub async fn wait_for_half_close(self: Arc<Self>) {
         let told = self.half_closed.notified();
         tokio::pin!(told);
         // Register before reading the flag, so that no notification is missed in between.
@@ -79,9 +83,9 @@ impl Traffic {
 }
 
 /// Request on a connection, until its response has been sent.
-pub struct TrafficGuard(Arc<Traffic>);
+pub struct ActivityGuard(Arc<ConnectionActivity>);
 
-impl Drop for TrafficGuard {
+impl Drop for ActivityGuard {
     fn drop(&mut self) {
         self.0.requests.fetch_sub(1, Ordering::AcqRel);
     }

@@ -24,13 +24,13 @@ fn all_eight_generations_say_the_same() {
     for (name, text) in GENERATIONS {
         let fixture: Value =
             serde_json::from_str(&text.replace("${WS}", "/home/user/my%20project")).unwrap();
-        let read_only = read(&fixture["read_only"]).unwrap();
+        let read_only = read_state(&fixture["read_only"]).unwrap();
         assert!(writes(&read_only).is_empty(), "{name}");
         assert_eq!(
             (read_only.mode.as_str(), read_only.network, read_only.unsandboxed),
             ("read-only", false, false)
         );
-        let write = read(&fixture["workspace_write"]).unwrap();
+        let write = read_state(&fixture["workspace_write"]).unwrap();
         assert_eq!(
             (write.mode.as_str(), write.network, write.unsandboxed),
             ("workspace-write", false, false),
@@ -42,7 +42,7 @@ fn all_eight_generations_say_the_same() {
             fixture["workspace_write"]["sandboxCwd"].as_str().unwrap().starts_with("file:");
         let expected = if decoded { "/home/user/my project" } else { "/home/user/my%20project" };
         assert_eq!(cwd, Path::new(expected), "{name}");
-        let off = read(&fixture["off"]).unwrap();
+        let off = read_state(&fixture["off"]).unwrap();
         assert!(off.files.is_none() && off.network && off.unsandboxed, "{name}");
     }
 }
@@ -52,7 +52,7 @@ fn the_newer_form_counts_where_both_are() {
     let state = json!({"sandboxPolicy": {"type": "danger-full-access"},
         "permissionProfile": {"type": "managed", "network": "restricted",
             "file_system": {"type": "restricted", "entries": [{"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"}]}}});
-    let narrowing = read(&state).unwrap();
+    let narrowing = read_state(&state).unwrap();
     assert!(!narrowing.unsandboxed && !narrowing.network && writes(&narrowing).is_empty());
 }
 
@@ -71,7 +71,7 @@ fn an_outer_sandbox_leaves_files_to_ours_and_says_something_about_the_network() 
             true,
         ),
     ] {
-        let narrowing = read(&state).unwrap();
+        let narrowing = read_state(&state).unwrap();
         assert!(narrowing.files.is_none() && !narrowing.unsandboxed, "{state}");
         assert_eq!(narrowing.network, network, "{state}");
     }
@@ -80,7 +80,7 @@ fn an_outer_sandbox_leaves_files_to_ours_and_says_something_about_the_network() 
 /// The example of the shell tool's own documentation, which says nothing of a directory.
 #[test]
 fn the_documented_example_is_read() {
-    let narrowing = read(&json!({"sandboxPolicy": {"type": "workspace-write",
+    let narrowing = read_state(&json!({"sandboxPolicy": {"type": "workspace-write",
         "writable_roots": ["/home/user/code/codex"], "network_access": false, "exclude_tmpdir_env_var": false,
         "exclude_slash_tmp": false}}))
     .unwrap();
@@ -94,7 +94,7 @@ fn the_documented_example_is_read() {
 
 #[test]
 fn restricted_reads_are_those_that_are_listed() {
-    let narrowing = read(&json!({"sandboxCwd": "/p", "sandboxPolicy": {"type": "read-only", "access":
+    let narrowing = read_state(&json!({"sandboxCwd": "/p", "sandboxPolicy": {"type": "read-only", "access":
         {"type": "restricted", "include_platform_defaults": true, "readable_roots": ["/opt/sdk"]}}}))
     .unwrap();
     let entries = narrowing.files.unwrap().entries;
@@ -111,16 +111,16 @@ fn restricted_reads_are_those_that_are_listed() {
 
 #[test]
 fn the_form_before_types_is_read() {
-    let narrowing = read(&json!({"permissionProfile": {"network": {"enabled": true},
+    let narrowing = read_state(&json!({"permissionProfile": {"network": {"enabled": true},
         "file_system": {"read": ["/"], "write": ["/p"]}}}))
     .unwrap();
     assert!(narrowing.network);
     assert_eq!(writes(&narrowing), [&Place::Path("/p".into())]);
 }
 
-fn managed(entry: Value) -> Read<Narrowing> {
+fn managed(entry: Value) -> ReadResult<Narrowing> {
     let root = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
-    read(&json!({"permissionProfile": {"type": "managed", "network": "restricted",
+    read_state(&json!({"permissionProfile": {"type": "managed", "network": "restricted",
         "file_system": {"type": "restricted", "entries": [root, entry]}}}))
 }
 
@@ -141,7 +141,7 @@ fn what_a_later_version_adds_is_ignored_and_told_as_long_as_it_denies_nothing() 
     let alias =
         managed(json!({"path": {"type": "path", "path": "/p/x"}, "access": "none"})).unwrap();
     assert_eq!(alias.files.unwrap().entries[1].access, Access::Deny);
-    let more = read(
+    let more = read_state(
         &json!({"sandboxPolicy": {"type": "read-only", "new": 1}, "useSomething": {"new": true}}),
     );
     assert_eq!(more.unwrap().mode, "read-only");
@@ -178,7 +178,7 @@ fn what_cannot_be_understood_is_an_error() {
         json!({"permissionProfile": {"type": "managed", "file_system": {"type": "restricted"}}}),
         json!({"permissionProfile": "disabled", "sandboxPolicy": {"type": "danger-full-access"}}),
     ] {
-        assert!(read(&state).is_err(), "{state}");
+        assert!(read_state(&state).is_err(), "{state}");
     }
     assert!(
         managed(json!({"path": {"type": "glob_pattern", "pattern": "/p/[a"}, "access": "deny"}))
@@ -189,7 +189,7 @@ fn what_cannot_be_understood_is_an_error() {
         .map(|at| json!({"path": {"type": "path", "path": format!("/{at}")}, "access": "read"}))
         .collect();
     assert!(
-        read(
+        read_state(
             &json!({"permissionProfile": {"type": "managed", "file_system": {"type": "restricted", "entries": many}}})
         )
         .is_err()

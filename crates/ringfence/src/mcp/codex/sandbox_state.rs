@@ -13,25 +13,25 @@ use crate::base::glob::Glob;
 use crate::base::narrowing::{Access, Entry, Files, MINIMAL, Narrowing, Place};
 
 /// Largest number of entries; real policies have fewer.
-const ENTRIES: usize = 1024;
+const MAX_ENTRIES: usize = 1024;
 
 /// Result of reading a state; the error says why it cannot be read.
-type Read<T> = std::result::Result<T, String>;
+type ReadResult<T> = std::result::Result<T, String>;
 
 /// Reads a sandbox state in any of its forms.
-pub fn read(state: &Value) -> Read<Narrowing> {
+pub fn read_state(state: &Value) -> ReadResult<Narrowing> {
     let given = |key: &str| state.get(key).filter(|value| !value.is_null());
-    let cwd = given("sandboxCwd").map(directory).transpose()?;
+    let cwd = given("sandboxCwd").map(read_directory).transpose()?;
     let mut narrowing = match (given("permissionProfile"), given("sandboxPolicy")) {
-        (Some(profile), _) => self::profile(profile)?,
-        (None, Some(policy)) => self::policy(policy)?,
+        (Some(profile), _) => self::read_profile(profile)?,
+        (None, Some(policy)) => self::read_policy(policy)?,
         (None, None) => {
             return Err("it has neither `permissionProfile` nor `sandboxPolicy`".to_owned());
         }
     };
     if let Some(files) = &mut narrowing.files {
-        if files.entries.len() + files.denied.len() > ENTRIES {
-            return Err(format!("it has more than {ENTRIES} entries"));
+        if files.entries.len() + files.denied.len() > MAX_ENTRIES {
+            return Err(format!("it has more than {MAX_ENTRIES} entries"));
         }
         files.cwd = cwd;
     }
@@ -39,19 +39,21 @@ pub fn read(state: &Value) -> Read<Narrowing> {
 }
 
 /// Reads a path, or since 0.142 a `file:` URI.
-fn directory(value: &Value) -> Read<PathBuf> {
+fn read_directory(value: &Value) -> ReadResult<PathBuf> {
     let text = value.as_str().ok_or("`sandboxCwd` is not a string")?;
     match text.strip_prefix("file://") {
-        None => absolute(text),
+        None => absolute_path(text),
         Some(rest) => {
             let path = rest.strip_prefix("localhost").unwrap_or(rest);
-            absolute(&decoded(path).ok_or("`sandboxCwd` is not a `file:` URI of this host")?)
+            absolute_path(
+                &percent_decode(path).ok_or("`sandboxCwd` is not a `file:` URI of this host")?,
+            )
         }
     }
 }
 
 /// Decodes `%20` and other percent escapes.
-fn decoded(text: &str) -> Option<String> {
+fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -68,7 +70,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-fn absolute(text: &str) -> Read<PathBuf> {
+fn absolute_path(text: &str) -> ReadResult<PathBuf> {
     let path = Path::new(text);
     let plain =
         path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
@@ -78,12 +80,12 @@ fn absolute(text: &str) -> Read<PathBuf> {
     }
 }
 
-fn paths(list: Option<&Value>) -> Read<Vec<PathBuf>> {
+fn read_paths(list: Option<&Value>) -> ReadResult<Vec<PathBuf>> {
     match list {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(items)) => items
             .iter()
-            .map(|item| absolute(item.as_str().ok_or("a path in it is not a string")?))
+            .map(|item| absolute_path(item.as_str().ok_or("a path in it is not a string")?))
             .collect(),
         Some(_) => Err("a list of paths in it is not an array".to_owned()),
     }
@@ -91,7 +93,7 @@ fn paths(list: Option<&Value>) -> Read<Vec<PathBuf>> {
 
 /// Returns true only if network access is clearly stated: by a boolean in most forms, by a word in
 /// others.
-fn network(value: Option<&Value>) -> bool {
+fn allows_network(value: Option<&Value>) -> bool {
     match value {
         Some(Value::Bool(enabled)) => *enabled,
         Some(Value::String(word)) => word == "enabled",
@@ -100,25 +102,25 @@ fn network(value: Option<&Value>) -> bool {
     }
 }
 
-fn open(mode: &str, network: bool, unsandboxed: bool) -> Narrowing {
+fn without_file_limits(mode: &str, network: bool, unsandboxed: bool) -> Narrowing {
     Narrowing { mode: mode.to_owned(), files: None, network, unsandboxed, ignored: Vec::new() }
 }
 
 /// Reads a `sandboxPolicy`, used up to 0.141.
-fn policy(policy: &Value) -> Read<Narrowing> {
+fn read_policy(policy: &Value) -> ReadResult<Narrowing> {
     let kind = policy.get("type").and_then(Value::as_str).unwrap_or_default();
-    let network = network(policy.get("network_access"));
+    let network = allows_network(policy.get("network_access"));
     let mut entries = match kind {
-        "danger-full-access" => return Ok(open(kind, true, true)),
-        "external-sandbox" => return Ok(open(kind, network, false)),
-        "read-only" => readable(policy.get("access"))?,
-        "workspace-write" => readable(policy.get("read_only_access"))?,
+        "danger-full-access" => return Ok(without_file_limits(kind, true, true)),
+        "external-sandbox" => return Ok(without_file_limits(kind, network, false)),
+        "read-only" => readable_entries(policy.get("access"))?,
+        "workspace-write" => readable_entries(policy.get("read_only_access"))?,
         _ => return Err("its `sandboxPolicy` has no known type".to_owned()),
     };
     if kind == "workspace-write" {
         entries.push(Entry::project("", Access::Write));
         entries.extend(
-            paths(policy.get("writable_roots"))?
+            read_paths(policy.get("writable_roots"))?
                 .into_iter()
                 .map(|path| Entry::path(path, Access::Write)),
         );
@@ -127,18 +129,18 @@ fn policy(policy: &Value) -> Read<Narrowing> {
         }
     }
     let files = Some(Files { entries, ..Files::default() });
-    Ok(Narrowing { files, ..open(kind, network, false) })
+    Ok(Narrowing { files, ..without_file_limits(kind, network, false) })
 }
 
 /// Returns what a policy allows to read: everything, or since 0.104 what it lists.
-fn readable(access: Option<&Value>) -> Read<Vec<Entry>> {
+fn readable_entries(access: Option<&Value>) -> ReadResult<Vec<Entry>> {
     let kind = access.and_then(|access| access.get("type")).and_then(Value::as_str);
     match (access, kind) {
         (None | Some(Value::Null), _) | (_, Some("full-access")) => {
             Ok(vec![Entry::path("/", Access::Read)])
         }
         (Some(access), Some("restricted")) => {
-            let mut entries: Vec<Entry> = paths(access.get("readable_roots"))?
+            let mut entries: Vec<Entry> = read_paths(access.get("readable_roots"))?
                 .into_iter()
                 .map(|path| Entry::path(path, Access::Read))
                 .collect();
@@ -151,17 +153,17 @@ fn readable(access: Option<&Value>) -> Read<Vec<Entry>> {
 }
 
 /// Reads a `permissionProfile`, used since 0.125; the form before that has no type.
-fn profile(profile: &Value) -> Read<Narrowing> {
-    let network = network(profile.get("network"));
+fn read_profile(profile: &Value) -> ReadResult<Narrowing> {
+    let network = allows_network(profile.get("network"));
     match profile.get("type").map(|kind| kind.as_str().unwrap_or_default()) {
-        Some("disabled") => Ok(open("disabled", true, true)),
-        Some("external") => Ok(open("external", network, false)),
+        Some("disabled") => Ok(without_file_limits("disabled", true, true)),
+        Some("external") => Ok(without_file_limits("external", network, false)),
         Some("managed") | None => {
             let system =
                 profile.get("file_system").ok_or("its `permissionProfile` has no `file_system`")?;
-            let mut narrowing = open("managed", network, false);
-            narrowing.files = file_system(system, &mut narrowing.ignored)?;
-            narrowing.mode = mode(narrowing.files.as_ref()).to_owned();
+            let mut narrowing = without_file_limits("managed", network, false);
+            narrowing.files = read_file_system(system, &mut narrowing.ignored)?;
+            narrowing.mode = mode_name(narrowing.files.as_ref()).to_owned();
             Ok(narrowing)
         }
         Some(_) => Err("its `permissionProfile` has no known type".to_owned()),
@@ -169,7 +171,7 @@ fn profile(profile: &Value) -> Read<Narrowing> {
 }
 
 /// Returns the name under which users know the mode.
-fn mode(files: Option<&Files>) -> &'static str {
+fn mode_name(files: Option<&Files>) -> &'static str {
     match files {
         None => "managed",
         Some(files) if files.entries.iter().any(|entry| entry.access == Access::Write) => {
@@ -179,7 +181,7 @@ fn mode(files: Option<&Files>) -> &'static str {
     }
 }
 
-fn file_system(system: &Value, ignored: &mut Vec<String>) -> Read<Option<Files>> {
+fn read_file_system(system: &Value, ignored: &mut Vec<String>) -> ReadResult<Option<Files>> {
     match system.get("type").map(|kind| kind.as_str().unwrap_or_default()) {
         Some("unrestricted") => return Ok(None),
         Some("restricted") | None => {}
@@ -189,14 +191,14 @@ fn file_system(system: &Value, ignored: &mut Vec<String>) -> Read<Option<Files>>
     for (key, access) in [("read", Access::Read), ("write", Access::Write)] {
         files
             .entries
-            .extend(paths(system.get(key))?.into_iter().map(|path| Entry::path(path, access)));
+            .extend(read_paths(system.get(key))?.into_iter().map(|path| Entry::path(path, access)));
     }
     match system.get("entries") {
         Some(Value::Array(entries)) => {
             entries
                 .iter()
-                .take(ENTRIES + 1)
-                .try_for_each(|entry| add(&mut files, entry, ignored))?;
+                .take(MAX_ENTRIES + 1)
+                .try_for_each(|entry| add_entry(&mut files, entry, ignored))?;
         }
         None | Some(Value::Null) if !files.entries.is_empty() => {}
         _ => return Err("its `file_system` has no entries".to_owned()),
@@ -204,7 +206,7 @@ fn file_system(system: &Value, ignored: &mut Vec<String>) -> Read<Option<Files>>
     Ok(Some(files))
 }
 
-fn add(files: &mut Files, entry: &Value, ignored: &mut Vec<String>) -> Read<()> {
+fn add_entry(files: &mut Files, entry: &Value, ignored: &mut Vec<String>) -> ReadResult<()> {
     let access = match entry.get("access").and_then(Value::as_str) {
         Some("read") => Access::Read,
         Some("write") => Access::Write,
@@ -218,12 +220,12 @@ fn add(files: &mut Files, entry: &Value, ignored: &mut Vec<String>) -> Read<()> 
     let path = entry.get("path").unwrap_or(&Value::Null);
     let text = |key: &str| path.get(key).and_then(Value::as_str);
     let place = match (path, text("type")) {
-        (Value::String(path), _) => Some(Place::Path(absolute(path)?)),
+        (Value::String(path), _) => Some(Place::Path(absolute_path(path)?)),
         (_, Some("path")) => {
-            Some(Place::Path(absolute(text("path").ok_or("an entry has no path")?)?))
+            Some(Place::Path(absolute_path(text("path").ok_or("an entry has no path")?)?))
         }
         (_, Some("special")) => {
-            special(path.get("value").unwrap_or(&Value::Null), access, files, ignored)?
+            resolve_special(path.get("value").unwrap_or(&Value::Null), access, files, ignored)?
         }
         (_, Some("glob_pattern")) => {
             let pattern = text("pattern").ok_or("an entry has no pattern")?;
@@ -251,12 +253,12 @@ fn add(files: &mut Files, entry: &Value, ignored: &mut Vec<String>) -> Read<()> 
 }
 
 /// Resolves a path that is given by a name.
-fn special(
+fn resolve_special(
     value: &Value,
     access: Access,
     files: &mut Files,
     ignored: &mut Vec<String>,
-) -> Read<Option<Place>> {
+) -> ReadResult<Option<Place>> {
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default();
     match kind {
         "root" => Ok(Some(Place::Path("/".into()))),

@@ -17,16 +17,16 @@ const MAX_ID_BYTES: usize = 1024;
 
 /// Number of values and envelope of one message, as found by a scan of its bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Outline {
+pub(super) struct MessageOutline {
     values: usize,
     id: Option<Range<usize>>,
     has_method: bool,
     is_answer: bool,
 }
 
-impl Outline {
-    pub(super) fn scan(bytes: &[u8]) -> Outline {
-        let mut outline = Outline { values: 1, ..Outline::default() };
+impl MessageOutline {
+    pub(super) fn scan_bytes(bytes: &[u8]) -> MessageOutline {
+        let mut outline = MessageOutline { values: 1, ..MessageOutline::default() };
         let (mut depth, mut at) = (0_usize, 0);
         // The last string at the top level, which is a key if a colon follows, and the start of the
         // value of `id`.
@@ -34,7 +34,7 @@ impl Outline {
         while at < bytes.len() {
             match bytes[at] {
                 b'"' => {
-                    let end = string_end(bytes, at);
+                    let end = find_string_end(bytes, at);
                     if depth == 1 {
                         key = at + 1..end;
                     }
@@ -72,7 +72,7 @@ impl Outline {
     }
 
     /// Refuses a message with too many values.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(super) fn check_size(&self) -> Result<(), Error> {
         if self.values <= MAX_VALUES {
             return Ok(());
         }
@@ -94,7 +94,7 @@ impl Outline {
 }
 
 /// Returns the index of the closing quote, or the length of the message if there is none.
-fn string_end(bytes: &[u8], start: usize) -> usize {
+fn find_string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < bytes.len() {
         match bytes[at] {
@@ -128,7 +128,7 @@ mod tests {
             json!("text, with [ and {"),
         ] {
             assert_eq!(
-                Outline::scan(value.to_string().as_bytes()).values,
+                MessageOutline::scan_bytes(value.to_string().as_bytes()).values,
                 count(&value),
                 "{value}"
             );
@@ -138,18 +138,20 @@ mod tests {
     #[test]
     fn more_than_the_bound_is_refused_and_the_bound_itself_is_not() {
         let list = |count: usize| format!("[{}0]", "0,".repeat(count - 2));
-        assert!(Outline::scan(list(MAX_VALUES).as_bytes()).check().is_ok());
-        let error = Outline::scan(list(MAX_VALUES + 1).as_bytes()).check().unwrap_err();
+        assert!(MessageOutline::scan_bytes(list(MAX_VALUES).as_bytes()).check_size().is_ok());
+        let error =
+            MessageOutline::scan_bytes(list(MAX_VALUES + 1).as_bytes()).check_size().unwrap_err();
         assert_eq!(error.kind(), Kind::TooLarge);
         for lean in ["[]", "{}", "[[]]", "\"\"", "{\"\":0}"] {
             let many = format!("[{}0]", format!("{lean},").repeat(MAX_VALUES));
-            assert!(Outline::scan(many.as_bytes()).check().is_err(), "{lean}");
+            assert!(MessageOutline::scan_bytes(many.as_bytes()).check_size().is_err(), "{lean}");
         }
     }
 
     #[test]
     fn the_id_of_a_request_is_found_wherever_it_is() {
-        let id = |text: &str| Outline::scan(text.as_bytes()).request_id(text.as_bytes());
+        let id =
+            |text: &str| MessageOutline::scan_bytes(text.as_bytes()).request_id(text.as_bytes());
         assert_eq!(id(r#"{"id": 7, "method": "x"}"#), Some(json!(7)));
         assert_eq!(
             id(r#"{"params": {"id": 8}, "method": "x", "id":"a\"}" }"#),
@@ -158,7 +160,10 @@ mod tests {
         assert_eq!(id(r#"{"params": {"id": 8}, "method": "x"}"#), None);
         assert_eq!(id(r#"{"a": "id", "method": "x"}"#), None);
         assert_eq!(id(r#"{"id": 7, "result": {}}"#), None, "the id of a request of ours");
-        assert!(Outline::scan(br#"{"method": "x", "params": {"id": 8}}"#).is_notification());
+        assert!(
+            MessageOutline::scan_bytes(br#"{"method": "x", "params": {"id": 8}}"#)
+                .is_notification()
+        );
     }
 
     #[test]
@@ -174,9 +179,9 @@ mod tests {
             b"{:}",
             b"\xff\xfe",
         ] {
-            let outline = Outline::scan(bytes);
+            let outline = MessageOutline::scan_bytes(bytes);
             let _ = outline.request_id(bytes);
-            assert!(outline.check().is_ok());
+            assert!(outline.check_size().is_ok());
         }
     }
 }

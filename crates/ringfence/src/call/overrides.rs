@@ -7,32 +7,38 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Result};
 use crate::config::Config;
 use crate::sandbox::env;
-use crate::session::Shape;
+use crate::session::Overrides;
 
 /// Longest value: a variable holds a word, not a file.
-const VALUE_BYTES: usize = 32 << 10;
-const VARIABLES: usize = 64;
+const MAX_VALUE_BYTES: usize = 32 << 10;
+const MAX_VARIABLES: usize = 64;
 
 /// Checks overrides and returns them with the directory relative to the workspace.
-pub fn check(shape: &Shape, config: &Config, workspace: &Workspace) -> Result<Shape> {
+pub fn check_overrides(
+    shape: &Overrides,
+    config: &Config,
+    workspace: &Workspace,
+) -> Result<Overrides> {
     let mut checked = shape.clone();
     if let Some(cwd) = &shape.cwd {
         if !config.shaping.cwd {
-            return Err(not_allowed("`cwd_override`", "session.cwd_override = true"));
+            return Err(not_allowed_error("`cwd_override`", "session.cwd_override = true"));
         }
         let (_, below) = workspace.open_dir(cwd)?;
         checked.cwd = Some(if below.is_empty() { ".".to_owned() } else { below });
     }
-    if shape.env.len() > VARIABLES || shape.env.iter().any(|(_, value)| value.len() > VALUE_BYTES) {
+    if shape.env.len() > MAX_VARIABLES
+        || shape.env.iter().any(|(_, value)| value.len() > MAX_VALUE_BYTES)
+    {
         return Err(Error::invalid_arguments("`env_overrides` is too large").hint(format!(
-            "Set at most {VARIABLES} variables of at most {VALUE_BYTES} bytes each."
+            "Set at most {MAX_VARIABLES} variables of at most {MAX_VALUE_BYTES} bytes each."
         )));
     }
     for (name, value) in &shape.env {
         env::check_override(name, value)?;
         if !config.shaping.lets_set(name) {
             let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-            return Err(not_allowed(
+            return Err(not_allowed_error(
                 &format!("the variable `{shown}`"),
                 "its name in `session.env_overrides`",
             ));
@@ -41,7 +47,7 @@ pub fn check(shape: &Shape, config: &Config, workspace: &Workspace) -> Result<Sh
     Ok(checked)
 }
 
-fn not_allowed(what: &str, how: &str) -> Error {
+fn not_allowed_error(what: &str, how: &str) -> Error {
     Error::permission_denied(
         "override_not_allowed",
         format!("the operator does not allow clients to set {what}"),
@@ -50,18 +56,18 @@ fn not_allowed(what: &str, how: &str) -> Error {
 }
 
 /// `_meta` key on every result of a call that ran with overrides.
-pub const META: &str = "dev.ringfence/overrides";
+pub const OVERRIDES_META: &str = "dev.ringfence/overrides";
 
 /// Describes the active overrides, without the values of variables.
-pub fn about(shape: &Shape) -> Value {
+pub fn describe_overrides(shape: &Overrides) -> Value {
     let names: Vec<&String> = shape.env.iter().map(|(name, _)| name).collect();
     json!({"cwd_override": shape.cwd, "env_overrides": names})
 }
 
 /// Merges two sets of overrides. The upper directory replaces the lower one; variables are
 /// combined, and the upper ones take precedence.
-pub fn over(upper: Shape, lower: &Shape) -> Shape {
-    Shape {
+pub fn merge_overrides(upper: Overrides, lower: &Overrides) -> Overrides {
+    Overrides {
         cwd: upper.cwd.or_else(|| lower.cwd.clone()),
         env: env::merge_env(lower.env.clone(), upper.env),
     }

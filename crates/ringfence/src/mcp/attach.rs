@@ -20,43 +20,43 @@ use tokio::time::Instant;
 use crate::base::call::Output;
 use crate::base::caller::{Event, Question};
 use crate::base::{Cancel, Cause, Error, Kind, Result};
-use crate::call::park::Held;
+use crate::call::park::ResumableCall;
 
 /// Reason why a request is no longer attached to its run.
-pub enum Attached {
+pub enum AttachOutcome {
     Done(Result<Output>),
     /// 2026-07-28: these questions must be answered first.
-    Asks(Held),
+    NeedsAnswers(ResumableCall),
     /// It continues in the background.
-    Detached(Held),
+    Detached(ResumableCall),
 }
 
 /// Request that is currently attached to a run.
-pub struct Link<'a> {
+pub struct AttachedRequest<'a> {
     pub context: &'a RequestContext<RoleServer>,
     pub stateless: bool,
     /// Why the run is cancelled if this request is.
     pub cause: Cause,
     /// Cancelled with the connection. A run of 2026-07-28 would not learn of that through its own
     /// session.
-    pub line: &'a Cancel,
+    pub connection_cancel: &'a Cancel,
 }
 
 /// Pause before the result: some clients drop progress that arrives in the same read.
 const AFTER_PROGRESS: Duration = Duration::from_millis(8);
 
 /// Forwards the events of a run until it ends, asks (2026-07-28) or detaches.
-pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
-    let mut pen = Pen {
+pub async fn attach_to_run(mut held: ResumableCall, link: &AttachedRequest<'_>) -> AttachOutcome {
+    let mut pen = NotificationSender {
         peer: &link.context.peer,
-        token: link.context.meta.get_progress_token(),
-        last: 0.0,
-        at: None,
+        progress_token: link.context.meta.get_progress_token(),
+        last_progress: 0.0,
+        last_sent: None,
     };
     let mut asked = FuturesUnordered::new();
     let mut speaks = true;
-    if link.stateless && !held.open.is_empty() {
-        return Attached::Asks(held);
+    if link.stateless && !held.open_questions.is_empty() {
+        return AttachOutcome::NeedsAnswers(held);
     }
     loop {
         tokio::select! {
@@ -65,55 +65,58 @@ pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
                 held.run.cancel.cancel(link.cause);
                 // The client gets no answer any more; stay until the run is over so that its end is
                 // recorded.
-                return Attached::Done(finish(&mut held, &mut asked).await);
+                return AttachOutcome::Done(wait_for_end(&mut held, &mut asked).await);
             }
-            cause = link.line.cancelled() => {
+            cause = link.connection_cancel.cancelled() => {
                 held.run.cancel.cancel(cause);
-                return Attached::Done(finish(&mut held, &mut asked).await);
+                return AttachOutcome::Done(wait_for_end(&mut held, &mut asked).await);
             }
             event = held.run.events.recv(), if speaks => match event {
                 None => speaks = false,
                 Some(Event::Ask(questions)) if link.stateless => {
-                    held.ask(questions);
-                    if !held.open.is_empty() {
-                        return Attached::Asks(held);
+                    held.add_questions(questions);
+                    if !held.open_questions.is_empty() {
+                        return AttachOutcome::NeedsAnswers(held);
                     }
                 }
                 Some(Event::Ask(questions)) => {
                     for question in questions {
-                        asked.push(put(&link.context.peer, question));
+                        asked.push(put_question(&link.context.peer, question));
                     }
                 }
                 Some(Event::Progress { message, progress, total, done }) => {
-                    let cancelled = until_cancelled(link, pen.progress(message, progress, total)).await;
+                    let cancelled = send_unless_cancelled(link, pen.send_progress(message, progress, total)).await;
                     let _ = done.send(());
                     if cancelled { continue }
                 }
                 Some(Event::Log { level, logger, data, done }) => {
-                    until_cancelled(link, pen.log(level, logger, data)).await;
+                    send_unless_cancelled(link, pen.send_log(level, logger, data)).await;
                     let _ = done.send(());
                 }
                 Some(Event::Notify { method, params, done }) => {
                     let id = serde_json::to_value(&link.context.id).unwrap_or_default();
-                    until_cancelled(link, pen.notify(method, params, id)).await;
+                    send_unless_cancelled(link, pen.send_notification(method, params, id)).await;
                     let _ = done.send(());
                 }
                 Some(Event::Detach(done)) => {
                     let _ = done.send(());
-                    return Attached::Detached(held);
+                    return AttachOutcome::Detached(held);
                 }
             },
             Some(()) = asked.next(), if !asked.is_empty() => {}
             result = &mut held.run.done => {
-                pen.settle().await;
-                return Attached::Done(result.unwrap_or_else(|_| Err(lost())));
+                pen.wait_after_progress().await;
+                return AttachOutcome::Done(result.unwrap_or_else(|_| Err(missing_result_error())));
             }
         }
     }
 }
 
 /// Waits for the end of a run that has been cancelled.
-async fn finish(held: &mut Held, asked: &mut (impl Stream<Item = ()> + Unpin)) -> Result<Output> {
+async fn wait_for_end(
+    held: &mut ResumableCall,
+    asked: &mut (impl Stream<Item = ()> + Unpin),
+) -> Result<Output> {
     let mut speaks = true;
     let result = loop {
         tokio::select! {
@@ -126,31 +129,34 @@ async fn finish(held: &mut Held, asked: &mut (impl Stream<Item = ()> + Unpin)) -
         }
     };
     let _ = tokio::time::timeout(AFTER_PROGRESS, asked.for_each(|()| std::future::ready(()))).await;
-    result.unwrap_or_else(|_| Err(lost()))
+    result.unwrap_or_else(|_| Err(missing_result_error()))
 }
 
-fn lost() -> Error {
+fn missing_result_error() -> Error {
     Error::internal("the call ended without a result")
 }
 
-async fn until_cancelled(link: &Link<'_>, sending: impl Future<Output = ()>) -> bool {
+async fn send_unless_cancelled(
+    link: &AttachedRequest<'_>,
+    sending: impl Future<Output = ()>,
+) -> bool {
     tokio::select! {
         () = sending => false,
         () = link.context.ct.cancelled() => true,
-        _ = link.line.cancelled() => true,
+        _ = link.connection_cancel.cancelled() => true,
     }
 }
 
 /// Asks the client one question. If the asker no longer wants the answer (it was answered
 /// elsewhere, or time is up), cancels the request so that the client can close its dialog.
-async fn put(peer: &Peer<RoleServer>, mut question: Question) {
+async fn put_question(peer: &Peer<RoleServer>, mut question: Question) {
     let request =
         ServerRequest::CustomRequest(CustomRequest::new(question.method, Some(question.params)));
     let mut handle =
         match peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await {
             Ok(handle) => handle,
             Err(error) => {
-                let _ = question.reply.send(Err(unanswered(error)));
+                let _ = question.reply.send(Err(unanswered_error(error)));
                 return;
             }
         };
@@ -158,8 +164,8 @@ async fn put(peer: &Peer<RoleServer>, mut question: Question) {
         answer = &mut handle.rx => {
             let answer = match answer {
                 Ok(Ok(result)) => serde_json::to_value(result).map_err(|e| Error::internal("an unreadable answer").source(e)),
-                Ok(Err(error)) => Err(unanswered(error)),
-                Err(_) => Err(unanswered(ServiceError::TransportClosed)),
+                Ok(Err(error)) => Err(unanswered_error(error)),
+                Err(_) => Err(unanswered_error(ServiceError::TransportClosed)),
             };
             let _ = question.reply.send(answer);
         }
@@ -171,33 +177,37 @@ async fn put(peer: &Peer<RoleServer>, mut question: Question) {
     }
 }
 
-fn unanswered(error: ServiceError) -> Error {
+fn unanswered_error(error: ServiceError) -> Error {
     Error::new(Kind::Unavailable, "the client did not answer").source(error)
 }
 
 /// Sender of notifications for one request.
-struct Pen<'a> {
+struct NotificationSender<'a> {
     peer: &'a Peer<RoleServer>,
-    token: Option<ProgressToken>,
-    last: f64,
-    at: Option<Instant>,
+    progress_token: Option<ProgressToken>,
+    last_progress: f64,
+    last_sent: Option<Instant>,
 }
 
-impl Pen<'_> {
-    async fn progress(&mut self, message: String, progress: f64, total: Option<f64>) {
-        let Some(token) = self.token.clone() else { return };
+impl NotificationSender<'_> {
+    async fn send_progress(&mut self, message: String, progress: f64, total: Option<f64>) {
+        let Some(token) = self.progress_token.clone() else { return };
         // MCP requires every progress value to be above the one before.
-        self.last =
-            if progress > self.last || self.at.is_none() { progress } else { self.last + 1.0 };
-        let mut note = ProgressNotificationParam::new(token, self.last).with_message(message);
+        self.last_progress = if progress > self.last_progress || self.last_sent.is_none() {
+            progress
+        } else {
+            self.last_progress + 1.0
+        };
+        let mut note =
+            ProgressNotificationParam::new(token, self.last_progress).with_message(message);
         note.total = total;
         if let Err(error) = self.peer.notify_progress(note).await {
             tracing::debug!("progress was not delivered: {error}");
         }
-        self.at = Some(Instant::now());
+        self.last_sent = Some(Instant::now());
     }
 
-    async fn log(&mut self, level: &str, logger: String, data: Value) {
+    async fn send_log(&mut self, level: &str, logger: String, data: Value) {
         let level: LoggingLevel =
             serde_json::from_value(Value::from(level)).unwrap_or(LoggingLevel::Info);
         let note = LoggingMessageNotificationParam::new(level, data).with_logger(logger);
@@ -208,7 +218,12 @@ impl Pen<'_> {
         }
     }
 
-    async fn notify(&mut self, method: &str, mut params: Map<String, Value>, request: Value) {
+    async fn send_notification(
+        &mut self,
+        method: &str,
+        mut params: Map<String, Value>,
+        request: Value,
+    ) {
         let about = params.entry("_meta").or_insert_with(|| Value::Object(Map::new()));
         about["requestId"] = request;
         let note = CustomNotification::new(method, Some(Value::Object(params)));
@@ -217,11 +232,11 @@ impl Pen<'_> {
         {
             tracing::debug!("a notification was not delivered: {error}");
         }
-        self.at = Some(Instant::now());
+        self.last_sent = Some(Instant::now());
     }
 
-    async fn settle(&self) {
-        if let Some(at) = self.at {
+    async fn wait_after_progress(&self) {
+        if let Some(at) = self.last_sent {
             tokio::time::sleep_until(at + AFTER_PROGRESS).await;
         }
     }

@@ -10,25 +10,25 @@ use serde_json::{Map, json};
 
 use super::{Server, meta};
 use crate::base::{Error, Kind, TraceId};
-use crate::registry::{NameStyle, Schemas};
+use crate::registry::{NameStyle, ToolSchemas};
 use crate::tools::Spec;
 
 /// Returns whether compatibility mode is active.
-pub fn is_spoken(server: &Server) -> bool {
+pub fn is_active(server: &Server) -> bool {
     !server.pipeline.state().config.surface.enabled
 }
 
 /// Returns a tool for the list, without annotations and `_meta`.
-pub fn wire(spec: &Spec, schemas: &Schemas) -> WireTool {
-    let input = &schemas.wording(NameStyle::Dots).input;
+pub fn to_wire_tool(spec: &Spec, schemas: &ToolSchemas) -> WireTool {
+    let input = &schemas.texts_for(NameStyle::Dots).input_schema;
     let mut tool = WireTool::new(spec.name.clone(), spec.description.clone(), Arc::clone(input));
     tool.title = Some(spec.title.clone());
-    tool.output_schema = schemas.outline.clone();
+    tool.output_schema = schemas.output_outline.clone();
     tool
 }
 
 /// Returns the error for an unknown method. In this mode our own methods are unknown, too.
-pub fn unknown_method(method: &str) -> ErrorData {
+pub fn unknown_method_error(method: &str) -> ErrorData {
     ErrorData::new(
         ErrorCode::METHOD_NOT_FOUND,
         format!("method not found: {method}"),
@@ -37,7 +37,7 @@ pub fn unknown_method(method: &str) -> ErrorData {
 }
 
 /// Returns any failure as text, including that of an unknown tool.
-pub fn failure(error: &Error, tool: &str, trace_id: &TraceId) -> CallToolResult {
+pub fn failure_result(error: &Error, tool: &str, trace_id: &TraceId) -> CallToolResult {
     let shown: String = tool.chars().take(64).collect();
     let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
     let text = match error.kind() {

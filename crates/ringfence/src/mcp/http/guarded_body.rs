@@ -11,10 +11,10 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::traffic::Traffic;
+use super::connection_activity::ConnectionActivity;
 
 /// Body that keeps guards alive while it is being sent.
-struct HeldBody<G> {
+struct GuardedBody<G> {
     body: Body,
     _guards: G,
     /// When a stream that is still open is ended.
@@ -24,13 +24,13 @@ struct HeldBody<G> {
 }
 
 /// Keeps these guards until the response has been sent, or its connection has ended.
-pub fn hold<G: Send + Unpin + 'static>(response: Response, guards: G) -> Response {
-    hold_until(response, guards, None)
+pub fn hold_guards<G: Send + Unpin + 'static>(response: Response, guards: G) -> Response {
+    hold_guards_until(response, guards, None)
 }
 
 /// Like [`hold`], but also ends a stream that is still open at `end`. A response of known length is
 /// always sent in full.
-pub fn hold_until<G: Send + Unpin + 'static>(
+pub fn hold_guards_until<G: Send + Unpin + 'static>(
     response: Response,
     guards: G,
     end: Option<Instant>,
@@ -38,24 +38,25 @@ pub fn hold_until<G: Send + Unpin + 'static>(
     response.map(|body| {
         let end = end.filter(|_| body.size_hint().exact().is_none());
         let deadline = end.map(|end| Box::pin(tokio::time::sleep_until(end)));
-        Body::new(HeldBody { body, _guards: guards, deadline, probe: None })
+        Body::new(GuardedBody { body, _guards: guards, deadline, probe: None })
     })
 }
 
 /// Like [`hold`], for the responses of a connection: an event stream sends a comment when the
 /// client has stopped sending.
-pub fn hold_and_probe<G: Send + Unpin + 'static>(
+pub fn hold_guards_and_probe<G: Send + Unpin + 'static>(
     response: Response,
     guards: G,
-    traffic: &Arc<Traffic>,
+    traffic: &Arc<ConnectionActivity>,
 ) -> Response {
     let kind = response.headers().get(CONTENT_TYPE);
     let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    let probe = is_stream.then(|| Box::pin(Arc::clone(traffic).half_closed()) as Pin<Box<_>>);
-    response.map(|body| Body::new(HeldBody { body, _guards: guards, deadline: None, probe }))
+    let probe =
+        is_stream.then(|| Box::pin(Arc::clone(traffic).wait_for_half_close()) as Pin<Box<_>>);
+    response.map(|body| Body::new(GuardedBody { body, _guards: guards, deadline: None, probe }))
 }
 
-impl<G: Unpin> HttpBody for HeldBody<G> {
+impl<G: Unpin> HttpBody for GuardedBody<G> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -89,13 +90,13 @@ impl<G: Unpin> HttpBody for HeldBody<G> {
 /// Request body that reports when it has arrived completely.
 pub struct ArrivingBody<B> {
     body: B,
-    traffic: Arc<Traffic>,
+    activity: Arc<ConnectionActivity>,
 }
 
 impl<B> ArrivingBody<B> {
     /// Wraps a body that reports to this connection.
-    pub fn new(body: B, traffic: Arc<Traffic>) -> Self {
-        ArrivingBody { body, traffic }
+    pub fn new(body: B, traffic: Arc<ConnectionActivity>) -> Self {
+        ArrivingBody { body, activity: traffic }
     }
 }
 
@@ -109,7 +110,7 @@ impl<B: HttpBody + Unpin> HttpBody for ArrivingBody<B> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if matches!(polled, Poll::Ready(None)) || self.body.is_end_stream() {
-            self.traffic.note_received();
+            self.activity.note_received();
         }
         polled
     }

@@ -15,25 +15,25 @@ use crate::base::{Error, Kind, Result};
 use crate::session::Principal;
 
 /// Slots for connections that have not authenticated. A further one evicts the oldest.
-const STRANGERS: usize = 128;
+const MAX_UNAUTHENTICATED: usize = 128;
 /// Slots for connections that have authenticated; fewer if there are few descriptors.
-const ADMITTED: u64 = 1024;
+const MAX_AUTHENTICATED: u64 = 1024;
 
 /// Connections of a listener.
 pub struct ConnectionPool {
-    table: Mutex<Table>,
-    admitted_limit: usize,
+    table: Mutex<ConnectionTable>,
+    max_authenticated: usize,
 }
 
 #[derive(Default)]
-struct Table {
+struct ConnectionTable {
     next: u64,
     /// In the order in which they were accepted.
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, ConnectionEntry>,
 }
 
-struct Entry {
-    is_admitted: bool,
+struct ConnectionEntry {
+    is_authenticated: bool,
     /// Requests in flight, including their responses.
     requests: usize,
     idle_since: Instant,
@@ -44,8 +44,9 @@ impl Default for ConnectionPool {
     fn default() -> Self {
         // The other descriptors are for runs, their pipes and the log.
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
-        let admitted_limit = usize::try_from(descriptors.clamp(64, ADMITTED)).unwrap_or(64);
-        ConnectionPool { table: Mutex::default(), admitted_limit }
+        let admitted_limit =
+            usize::try_from(descriptors.clamp(64, MAX_AUTHENTICATED)).unwrap_or(64);
+        ConnectionPool { table: Mutex::default(), max_authenticated: admitted_limit }
     }
 }
 
@@ -53,19 +54,19 @@ impl ConnectionPool {
     /// Makes room for a connection that was just accepted. There is always room: the oldest
     /// unauthenticated connection is evicted, one that waits for a request before one that is being
     /// answered.
-    pub fn enter(self: &Arc<Self>) -> ConnectionSlot {
+    pub fn add_connection(self: &Arc<Self>) -> ConnectionSlot {
         let mut table = self.lock();
-        let strangers = || table.entries.iter().filter(|(_, entry)| !entry.is_admitted);
-        if strangers().count() >= STRANGERS {
+        let strangers = || table.entries.iter().filter(|(_, entry)| !entry.is_authenticated);
+        if strangers().count() >= MAX_UNAUTHENTICATED {
             let oldest =
                 strangers().min_by_key(|(id, entry)| (entry.requests > 0, **id)).map(|(id, _)| *id);
-            table.evict(oldest);
+            table.evict_connection(oldest);
         }
         let id = table.next;
         table.next += 1;
         let evicted = CancellationToken::new();
-        let entry = Entry {
-            is_admitted: false,
+        let entry = ConnectionEntry {
+            is_authenticated: false,
             requests: 0,
             idle_since: Instant::now(),
             evicted: evicted.clone(),
@@ -74,13 +75,13 @@ impl ConnectionPool {
         ConnectionSlot { pool: Arc::clone(self), id, evicted }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
-    fn evict(&mut self, id: Option<u64>) -> bool {
+impl ConnectionTable {
+    fn evict_connection(&mut self, id: Option<u64>) -> bool {
         let evicted = id.and_then(|id| self.entries.remove(&id));
         evicted.map(|entry| entry.evicted.cancel()).is_some()
     }
@@ -95,12 +96,12 @@ pub struct ConnectionSlot {
 
 impl ConnectionSlot {
     /// Waits until the connection is evicted.
-    pub fn evicted(&self) -> impl Future<Output = ()> + use<> {
+    pub fn wait_for_eviction(&self) -> impl Future<Output = ()> + use<> {
         self.evicted.clone().cancelled_owned()
     }
 
     /// Returns the handle for the requests of this connection.
-    pub fn handle(&self) -> SlotHandle {
+    pub fn slot_handle(&self) -> SlotHandle {
         SlotHandle { pool: Arc::clone(&self.pool), id: self.id }
     }
 }
@@ -129,25 +130,27 @@ impl SlotHandle {
 
     /// Moves the connection to those that have authenticated. If these are too many, the one that
     /// has been idle for longest is evicted; if none is idle, this one is refused.
-    pub fn admit(&self) -> Result<()> {
+    pub fn mark_authenticated(&self) -> Result<()> {
         let mut table = self.pool.lock();
-        if table.entries.get(&self.id).is_none_or(|entry| entry.is_admitted) {
+        if table.entries.get(&self.id).is_none_or(|entry| entry.is_authenticated) {
             return Ok(());
         }
-        if table.entries.values().filter(|entry| entry.is_admitted).count()
-            >= self.pool.admitted_limit
+        if table.entries.values().filter(|entry| entry.is_authenticated).count()
+            >= self.pool.max_authenticated
         {
-            let idle =
-                table.entries.iter().filter(|(_, entry)| entry.is_admitted && entry.requests == 0);
+            let idle = table
+                .entries
+                .iter()
+                .filter(|(_, entry)| entry.is_authenticated && entry.requests == 0);
             let longest = idle.min_by_key(|(_, entry)| entry.idle_since).map(|(id, _)| *id);
-            if !table.evict(longest) {
+            if !table.evict_connection(longest) {
                 return Err(Error::new(Kind::ResourceExhausted, "too many connections are in use")
                     .reason("connections")
                     .hint("Try again when other calls have ended."));
             }
         }
         if let Some(entry) = table.entries.get_mut(&self.id) {
-            entry.is_admitted = true;
+            entry.is_authenticated = true;
         }
         Ok(())
     }
@@ -167,7 +170,7 @@ impl Drop for RequestGuard {
 
 /// Resource that is limited per principal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PlaceKind {
+pub enum LimitedResource {
     /// HTTP request until it is answered. Its limit is the sum of the others plus a reserve for
     /// answers to questions, cancellations and ends of sessions, which must get through when
     /// everything else is taken.
@@ -178,25 +181,25 @@ pub enum PlaceKind {
     Stream,
 }
 
-impl PlaceKind {
+impl LimitedResource {
     /// Returns the limit for one principal, which keeps it from starving the others.
-    fn limit(self) -> usize {
+    fn max_per_principal(self) -> usize {
         match self {
-            PlaceKind::Request => 224,
-            PlaceKind::Call => 128,
-            PlaceKind::Stream => 64,
+            LimitedResource::Request => 224,
+            LimitedResource::Call => 128,
+            LimitedResource::Stream => 64,
         }
     }
 
-    fn name(self) -> (&'static str, &'static str, &'static str) {
+    fn refusal_texts(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            PlaceKind::Request => {
+            LimitedResource::Request => {
                 ("requests", "too many requests are open", "Wait until other requests have ended.")
             }
-            PlaceKind::Call => {
+            LimitedResource::Call => {
                 ("calls", "too many calls are running", "Wait until other calls have ended.")
             }
-            PlaceKind::Stream => {
+            LimitedResource::Stream => {
                 ("streams", "too many streams are open", "Close streams that are not needed.")
             }
         }
@@ -205,34 +208,38 @@ impl PlaceKind {
 
 /// Resources that each principal holds.
 #[derive(Default)]
-pub struct Places {
-    taken: Mutex<HashMap<(Principal, PlaceKind), usize>>,
+pub struct PrincipalLimits {
+    in_use: Mutex<HashMap<(Principal, LimitedResource), usize>>,
 }
 
-impl Places {
+impl PrincipalLimits {
     /// Takes one unit for this principal, until the guard is dropped.
-    pub fn take(self: &Arc<Self>, principal: &Principal, kind: PlaceKind) -> Result<Place> {
+    pub fn acquire_resource(
+        self: &Arc<Self>,
+        principal: &Principal,
+        kind: LimitedResource,
+    ) -> Result<ResourceGuard> {
         let key = (principal.clone(), kind);
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         let count = taken.entry(key.clone()).or_default();
-        if *count >= kind.limit() {
-            let (reason, message, hint) = kind.name();
+        if *count >= kind.max_per_principal() {
+            let (reason, message, hint) = kind.refusal_texts();
             return Err(Error::new(Kind::ResourceExhausted, message).reason(reason).hint(hint));
         }
         *count += 1;
-        Ok(Place { places: Arc::clone(self), key })
+        Ok(ResourceGuard { limits: Arc::clone(self), key })
     }
 }
 
 /// Unit of a resource that a principal holds.
-pub struct Place {
-    places: Arc<Places>,
-    key: (Principal, PlaceKind),
+pub struct ResourceGuard {
+    limits: Arc<PrincipalLimits>,
+    key: (Principal, LimitedResource),
 }
 
-impl Drop for Place {
+impl Drop for ResourceGuard {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.limits.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = taken.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
@@ -247,7 +254,7 @@ mod tests {
     use super::*;
 
     fn pool(admitted_limit: usize) -> Arc<ConnectionPool> {
-        Arc::new(ConnectionPool { table: Mutex::default(), admitted_limit })
+        Arc::new(ConnectionPool { table: Mutex::default(), max_authenticated: admitted_limit })
     }
 
     fn is_evicted(slot: &ConnectionSlot) -> bool {
@@ -257,15 +264,16 @@ mod tests {
     #[test]
     fn strangers_give_way_to_newer_ones_and_never_push_out_the_admitted() {
         let pool = pool(2);
-        let admitted = pool.enter();
-        admitted.handle().admit().unwrap();
-        let answered = pool.enter();
-        let _request = answered.handle().begin_request();
-        let crowd: Vec<ConnectionSlot> = (0..3 * STRANGERS).map(|_| pool.enter()).collect();
+        let admitted = pool.add_connection();
+        admitted.slot_handle().mark_authenticated().unwrap();
+        let answered = pool.add_connection();
+        let _request = answered.slot_handle().begin_request();
+        let crowd: Vec<ConnectionSlot> =
+            (0..3 * MAX_UNAUTHENTICATED).map(|_| pool.add_connection()).collect();
         assert!(!is_evicted(&admitted));
         assert!(!is_evicted(&answered), "one that is being answered gives way last");
-        assert!(crowd[..2 * STRANGERS].iter().all(is_evicted));
-        assert!(crowd[2 * STRANGERS + 1..].iter().all(|slot| !is_evicted(slot)));
+        assert!(crowd[..2 * MAX_UNAUTHENTICATED].iter().all(is_evicted));
+        assert!(crowd[2 * MAX_UNAUTHENTICATED + 1..].iter().all(|slot| !is_evicted(slot)));
         drop(crowd);
         assert_eq!(pool.lock().entries.len(), 2);
     }
@@ -273,15 +281,15 @@ mod tests {
     #[test]
     fn the_longest_idle_connection_makes_room_and_busy_ones_do_not() {
         let pool = pool(2);
-        let slots: Vec<ConnectionSlot> = (0..4).map(|_| pool.enter()).collect();
-        let admit = |at: usize| slots[at].handle().admit();
+        let slots: Vec<ConnectionSlot> = (0..4).map(|_| pool.add_connection()).collect();
+        let admit = |at: usize| slots[at].slot_handle().mark_authenticated();
         admit(0).unwrap();
         admit(1).unwrap();
         // It was used again, so the other one is idle for longer.
-        drop(slots[0].handle().begin_request());
+        drop(slots[0].slot_handle().begin_request());
         admit(2).unwrap();
         assert!(is_evicted(&slots[1]) && !is_evicted(&slots[0]));
-        let _busy = [0, 2].map(|at| slots[at].handle().begin_request());
+        let _busy = [0, 2].map(|at| slots[at].slot_handle().begin_request());
         assert_eq!(admit(3).unwrap_err().kind(), Kind::ResourceExhausted);
         assert!(!is_evicted(&slots[0]) && !is_evicted(&slots[2]));
         // One that is admitted stays so.
@@ -290,19 +298,20 @@ mod tests {
 
     #[test]
     fn a_principal_holds_its_share_and_takes_nothing_from_others() {
-        let places = Arc::<Places>::default();
-        let (anna, bert) = (Principal::named("anna@"), Principal::named("bert@"));
-        for kind in [PlaceKind::Request, PlaceKind::Call, PlaceKind::Stream] {
-            let mut held: Vec<Place> =
-                (0..kind.limit()).map(|_| places.take(&anna, kind).unwrap()).collect();
+        let places = Arc::<PrincipalLimits>::default();
+        let (anna, bert) = (Principal::from_name("anna@"), Principal::from_name("bert@"));
+        for kind in [LimitedResource::Request, LimitedResource::Call, LimitedResource::Stream] {
+            let mut held: Vec<ResourceGuard> = (0..kind.max_per_principal())
+                .map(|_| places.acquire_resource(&anna, kind).unwrap())
+                .collect();
             assert_eq!(
-                places.take(&anna, kind).err().map(|error| error.kind()),
+                places.acquire_resource(&anna, kind).err().map(|error| error.kind()),
                 Some(Kind::ResourceExhausted)
             );
-            drop(places.take(&bert, kind).unwrap());
+            drop(places.acquire_resource(&bert, kind).unwrap());
             held.pop();
-            drop(places.take(&anna, kind).unwrap());
+            drop(places.acquire_resource(&anna, kind).unwrap());
         }
-        assert!(places.taken.lock().unwrap().is_empty());
+        assert!(places.in_use.lock().unwrap().is_empty());
     }
 }

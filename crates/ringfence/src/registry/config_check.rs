@@ -12,10 +12,10 @@ use crate::net::Allow;
 use crate::sandbox::profile;
 
 /// Checks the config that these flags and this environment select.
-pub fn check(flags: &Flags, env: &Env) -> Result<Look> {
+pub fn check_config(flags: &Flags, env: &Env) -> Result<Look> {
     let mut look = config::look(flags, env)?;
     let Some(config) = &look.config else { return Ok(look) };
-    let mut errors = lists(config);
+    let mut errors = find_list_errors(config);
     let mut warnings = Vec::new();
     // A profile reports only the first of its bad lists; all of them have been reported above.
     let reported: BTreeSet<String> = errors.iter().map(|(key, _)| key.clone()).collect();
@@ -30,13 +30,13 @@ pub fn check(flags: &Flags, env: &Env) -> Result<Look> {
     if let Err(error) = profile::check_profile(config)
         && !is_reported("sandbox.")
     {
-        errors.push((key_of(&error, "sandbox"), error));
+        errors.push((key_from_error(&error, "sandbox"), error));
     }
     let mut registry = Registry::new(config);
-    for (entry, error) in std::mem::take(&mut registry.dropped) {
+    for (entry, error) in std::mem::take(&mut registry.failed_commands) {
         let home = entry_key(&entry.name);
         if !is_reported(&format!("{home}.")) {
-            errors.push((of_entry(&key_of(&error, ""), &home), error));
+            errors.push((to_entry_key(&key_from_error(&error, ""), &home), error));
         }
     }
     for entry in config.entries.iter() {
@@ -68,12 +68,12 @@ pub fn check(flags: &Flags, env: &Env) -> Result<Look> {
 }
 
 /// Returns the key that an error names, or `other`.
-fn key_of(error: &Error, other: &str) -> String {
+fn key_from_error(error: &Error, other: &str) -> String {
     error.fact("key").and_then(|key| key.as_str()).unwrap_or(other).to_owned()
 }
 
 /// Translates a key of the sandbox into the key of an entry.
-fn of_entry(key: &str, home: &str) -> String {
+fn to_entry_key(key: &str, home: &str) -> String {
     match key {
         "sandbox.profile" => format!("{home}.sandbox_profile"),
         "" => home.to_owned(),
@@ -95,7 +95,7 @@ fn known_workspace<'a>(config: &'a Config, entry: &Entry) -> Option<&'a Path> {
 }
 
 /// Returns all errors in lists of names and addresses, with their keys.
-fn lists(config: &Config) -> Vec<(String, Error)> {
+fn find_list_errors(config: &Config) -> Vec<(String, Error)> {
     let mut wrong = Vec::new();
     let mut add = |home: &str, skip: [usize; 2], found: Vec<(&'static str, usize, Error)>| {
         for (list, at, error) in found {

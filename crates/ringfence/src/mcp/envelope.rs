@@ -5,14 +5,14 @@
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-use super::bounds::Outline;
 use super::codex;
+use super::message_limits::MessageOutline;
 use super::methods::REMOVED_IN_STATELESS;
 use super::version;
 use crate::base::{Error, Kind, Result, TraceId};
 
 /// Verdict on the bytes that a client sent as one message.
-pub enum Verdict {
+pub enum EnvelopeVerdict {
     /// Valid message.
     Pass(Map<String, Value>),
     /// Answer with this error, whose kind decides the HTTP status.
@@ -22,47 +22,47 @@ pub enum Verdict {
 }
 
 /// Validates one message.
-pub fn judge(bytes: &[u8]) -> Verdict {
-    let outline = Outline::scan(bytes);
-    if let Err(error) = outline.check() {
+pub fn judge_message(bytes: &[u8]) -> EnvelopeVerdict {
+    let outline = MessageOutline::scan_bytes(bytes);
+    if let Err(error) = outline.check_size() {
         // Check the syntax without building a tree.
         if let Err(error) = serde_json::from_slice::<IgnoredAny>(bytes) {
-            return refuse(None, not_json(&error));
+            return refuse_message(None, not_json_error(&error));
         }
         if outline.is_notification() {
             tracing::warn!("a notification was ignored: {}", error.log_line());
-            return Verdict::Ignore;
+            return EnvelopeVerdict::Ignore;
         }
-        return refuse(outline.request_id(bytes).filter(is_id), error);
+        return refuse_message(outline.request_id(bytes).filter(is_id), error);
     }
     let mut value: Value = match serde_json::from_slice(bytes) {
         Ok(value) => value,
         Err(error) => {
-            return refuse(None, not_json(&error));
+            return refuse_message(None, not_json_error(&error));
         }
     };
-    if !settle(&mut value) {
-        return refuse(
+    if !normalize_numbers(&mut value) {
+        return refuse_message(
             None,
             Error::new(Kind::ParseError, "this is not JSON: a number is out of range"),
         );
     }
     let Value::Object(mut message) = value else {
-        return refuse(None, not_an_object(&value));
+        return refuse_message(None, not_object_error(&value));
     };
     // The README of Codex's shell server shows this one request without `jsonrpc`.
     if !message.contains_key("jsonrpc")
-        && message.get("method").is_some_and(|method| method == codex::UPDATE)
+        && message.get("method").is_some_and(|method| method == codex::UPDATE_METHOD)
     {
         message.insert("jsonrpc".to_owned(), json!("2.0"));
     }
     if message.get("id").is_some_and(Value::is_null) && message.contains_key("method") {
         tracing::warn!("a request with a null id was ignored");
-        return Verdict::Ignore;
+        return EnvelopeVerdict::Ignore;
     }
     let id = request_id(&message);
-    match check(&message) {
-        Ok(()) => Verdict::Pass(message),
+    match check_message(&message) {
+        Ok(()) => EnvelopeVerdict::Pass(message),
         Err(error)
             if id.is_none()
                 && !message.contains_key("id")
@@ -70,24 +70,24 @@ pub fn judge(bytes: &[u8]) -> Verdict {
         {
             // A notification is never answered, not even a malformed one.
             tracing::info!("a broken notification was ignored: {}", error.log_line());
-            Verdict::Ignore
+            EnvelopeVerdict::Ignore
         }
-        Err(error) => refuse(id, error),
+        Err(error) => refuse_message(id, error),
     }
 }
 
 /// Converts every number to a 64-bit integer or a floating-point number, as JSON is commonly read.
 /// A crate that we use to read rules makes the parser keep all digits, and the engine cannot handle
 /// such numbers. Returns false if one is too large.
-fn settle(value: &mut Value) -> bool {
+fn normalize_numbers(value: &mut Value) -> bool {
     match value {
         Value::Number(number) => {
             let whole = number.as_i64().map(Into::into).or_else(|| number.as_u64().map(Into::into));
             let settled = whole.or_else(|| number.as_f64().and_then(serde_json::Number::from_f64));
             settled.map(|settled| *number = settled).is_some()
         }
-        Value::Array(items) => items.iter_mut().all(settle),
-        Value::Object(members) => members.values_mut().all(settle),
+        Value::Array(items) => items.iter_mut().all(normalize_numbers),
+        Value::Object(members) => members.values_mut().all(normalize_numbers),
         Value::Null | Value::Bool(_) | Value::String(_) => true,
     }
 }
@@ -104,7 +104,7 @@ pub fn request_id(message: &Map<String, Value>) -> Option<Value> {
 
 /// Builds an error as a complete JSON-RPC message. Without a known id the member is left out, as
 /// MCP's schema requires.
-pub fn refusal(id: Option<Value>, error: &Error) -> Value {
+pub fn refusal_message(id: Option<Value>, error: &Error) -> Value {
     let trace_id = TraceId::mint();
     super::render::log_refusal(error, &trace_id);
     let mut message = json!({"jsonrpc": "2.0"});
@@ -119,17 +119,17 @@ pub fn refusal(id: Option<Value>, error: &Error) -> Value {
     message
 }
 
-fn not_json(error: &serde_json::Error) -> Error {
+fn not_json_error(error: &serde_json::Error) -> Error {
     Error::new(Kind::ParseError, format!("this is not JSON: {error}"))
 }
 
 /// Returns the verdict that refuses a message with this error.
-pub fn refuse(id: Option<Value>, error: Error) -> Verdict {
-    Verdict::Refuse(error.kind(), refusal(id, &error))
+pub fn refuse_message(id: Option<Value>, error: Error) -> EnvelopeVerdict {
+    EnvelopeVerdict::Refuse(error.kind(), refusal_message(id, &error))
 }
 
 /// Adds the fields that all our errors have to an error that the engine produced.
-pub fn stamp(message: &mut Value) {
+pub fn complete_error(message: &mut Value) {
     let Some(error) = message.get_mut("error").and_then(Value::as_object_mut) else { return };
     let code = error.get("code").and_then(Value::as_i64).unwrap_or(-32603);
     let text = error.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -163,7 +163,7 @@ pub fn stamp(message: &mut Value) {
     }
 }
 
-fn not_an_object(value: &Value) -> Error {
+fn not_object_error(value: &Value) -> Error {
     match value {
         Value::Array(_) => Error::new(Kind::InvalidRequest, "batches are not supported")
             .reason("batch")
@@ -177,7 +177,7 @@ fn is_id(id: &Value) -> bool {
     id.is_string() || id.is_i64()
 }
 
-fn check(message: &Map<String, Value>) -> Result<()> {
+fn check_message(message: &Map<String, Value>) -> Result<()> {
     let invalid = |text: &str| Error::new(Kind::InvalidRequest, text);
     if message.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
         return Err(invalid("`jsonrpc` must be \"2.0\""));
@@ -238,10 +238,10 @@ fn check_response(message: &Map<String, Value>) -> Result<()> {
 
 fn check_initialize(params: &Map<String, Value>) -> Result<()> {
     match params.get("protocolVersion").and_then(Value::as_str) {
-        Some(requested) => version::negotiate(requested).map(|_| ()),
+        Some(requested) => version::negotiate_version(requested).map(|_| ()),
         None => Err(Error::invalid_arguments("`protocolVersion` must be a string")
-            .hint(format!("Ask for one of {}.", version::supported().join(", ")))
-            .with("supported", json!(version::supported()))),
+            .hint(format!("Ask for one of {}.", version::supported_versions().join(", ")))
+            .with("supported", json!(version::supported_versions()))),
     }?;
     if !params.get("capabilities").is_none_or(Value::is_object)
         || !params.get("clientInfo").is_none_or(Value::is_object)
@@ -272,19 +272,21 @@ mod tests {
     #[test]
     fn numbers_are_read_as_everybody_reads_them() {
         let with = |number: &str| {
-            judge(format!("{{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"n\":[{number}]}}").as_bytes())
+            judge_message(
+                format!("{{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"n\":[{number}]}}").as_bytes(),
+            )
         };
         for (number, read) in
             [("18446744073709551616", 18446744073709551616_f64), ("1e2", 100.0), ("2.50", 2.5)]
         {
-            let Verdict::Pass(message) = with(number) else { panic!("{number}") };
+            let EnvelopeVerdict::Pass(message) = with(number) else { panic!("{number}") };
             assert_eq!(message["n"][0], json!(read), "{number}");
         }
         for (number, read) in [("-9223372036854775808", i64::MIN), ("-0", 0)] {
-            let Verdict::Pass(message) = with(number) else { panic!("{number}") };
+            let EnvelopeVerdict::Pass(message) = with(number) else { panic!("{number}") };
             assert_eq!(message["n"][0], json!(read), "{number}");
         }
-        assert!(matches!(with("1e400"), Verdict::Refuse(Kind::ParseError, _)));
+        assert!(matches!(with("1e400"), EnvelopeVerdict::Refuse(Kind::ParseError, _)));
     }
 
     #[test]
@@ -292,16 +294,17 @@ mod tests {
         let initialize = |version: &str| {
             let meta = json!({"io.modelcontextprotocol/protocolVersion": version});
             let params = json!({"protocolVersion": "2025-11-25", "_meta": meta});
-            judge(
+            judge_message(
                 json!({"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": params})
                     .to_string()
                     .as_bytes(),
             )
         };
-        let Verdict::Refuse(Kind::MethodNotFound, refusal) = initialize(version::STATELESS) else {
+        let EnvelopeVerdict::Refuse(Kind::MethodNotFound, refusal) = initialize(version::STATELESS)
+        else {
             panic!("2026-07-28 has no initialize");
         };
         assert_eq!((&refusal["id"], &refusal["error"]["code"]), (&json!(7), &json!(-32601)));
-        assert!(matches!(initialize("2025-11-25"), Verdict::Pass(_)));
+        assert!(matches!(initialize("2025-11-25"), EnvelopeVerdict::Pass(_)));
     }
 }

@@ -12,9 +12,9 @@ use axum::response::Response;
 use tokio::time::Instant;
 
 use super::auth;
-use super::http::places::{PlaceKind, SlotHandle};
-use super::http::{App, Caller, hold_until, json_error, json_response};
-use super::peer::Connection;
+use super::http::limits::{LimitedResource, SlotHandle};
+use super::http::{AuthenticatedCaller, HttpServer, hold_guards_until, json_error, json_response};
+use super::peer::AcceptedConnection;
 use crate::base::{Error, Kind};
 use crate::session::Principal;
 
@@ -22,8 +22,8 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Checks Host, Origin and Sec-Fetch-Site: a web page must not reach a local server under another
 /// name (DNS rebinding).
-pub(super) async fn check_names(
-    State(app): State<Arc<App>>,
+pub(super) async fn check_host_and_origin(
+    State(app): State<Arc<HttpServer>>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -37,11 +37,11 @@ pub(super) async fn check_names(
         .get(HOST)
         .and_then(|host| host.to_str().ok())
         .or_else(|| request.uri().authority().map(|authority| authority.as_str()));
-    let public = http.public_url.as_deref().and_then(origin_of);
+    let public = http.public_url.as_deref().and_then(split_origin);
     let is_public =
         |host: &str| public.is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host));
     if !host.is_some_and(|host| {
-        is_loopback_name(host) || is_listed(host, &http.allowed_hosts) || is_public(host)
+        is_loopback_name(host) || is_allowed_host(host, &http.allowed_hosts) || is_public(host)
     }) {
         return refused("host", "this Host is not allowed");
     }
@@ -76,7 +76,7 @@ pub(super) async fn check_names(
 }
 
 /// Returns `scheme://host[:port]` of a URL, and its `host[:port]`.
-fn origin_of(url: &str) -> Option<(&str, &str)> {
+fn split_origin(url: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = url.split_once("://")?;
     let authority = rest.split('/').next()?;
     Some((url.get(..scheme.len() + 3 + authority.len())?, authority))
@@ -103,7 +103,7 @@ fn is_port(text: &str) -> bool {
         .is_some_and(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-fn is_listed(host: &str, allowed: &[String]) -> bool {
+fn is_allowed_host(host: &str, allowed: &[String]) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     allowed
         .iter()
@@ -111,9 +111,9 @@ fn is_listed(host: &str, allowed: &[String]) -> bool {
 }
 
 /// Authenticates a request: by its token if auth is on, else by the owner of the connection.
-pub(super) async fn authenticate(
-    State(app): State<Arc<App>>,
-    ConnectInfo(connection): ConnectInfo<Connection>,
+pub(super) async fn authenticate_request(
+    State(app): State<Arc<HttpServer>>,
+    ConnectInfo(connection): ConnectInfo<AcceptedConnection>,
     Extension(slot): Extension<SlotHandle>,
     mut request: Request,
     next: Next,
@@ -125,22 +125,26 @@ pub(super) async fn authenticate(
         }
         Some(verifier) => {
             let header = request.headers().get(axum::http::header::AUTHORIZATION);
-            let verified = verifier.verify(header.map(|value| value.to_str().unwrap_or("")));
+            let verified = verifier.verify_header(header.map(|value| value.to_str().unwrap_or("")));
             verified.map(|token| (token.principal, Some(Instant::now() + token.valid_for)))
         }
     };
     // Only for the log.
-    let from =
-        |error: Error| error.source(std::io::Error::other(format!("from {}", connection.remote())));
+    let from = |error: Error| {
+        error.source(std::io::Error::other(format!("from {}", connection.remote_address())))
+    };
     let (principal, end) = match identity {
         Ok(identity) => identity,
-        Err(error) => return refuse(&app, request.headers(), from(error)),
+        Err(error) => return refuse_with_challenge(&app, request.headers(), from(error)),
     };
-    let place = match slot.admit().and_then(|()| app.places.take(&principal, PlaceKind::Request)) {
+    let place = match slot
+        .mark_authenticated()
+        .and_then(|()| app.limits.acquire_resource(&principal, LimitedResource::Request))
+    {
         Ok(place) => place,
-        Err(error) => return closing(json_error(None, &error)),
+        Err(error) => return close_after(json_error(None, &error)),
     };
-    request.extensions_mut().insert(Caller { principal });
+    request.extensions_mut().insert(AuthenticatedCaller { principal });
     // Nothing outlives the token that opened it: neither an answer that has not begun, nor a
     // stream.
     let headers = request.headers().clone();
@@ -149,18 +153,19 @@ pub(super) async fn authenticate(
         None => answer.await,
         Some(end) => match tokio::time::timeout_at(end, answer).await {
             Ok(response) => response,
-            Err(_) => return refuse(&app, &headers, from(auth::expired())),
+            Err(_) => return refuse_with_challenge(&app, &headers, from(auth::expired_error())),
         },
     };
-    hold_until(response, place, end)
+    hold_guards_until(response, place, end)
 }
 
 /// Returns an error response, with a challenge if a token is missing or invalid.
-fn refuse(app: &App, headers: &HeaderMap, error: Error) -> Response {
+fn refuse_with_challenge(app: &HttpServer, headers: &HeaderMap, error: Error) -> Response {
     let mut response = json_error(None, &error);
     if error.kind() == Kind::Unauthenticated {
         let metadata = metadata_url(app, headers);
-        if let Ok(challenge) = HeaderValue::from_str(&auth::challenge(&error, metadata.as_deref()))
+        if let Ok(challenge) =
+            HeaderValue::from_str(&auth::challenge_header(&error, metadata.as_deref()))
         {
             response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         }
@@ -169,7 +174,7 @@ fn refuse(app: &App, headers: &HeaderMap, error: Error) -> Response {
 }
 
 /// Closes the connection after this response, so that it does not hold a slot.
-fn closing(mut response: Response) -> Response {
+fn close_after(mut response: Response) -> Response {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
@@ -177,7 +182,7 @@ fn closing(mut response: Response) -> Response {
 /// Returns the URL where clients reach this server: the operator's setting, since a proxy in front
 /// of us may have another scheme and name; else the Host of the request, which has been checked
 /// against the names we answer to.
-fn public_url(app: &App, headers: &HeaderMap) -> String {
+fn public_url(app: &HttpServer, headers: &HeaderMap) -> String {
     if let Some(url) = &app.server.config.http.public_url {
         return url.clone();
     }
@@ -185,11 +190,11 @@ fn public_url(app: &App, headers: &HeaderMap) -> String {
     format!("http://{host}")
 }
 
-const METADATA: &str = "/.well-known/oauth-protected-resource";
+const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
 
 /// Returns the URL of the metadata. By RFC 9728, 3.1, the well-known part comes between the host
 /// and the path of the resource.
-fn metadata_url(app: &App, headers: &HeaderMap) -> Option<String> {
+fn metadata_url(app: &HttpServer, headers: &HeaderMap) -> Option<String> {
     app.server.config.auth.as_ref()?.issuer.as_ref()?;
     let url = public_url(app, headers);
     let path_at = url
@@ -197,17 +202,18 @@ fn metadata_url(app: &App, headers: &HeaderMap) -> Option<String> {
         .and_then(|at| Some(at + 3 + url.get(at + 3..)?.find('/')?))
         .unwrap_or(url.len());
     let (origin, prefix) = url.split_at(path_at);
-    Some(format!("{origin}{METADATA}{prefix}/mcp"))
+    Some(format!("{origin}{METADATA_PATH}{prefix}/mcp"))
 }
 
 /// Serves the RFC 9728 metadata, if an issuer is configured.
-pub(super) async fn resource_metadata(
-    State(app): State<Arc<App>>,
+pub(super) async fn serve_metadata(
+    State(app): State<Arc<HttpServer>>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
     let known = |url: &String| {
-        url.ends_with(uri.path()) || [METADATA, &format!("{METADATA}/mcp")].contains(&uri.path())
+        url.ends_with(uri.path())
+            || [METADATA_PATH, &format!("{METADATA_PATH}/mcp")].contains(&uri.path())
     };
     let issuer = app.server.config.auth.as_ref().and_then(|auth| auth.issuer.as_deref());
     match (issuer, metadata_url(&app, &headers).filter(known)) {

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::meta;
 use crate::base::{Error, Result};
-use crate::call::{State, shape};
-use crate::session::{Session, Shape};
+use crate::call::{PipelineState, overrides};
+use crate::session::{Overrides, Session};
 
 /// Method that updates the overrides of a session.
-pub const UPDATE: &str = "ringfence/session/update";
+pub const UPDATE_METHOD: &str = "ringfence/session/update";
 /// HTTP header with a directory, which applies to its request.
 pub const CWD_HEADER: &str = "ringfence-cwd-override";
 /// HTTP header with a JSON object of variables, which apply to their request.
@@ -23,43 +23,47 @@ pub const ENV_HEADER: &str = "ringfence-env-overrides";
 /// Parameters of an update. A missing member leaves its value unchanged; null removes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Update {
-    #[serde(default, deserialize_with = "given")]
+struct OverridesUpdate {
+    #[serde(default, deserialize_with = "deserialize_given")]
     cwd_override: Option<Option<String>>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "deserialize_given")]
     env_overrides: Option<Option<BTreeMap<String, String>>>,
     #[serde(default, rename = "_meta")]
     _meta: Value,
 }
 
-fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+fn deserialize_given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::<T>::deserialize(deserializer).map(Some)
 }
 
 /// Applies an update, completely or not at all, and returns the overrides that are now in effect.
-pub fn update(params: Option<&Value>, session: &Session, state: &State) -> Result<Value> {
+pub fn update_session(
+    params: Option<&Value>,
+    session: &Session,
+    state: &PipelineState,
+) -> Result<Value> {
     let params = params.cloned().unwrap_or_else(|| json!({}));
-    let update: Update = serde_json::from_value(params).map_err(|error| {
-        Error::invalid_arguments(format!("invalid parameters for `{UPDATE}`"))
+    let update: OverridesUpdate = serde_json::from_value(params).map_err(|error| {
+        Error::invalid_arguments(format!("invalid parameters for `{UPDATE_METHOD}`"))
             .hint("Give `cwd_override` (a string or null) and `env_overrides` (an object of strings, or null).")
             .source(error)
     })?;
-    let mut wanted = Shape::clone(&session.shape());
+    let mut wanted = Overrides::clone(&session.overrides());
     if let Some(cwd) = update.cwd_override {
         wanted.cwd = cwd;
     }
     if let Some(env) = update.env_overrides {
         wanted.env = env.unwrap_or_default().into_iter().collect();
     }
-    let checked = shape::check(&wanted, &state.config, &session.workspace)?;
-    session.set_shape(checked);
-    Ok(shape::about(&session.shape()))
+    let checked = overrides::check_overrides(&wanted, &state.config, &session.workspace)?;
+    session.set_overrides(checked);
+    Ok(overrides::describe_overrides(&session.overrides()))
 }
 
 /// Returns the overrides of a request: its `_meta` takes precedence over its headers.
-pub fn of_request(about: &RequestMetaObject, extensions: &Extensions) -> Result<Shape> {
+pub fn read_request(about: &RequestMetaObject, extensions: &Extensions) -> Result<Overrides> {
     let unfit = |what: &str| {
         Error::invalid_arguments(format!("{what} is invalid"))
             .hint("A directory is a string; variables are an object of strings.")
@@ -74,7 +78,7 @@ pub fn of_request(about: &RequestMetaObject, extensions: &Extensions) -> Result<
         let value = headers.and_then(|headers| headers.get(name));
         value.map(|value| value.to_str().map(str::to_owned).map_err(|_| unfit(name))).transpose()
     };
-    let from_headers = Shape {
+    let from_headers = Overrides {
         cwd: header(CWD_HEADER)?,
         env: match header(ENV_HEADER)? {
             Some(text) => {
@@ -83,7 +87,7 @@ pub fn of_request(about: &RequestMetaObject, extensions: &Extensions) -> Result<
             None => Vec::new(),
         },
     };
-    let from_meta = Shape {
+    let from_meta = Overrides {
         cwd: match about.get(meta::CWD_OVERRIDE) {
             None | Some(Value::Null) => None,
             Some(Value::String(cwd)) => Some(cwd.clone()),
@@ -94,5 +98,5 @@ pub fn of_request(about: &RequestMetaObject, extensions: &Extensions) -> Result<
             Some(value) => variables(value.clone(), meta::ENV_OVERRIDES)?,
         },
     };
-    Ok(shape::over(from_meta, &from_headers))
+    Ok(overrides::merge_overrides(from_meta, &from_headers))
 }
