@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::choice::{limit_to_offered, read_answer};
 use super::pending::{ApprovalAnswer, PendingQuestions};
 use super::prompt::ApprovalPrompt;
-use crate::audit::Approvals;
+use crate::audit::CallEvents;
 use crate::base::call::Prepared;
 use crate::base::caller::{Abilities, Caller};
 use crate::base::clock::{Deadline, unix_millis};
@@ -74,7 +74,7 @@ pub struct QuestionContext<'a> {
     pub cancel: &'a Cancel,
     /// Paused while a human decides.
     pub deadline: &'a Deadline,
-    pub call_events: &'a Approvals,
+    pub call_events: &'a CallEvents,
     /// How long a question waits. Silence is not approval.
     pub expiry: Duration,
     /// How long the client itself waits, if it says so: a later answer would reach no one.
@@ -113,7 +113,7 @@ impl Gate {
         if cx.session_ref.persistent
             && cx.session_ref.session.has_trust(&call.tool, &call.definition)
         {
-            cx.call_events.write("approved", "trust", "session")?;
+            cx.call_events.write_approval("approved", "trust", "session")?;
             return Ok(Granted { inner: call, grant: Grant::new("trust", true) });
         }
         let prompt = ApprovalPrompt::for_call(&call, &why, &cx.session_ref.session);
@@ -158,7 +158,7 @@ impl Gate {
         subject: T,
     ) -> Result<Granted<T>> {
         if cx.session_ref.persistent && cx.session_ref.session.has_trust(&what, &which) {
-            cx.call_events.write("approved", "trust", "session")?;
+            cx.call_events.write_approval("approved", "trust", "session")?;
             return Ok(Granted { inner: subject, grant: Grant::new("trust", true) });
         }
         let grant = self
@@ -186,11 +186,11 @@ impl Gate {
         // Nor is a client whose call is over: a run may outlive it.
         let by_client = abilities.elicitation && !abilities.answers_unseen && !cx.client.is_gone();
         if !by_client && !self.terminal_enabled {
-            cx.call_events.write("denied", "nobody", "once")?;
+            cx.call_events.write_approval("denied", "nobody", "once")?;
             return Err(no_asker_error(prompt.name(), abilities.answers_unseen));
         }
         if let Err(error) = prompt.check_length() {
-            cx.call_events.write("denied", "limit", "once")?;
+            cx.call_events.write_approval("denied", "limit", "once")?;
             return Err(error);
         }
         let expiry = cx.expiry.min(cx.response_timeout.unwrap_or(cx.expiry));
@@ -201,7 +201,7 @@ impl Gate {
         let choices = prompt.offered_answers();
         let elicitation = prompt.elicitation_params(abilities.turns_empty_form_into_menu);
         let Some((asked, at_terminal)) = self.pending.add_question(prompt) else {
-            cx.call_events.write("denied", "limit", "once")?;
+            cx.call_events.write_approval("denied", "limit", "once")?;
             return Err(Error::new(
                 Kind::ResourceExhausted,
                 "too many questions are already waiting in this session",
@@ -214,25 +214,25 @@ impl Gate {
             answer = ask_client(cx.client, elicitation, &choices), if by_client => answer.map(|answer| (answer, "client")),
             () = tokio::time::sleep(expiry) => None,
             cause = cx.cancel.cancelled() => {
-                cx.call_events.write("expired", cause.name(), "once")?;
+                cx.call_events.write_approval("expired", cause.name(), "once")?;
                 return Err(Error::new(Kind::Cancelled, "the call was cancelled while it waited for approval"));
             }
         };
         drop((asked, pause));
         match outcome.map(|(answer, by)| (limit_to_offered(answer, &choices), by)) {
             None => {
-                cx.call_events.write("expired", "nobody", "once")?;
+                cx.call_events.write_approval("expired", "nobody", "once")?;
                 Err(Error::new(
                     Kind::ApprovalExpired,
                     format!("no one answered whether `{tool}` may run"),
                 ))
             }
             Some((ApprovalAnswer::Deny, by)) => {
-                cx.call_events.write("denied", by, "once")?;
+                cx.call_events.write_approval("denied", by, "once")?;
                 Err(denied_error(&tool, by))
             }
             Some((answer, by)) => {
-                cx.call_events.write("approved", by, answer.name())?;
+                cx.call_events.write_approval("approved", by, answer.name())?;
                 Ok(Grant {
                     by,
                     for_session: answer == ApprovalAnswer::Session,

@@ -13,31 +13,31 @@ pub(super) const MAC_LEN: usize = 32;
 pub(super) type Mac = [u8; MAC_LEN];
 
 /// Mac that precedes the first line.
-pub(super) const START: Mac = [0; MAC_LEN];
+pub(super) const FIRST_MAC: Mac = [0; MAC_LEN];
 
 const MAC_OPEN: &[u8] = b",\"mac\":\"";
 const MAC_CLOSE: &[u8] = b"\"}";
 
 /// Members that the chain writes itself; a caller's member of the same name is dropped.
-const RESERVED: [&str; 4] = ["seq", "ts", "event", "mac"];
+const RESERVED_MEMBERS: [&str; 4] = ["seq", "ts", "event", "mac"];
 
-pub(super) struct Key(hmac::Key);
+pub(super) struct ChainKey(hmac::Key);
 
-impl Key {
+impl ChainKey {
     pub(super) fn new(bytes: &[u8; 32]) -> Self {
-        Key(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+        ChainKey(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
     /// Computes a mac. Each purpose has its own domain, so that a mac made for one is never valid
     /// for another.
-    pub(super) fn mac(&self, purpose: &str, parts: &[&[u8]]) -> Mac {
+    pub(super) fn compute_mac(&self, purpose: &str, parts: &[&[u8]]) -> Mac {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(purpose.as_bytes());
         context.update(b"\n");
         for part in parts {
             context.update(part);
         }
-        let mut mac = START;
+        let mut mac = FIRST_MAC;
         // An HMAC-SHA256 tag has exactly this length.
         mac.copy_from_slice(context.sign().as_ref());
         mac
@@ -46,55 +46,65 @@ impl Key {
 
 /// Event before it is placed in the chain.
 #[derive(Clone)]
-pub(super) struct Entry {
+pub(super) struct AuditEntry {
     pub(super) ts: String,
     pub(super) event: String,
     pub(super) fields: Map<String, Value>,
 }
 
 /// Record placed in the chain: the bytes to write, including the newline.
-pub(super) struct Line {
+pub(super) struct SealedLine {
     pub(super) bytes: Vec<u8>,
     pub(super) seq: u64,
     pub(super) mac: Mac,
 }
 
-pub(super) fn seal(key: &Key, previous: &Mac, seq: u64, entry: &Entry) -> Line {
+pub(super) fn seal_entry(
+    key: &ChainKey,
+    previous: &Mac,
+    seq: u64,
+    entry: &AuditEntry,
+) -> SealedLine {
     let mut record = Map::new();
     record.insert("seq".into(), seq.into());
     record.insert("ts".into(), entry.ts.as_str().into());
     record.insert("event".into(), entry.event.as_str().into());
     for (name, value) in &entry.fields {
-        if !RESERVED.contains(&name.as_str()) {
+        if !RESERVED_MEMBERS.contains(&name.as_str()) {
             record.insert(name.clone(), value.clone());
         }
     }
     let mut bytes = Value::Object(record).to_string().into_bytes();
-    let mac = key.mac("record", &[previous, &bytes]);
+    let mac = key.compute_mac("record", &[previous, &bytes]);
     bytes.pop();
     bytes.extend_from_slice(MAC_OPEN);
     bytes.extend_from_slice(hex(&mac).as_bytes());
     bytes.extend_from_slice(MAC_CLOSE);
     bytes.push(b'\n');
-    Line { bytes, seq, mac }
+    SealedLine { bytes, seq, mac }
 }
 
 /// Returns the mac of a line (without its newline) if it follows `previous`, or what is wrong with
 /// it. Nothing in a line may be trusted before this check has passed.
-pub(super) fn check(key: &Key, previous: &Mac, seq: u64, line: &[u8]) -> Result<Mac, String> {
-    let found = seq_of(line);
+pub(super) fn check_line(
+    key: &ChainKey,
+    previous: &Mac,
+    seq: u64,
+    line: &[u8],
+) -> Result<Mac, String> {
+    let found = parse_seq(line);
     let misplaced = || match found {
         Some(found) if found != seq => Some(format!(
             "found seq {found} where seq {seq} was expected: a record was removed, inserted or moved"
         )),
         _ => None,
     };
-    let Some((body, stated)) = split(line) else {
+    let Some((body, stated)) = split_mac(line) else {
         return Err(misplaced().unwrap_or_else(|| {
             "this is not a whole record: its mac is missing or damaged".into()
         }));
     };
-    let mac = key.mac("record", &[previous, body, b"}"]);
+    let mac = key.compute_mac("record", &[previous, body, b"}"]);
     // Compare as text, so that an upper-case digit is detected as a change, too.
     if hex(&mac).as_bytes() != stated {
         return Err(misplaced().unwrap_or_else(|| {
@@ -108,14 +118,14 @@ pub(super) fn check(key: &Key, previous: &Mac, seq: u64, line: &[u8]) -> Result<
 }
 
 /// Splits a line into its body without the closing brace, and its mac in hex.
-fn split(line: &[u8]) -> Option<(&[u8], &[u8])> {
+fn split_mac(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = line.strip_suffix(MAC_CLOSE)?;
     let (rest, mac) = rest.split_at_checked(rest.len().checked_sub(2 * MAC_LEN)?)?;
     Some((rest.strip_suffix(MAC_OPEN)?, mac))
 }
 
 /// Returns the sequence number that a line claims to have.
-pub(super) fn seq_of(line: &[u8]) -> Option<u64> {
+pub(super) fn parse_seq(line: &[u8]) -> Option<u64> {
     let rest = line.strip_prefix(b"{\"seq\":")?;
     let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
@@ -142,24 +152,24 @@ pub(super) fn is_being_written(bytes: &[u8], seq: u64) -> bool {
 /// Reference to a record in another file, as headers contain it. Without `seq` and `mac` it says
 /// only that the file existed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Link {
+pub(super) struct RecordLink {
     pub(super) file: String,
-    pub(super) at: Option<(u64, String)>,
+    pub(super) record: Option<(u64, String)>,
 }
 
-impl Link {
+impl RecordLink {
     pub(super) fn new(file: &str, seq: u64, mac: &Mac) -> Self {
-        Link { file: file.to_owned(), at: Some((seq, hex(mac))) }
+        RecordLink { file: file.to_owned(), record: Some((seq, hex(mac))) }
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let (seq, mac) = self.at.clone().unzip();
+        let (seq, mac) = self.record.clone().unzip();
         serde_json::json!({"file": self.file, "seq": seq, "mac": mac})
     }
 
-    pub(super) fn from_json(value: &Value) -> Option<Link> {
+    pub(super) fn from_json(value: &Value) -> Option<RecordLink> {
         let at = value["seq"].as_u64().zip(value["mac"].as_str().map(str::to_owned));
-        Some(Link { file: value["file"].as_str()?.to_owned(), at })
+        Some(RecordLink { file: value["file"].as_str()?.to_owned(), record: at })
     }
 }
 
@@ -169,8 +179,8 @@ mod tests {
 
     use super::*;
 
-    fn entry(fields: Value) -> Entry {
-        Entry {
+    fn entry(fields: Value) -> AuditEntry {
+        AuditEntry {
             ts: "t".into(),
             event: "e".into(),
             fields: fields.as_object().cloned().unwrap_or_default(),
@@ -179,8 +189,9 @@ mod tests {
 
     #[test]
     fn the_mac_covers_the_line_without_its_mac_and_the_mac_before() {
-        let key = Key::new(&[7; 32]);
-        let line = seal(&key, &START, 1, &entry(json!({"a": "ü\n", "mac": "mine", "seq": 9})));
+        let key = ChainKey::new(&[7; 32]);
+        let line =
+            seal_entry(&key, &FIRST_MAC, 1, &entry(json!({"a": "ü\n", "mac": "mine", "seq": 9})));
         let text = String::from_utf8(line.bytes.clone()).unwrap();
         assert_eq!(
             text,
@@ -191,7 +202,7 @@ mod tests {
         );
         // The definition, computed independently of `seal`.
         let mut input = b"record\n".to_vec();
-        input.extend_from_slice(&START);
+        input.extend_from_slice(&FIRST_MAC);
         input.extend_from_slice(
             "{\"seq\":1,\"ts\":\"t\",\"event\":\"e\",\"a\":\"ü\\n\"}".as_bytes(),
         );
@@ -199,11 +210,11 @@ mod tests {
         assert_eq!(tag.as_ref(), line.mac);
 
         let bare = &line.bytes[..line.bytes.len() - 1];
-        assert_eq!(check(&key, &START, 1, bare), Ok(line.mac));
-        assert!(check(&key, &[1; 32], 1, bare).is_err(), "another predecessor");
-        assert!(check(&Key::new(&[8; 32]), &START, 1, bare).is_err(), "another key");
+        assert_eq!(check_line(&key, &FIRST_MAC, 1, bare), Ok(line.mac));
+        assert!(check_line(&key, &[1; 32], 1, bare).is_err(), "another predecessor");
+        assert!(check_line(&ChainKey::new(&[8; 32]), &FIRST_MAC, 1, bare).is_err(), "another key");
         assert!(
-            check(&key, &START, 2, bare)
+            check_line(&key, &FIRST_MAC, 2, bare)
                 .unwrap_err()
                 .contains("found seq 1 where seq 2 was expected")
         );

@@ -59,92 +59,92 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-use self::chain::Entry;
-pub use self::record::{Approvals, Record};
+use self::chain::AuditEntry;
+pub use self::record::{CallEvents, CallRecord};
 use self::refusals::{RefusalCount, RefusalLimits};
-use self::sink::Sink;
+use self::sink::AuditSink;
 use crate::base::clock::now_utc;
 use crate::base::{Error, Kind, Result};
 
 /// Handle to this process's log. Clones share it; dropping the last one closes it.
 #[derive(Clone)]
-pub struct Audit(Arc<Inner>);
+pub struct AuditLog(Arc<SharedLog>);
 
-struct Inner {
-    sink: Mutex<Sink>,
+struct SharedLog {
+    sink: Mutex<AuditSink>,
     refusals: Mutex<RefusalLimits>,
 }
 
-impl Audit {
+impl AuditLog {
     /// Opens a new file under `root`. It is rotated when it has grown past `rotate_bytes`.
-    pub fn open(root: &Path, rotate_bytes: u64) -> Result<Audit> {
-        let sink = Sink::open(root, rotate_bytes).map_err(unwritable)?;
-        Ok(Audit(Arc::new(Inner { sink: Mutex::new(sink), refusals: Mutex::default() })))
+    pub fn open(root: &Path, rotate_bytes: u64) -> Result<AuditLog> {
+        let sink = AuditSink::open(root, rotate_bytes).map_err(unwritable_error)?;
+        Ok(AuditLog(Arc::new(SharedLog { sink: Mutex::new(sink), refusals: Mutex::default() })))
     }
 
     /// Writes one event: names, hashes and counts. Takes microseconds, so async code may call it.
-    pub fn event(&self, event: &str, fields: Value) -> Result<()> {
-        let fields = crate::redact::redact::redact(object(fields));
-        let mut sink = self.0.lock();
+    pub fn write_event(&self, event: &str, fields: Value) -> Result<()> {
+        let fields = crate::redact::record::redact_fields(to_object(fields));
+        let mut sink = self.0.lock_sink();
         // Taken under the lock, so that times within a file never run backwards.
-        let entry = Entry { ts: now_utc(), event: event.to_owned(), fields };
-        sink.write(&entry).map_err(unwritable)
+        let entry = AuditEntry { ts: now_utc(), event: event.to_owned(), fields };
+        sink.write(&entry).map_err(unwritable_error)
     }
 
     /// Writes the closing record and syncs. Later events fail; calling it twice is not an error.
     pub fn close(&self) -> Result<()> {
-        self.0.close().map_err(unwritable)
+        self.0.close().map_err(unwritable_error)
     }
 
     /// Starts the next file if the current one was started at least `age` ago.
     pub fn rotate_older_than(&self, age: Duration) {
-        self.0.lock().rotate_older_than(age);
+        self.0.lock_sink().rotate_older_than(age);
     }
 
     /// Writes the number of this principal's calls that were refused without a record of their own,
     /// if any.
     pub fn write_refusal_count(&self, principal: &str) {
-        let counted = self.0.refusals().take_count(principal);
+        let counted = self.0.lock_refusals().take_count(principal);
         self.0.write_counts(counted);
     }
 
     /// Writes the count of refused calls for every principal.
     pub fn write_refusal_counts(&self) {
-        let counted = self.0.refusals().take_all();
+        let counted = self.0.lock_refusals().take_all_counts();
         self.0.write_counts(counted);
     }
 
     /// Returns Ok if one more refused call of this principal gets its own record, or the time until
     /// one does.
     fn admit_refusal(&self, principal: &str) -> std::result::Result<(), Duration> {
-        let (admitted, forgotten) = self.0.refusals().admit(principal, Instant::now());
+        let (admitted, forgotten) = self.0.lock_refusals().admit_refusal(principal, Instant::now());
         self.0.write_counts(forgotten);
         admitted
     }
 
     fn count_refusal(&self, principal: &str, error: &'static str) -> bool {
-        self.0.refusals().count(principal, error, (Instant::now(), now_utc()))
+        self.0.lock_refusals().count_refusal(principal, error, (Instant::now(), now_utc()))
     }
 
     /// Records the end of a call. The end can no longer be refused, so a record that cannot be
     /// written now is kept and written later.
-    fn stop(&self, fields: Map<String, Value>) {
-        let fields = crate::redact::redact::redact(fields);
-        tell(&fields);
-        let mut sink = self.0.lock();
-        let entry = Entry { ts: now_utc(), event: "call.stop".to_owned(), fields };
-        if let Err(error) = sink.write_or_keep(entry) {
+    fn write_stop(&self, fields: Map<String, Value>) {
+        let fields = crate::redact::record::redact_fields(fields);
+        log_call_end(&fields);
+        let mut sink = self.0.lock_sink();
+        let entry = AuditEntry { ts: now_utc(), event: "call.stop".to_owned(), fields };
+        if let Err(error) = sink.write_or_queue(entry) {
             tracing::error!("the end of a call could not be recorded yet: {error}");
         }
     }
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Sink> {
+impl SharedLog {
+    fn lock_sink(&self) -> MutexGuard<'_, AuditSink> {
         self.sink.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn refusals(&self) -> MutexGuard<'_, RefusalLimits> {
+    fn lock_refusals(&self) -> MutexGuard<'_, RefusalLimits> {
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -157,23 +157,24 @@ impl Inner {
                 "{} refused calls were counted, not recorded",
                 counted.count
             );
-            let fields = crate::redact::redact::redact(counted.to_fields());
-            let mut sink = self.lock();
-            let entry = Entry { ts: now_utc(), event: refusals::EVENT.to_owned(), fields };
-            if let Err(error) = sink.write_or_keep(entry) {
+            let fields = crate::redact::record::redact_fields(counted.to_fields());
+            let mut sink = self.lock_sink();
+            let entry =
+                AuditEntry { ts: now_utc(), event: refusals::REFUSED_EVENT.to_owned(), fields };
+            if let Err(error) = sink.write_or_queue(entry) {
                 tracing::error!("the count of refused calls could not be recorded yet: {error}");
             }
         }
     }
 
     fn close(&self) -> std::io::Result<()> {
-        let counted = self.refusals().take_all();
+        let counted = self.lock_refusals().take_all_counts();
         self.write_counts(counted);
-        self.lock().close()
+        self.lock_sink().close()
     }
 }
 
-impl Drop for Inner {
+impl Drop for SharedLog {
     fn drop(&mut self) {
         if let Err(error) = self.close() {
             tracing::error!("the audit log could not be closed: {error}");
@@ -182,7 +183,7 @@ impl Drop for Inner {
 }
 
 /// Logs the end of a call to the server's log, with fields of its record under the same names.
-fn tell(fields: &Map<String, Value>) {
+fn log_call_end(fields: &Map<String, Value>) {
     let text = |name: &str| fields.get(name).and_then(Value::as_str);
     let number = |name: &str| fields.get(name).and_then(Value::as_i64);
     tracing::info!(
@@ -211,7 +212,7 @@ fn tell(fields: &Map<String, Value>) {
 }
 
 /// Converts a value to the members of an event; a value that is not an object is stored as `value`.
-fn object(fields: Value) -> Map<String, Value> {
+fn to_object(fields: Value) -> Map<String, Value> {
     match fields {
         Value::Object(fields) => fields,
         Value::Null => Map::new(),
@@ -219,7 +220,7 @@ fn object(fields: Value) -> Map<String, Value> {
     }
 }
 
-fn unwritable(error: std::io::Error) -> Error {
+fn unwritable_error(error: std::io::Error) -> Error {
     Error::new(Kind::Unavailable, "the audit log cannot be written, and no call runs unrecorded")
         .reason("audit_unwritable")
         .hint("Ask the operator to check the audit directory (disk full, removed, read-only?); then call again.")

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::store::{LOG, MAX_LINE, names, open_regular, read_line};
+use super::store::{LOG_SUFFIX, MAX_LINE, list_names, open_regular, read_line};
 
 /// Line of the log.
 #[derive(Debug)]
-pub struct Event {
+pub struct LoggedEvent {
     /// Name of its file.
     pub file: String,
     /// Line number, counted from 1.
@@ -26,35 +26,35 @@ pub struct Event {
 }
 
 /// Reader that remembers how far each file was read.
-pub struct Reader {
+pub struct LogReader {
     dir: PathBuf,
-    places: BTreeMap<String, Place>,
+    positions: BTreeMap<String, ReadPosition>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct ReadPosition {
     offset: u64,
     line: u64,
 }
 
 /// File that is being read, and its next line.
-struct Source {
+struct MergeSource {
     name: String,
     file: BufReader<File>,
-    place: Place,
-    next: Event,
+    position: ReadPosition,
+    next: LoggedEvent,
 }
 
-impl Reader {
+impl LogReader {
     /// Creates a reader for the log below `root`. It starts at the beginning.
     pub fn new(root: &Path) -> Self {
-        Reader { dir: root.join("audit"), places: BTreeMap::new() }
+        LogReader { dir: root.join("audit"), positions: BTreeMap::new() }
     }
 
     /// Passes every complete line that was not passed before to `give`, oldest first.
-    pub fn read(&mut self, mut give: impl FnMut(Event) -> io::Result<()>) -> io::Result<()> {
-        let mut waiting = self.grown()?;
-        let mut sources: Vec<Option<Source>> = Vec::new();
+    pub fn read(&mut self, mut give: impl FnMut(LoggedEvent) -> io::Result<()>) -> io::Result<()> {
+        let mut waiting = self.find_grown_files()?;
+        let mut sources: Vec<Option<MergeSource>> = Vec::new();
         // The next line of each open file, by time; files with the same time in the order they were
         // opened.
         let mut heap: BinaryHeap<Reverse<(String, usize)>> = BinaryHeap::new();
@@ -64,10 +64,10 @@ impl Reader {
             while let Some(name) = waiting.front()
                 && heap.peek().is_none_or(|Reverse((ts, _))| opened_at(name) <= *ts)
             {
-                let source = self.open(name)?;
+                let source = self.open_source(name)?;
                 waiting.pop_front();
                 if let Some(source) = source {
-                    heap.push(Reverse((source.time(), sources.len())));
+                    heap.push(Reverse((source.next_time(), sources.len())));
                     sources.push(Some(source));
                 }
             }
@@ -78,11 +78,11 @@ impl Reader {
                     give(event)?;
                     // Within a file the order of the lines is the order of events, even if the
                     // clock changed.
-                    heap.push(Reverse((source.time().max(ts), at)));
+                    heap.push(Reverse((source.next_time().max(ts), at)));
                     sources[at] = Some(source);
                 }
                 (event, false) => {
-                    self.places.insert(source.name, source.place);
+                    self.positions.insert(source.name, source.position);
                     give(event)?;
                 }
             }
@@ -90,11 +90,11 @@ impl Reader {
     }
 
     /// Returns the files that have grown, in the order they were opened.
-    fn grown(&mut self) -> io::Result<VecDeque<String>> {
+    fn find_grown_files(&mut self) -> io::Result<VecDeque<String>> {
         let mut grown = VecDeque::new();
-        for name in names(&self.dir)?.into_iter().filter(|name| name.ends_with(LOG)) {
+        for name in list_names(&self.dir)?.into_iter().filter(|name| name.ends_with(LOG_SUFFIX)) {
             let size = std::fs::metadata(self.dir.join(&name)).map_or(0, |found| found.len());
-            let place = self.places.entry(name.clone()).or_default();
+            let place = self.positions.entry(name.clone()).or_default();
             if size > place.offset {
                 grown.push_back(name);
             }
@@ -102,8 +102,8 @@ impl Reader {
         Ok(grown)
     }
 
-    fn open(&self, name: &str) -> io::Result<Option<Source>> {
-        let mut place = self.places.get(name).copied().unwrap_or_default();
+    fn open_source(&self, name: &str) -> io::Result<Option<MergeSource>> {
+        let mut place = self.positions.get(name).copied().unwrap_or_default();
         let mut file = match open_regular(&self.dir.join(name)) {
             // Not a regular file: `verify` reports it. Not found: it was pruned after the directory
             // was listed.
@@ -116,22 +116,23 @@ impl Reader {
         };
         file.seek(SeekFrom::Start(place.offset))?;
         let next = next_line(&mut file, &mut place, name)?;
-        Ok(next.map(|next| Source { name: name.to_owned(), file, place, next }))
+        Ok(next.map(|next| MergeSource { name: name.to_owned(), file, position: place, next }))
     }
 }
 
-impl Source {
-    fn time(&self) -> String {
+impl MergeSource {
+    fn next_time(&self) -> String {
         let ts = self.next.value.as_ref().and_then(|value| value["ts"].as_str());
         ts.map_or_else(|| opened_at(&self.name), str::to_owned)
     }
 
     /// Returns the current line and whether there is another.
-    fn advance(&mut self) -> io::Result<(Event, bool)> {
-        match next_line(&mut self.file, &mut self.place, &self.name)? {
+    fn advance(&mut self) -> io::Result<(LoggedEvent, bool)> {
+        match next_line(&mut self.file, &mut self.position, &self.name)? {
             Some(next) => Ok((std::mem::replace(&mut self.next, next), true)),
             None => {
-                let nothing = Event { file: String::new(), line: 0, raw: Vec::new(), value: None };
+                let nothing =
+                    LoggedEvent { file: String::new(), line: 0, raw: Vec::new(), value: None };
                 Ok((std::mem::replace(&mut self.next, nothing), false))
             }
         }
@@ -142,9 +143,9 @@ impl Source {
 /// not yet, or never will be, a record.
 fn next_line(
     file: &mut BufReader<File>,
-    place: &mut Place,
+    place: &mut ReadPosition,
     name: &str,
-) -> io::Result<Option<Event>> {
+) -> io::Result<Option<LoggedEvent>> {
     let mut raw = Vec::new();
     let mut count = read_line(file, &mut raw)?;
     // Skip a line that is too long for a record in pieces that fit into memory, and report it as
@@ -165,7 +166,7 @@ fn next_line(
     place.line += 1;
     // Nothing is left of a line that was too long, so it does not parse as JSON.
     let value = serde_json::from_slice(&raw).ok();
-    Ok(Some(Event { file: name.to_owned(), line: place.line, raw, value }))
+    Ok(Some(LoggedEvent { file: name.to_owned(), line: place.line, raw, value }))
 }
 
 /// Converts a file name (`20261115T214003.123456Z-…`) to the format of time stamps in the log.
@@ -184,11 +185,11 @@ pub(super) fn opened_at(name: &str) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::super::Audit;
+    use super::super::AuditLog;
     use super::super::testing::Dir;
     use super::*;
 
-    fn numbers(reader: &mut Reader) -> Vec<u64> {
+    fn numbers(reader: &mut LogReader) -> Vec<u64> {
         let mut numbers = Vec::new();
         reader
             .read(|event| {
@@ -208,17 +209,19 @@ mod tests {
     #[test]
     fn files_are_merged_by_time_and_read_on_where_reading_stopped() {
         let root = Dir::new();
-        let (one, two) =
-            (Audit::open(root.path(), 600).unwrap(), Audit::open(root.path(), 1 << 20).unwrap());
+        let (one, two) = (
+            AuditLog::open(root.path(), 600).unwrap(),
+            AuditLog::open(root.path(), 1 << 20).unwrap(),
+        );
         for n in 0..40 {
-            [&one, &two][n % 3 % 2].event("test", json!({"n": n})).unwrap();
+            [&one, &two][n % 3 % 2].write_event("test", json!({"n": n})).unwrap();
         }
-        let mut reader = Reader::new(root.path());
+        let mut reader = LogReader::new(root.path());
         assert_eq!(numbers(&mut reader), (0..40).collect::<Vec<_>>());
         assert!(numbers(&mut reader).is_empty());
-        let three = Audit::open(root.path(), 1 << 20).unwrap();
+        let three = AuditLog::open(root.path(), 1 << 20).unwrap();
         for n in 40..50 {
-            [&one, &two, &three][n % 3].event("test", json!({"n": n})).unwrap();
+            [&one, &two, &three][n % 3].write_event("test", json!({"n": n})).unwrap();
         }
         assert_eq!(numbers(&mut reader), (40..50).collect::<Vec<_>>());
     }
@@ -229,7 +232,7 @@ mod tests {
         let dir = root.path().join("audit");
         std::fs::create_dir(&dir).unwrap();
         std::fs::write(dir.join("a.jsonl"), b"{\"n\":1}\n{\"n\"").unwrap();
-        let mut reader = Reader::new(root.path());
+        let mut reader = LogReader::new(root.path());
         assert_eq!(numbers(&mut reader), [1]);
         std::fs::write(dir.join("a.jsonl"), b"{\"n\":1}\n{\"n\":2}\n").unwrap();
         assert_eq!(numbers(&mut reader), [2]);

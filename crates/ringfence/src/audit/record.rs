@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-use super::{Audit, object};
+use super::{AuditLog, to_object};
 use crate::base::call::{Facts, Status};
 use crate::base::clock::now_utc;
 use crate::base::{Cause, Error, Kind, Result, TraceId};
 
 /// Order in which a call's members are written; others follow in the order in which they were
 /// added.
-const ORDER: [&str; 12] = [
+const FIELD_ORDER: [&str; 12] = [
     "trace_id",
     "session",
     "principal",
@@ -33,11 +33,11 @@ const ORDER: [&str; 12] = [
 const APPROVED: &str = "approved";
 
 /// Members of its call that an approval repeats.
-const APPROVAL: [&str; 5] = ["trace_id", "session", "principal", "tool", "arguments_hash"];
+const APPROVAL_FIELDS: [&str; 5] = ["trace_id", "session", "principal", "tool", "arguments_hash"];
 
 /// Record of one call. If dropped without `finish`, it writes `aborted`.
-pub struct Record {
-    audit: Audit,
+pub struct CallRecord {
+    audit: AuditLog,
     fields: Map<String, Value>,
     opened: Instant,
     started: Option<(String, Instant)>,
@@ -55,27 +55,27 @@ struct CallRefusal {
 
 impl CallRefusal {
     /// A call that runs is always recorded.
-    fn admit(
+    fn admit_refusal(
         &self,
-        audit: &Audit,
+        audit: &AuditLog,
         fields: &Map<String, Value>,
     ) -> std::result::Result<(), Duration> {
         if self.has_started.load(Ordering::Acquire) {
             return Ok(());
         }
-        *self.admitted.get_or_init(|| audit.admit_refusal(principal_of(fields)))
+        *self.admitted.get_or_init(|| audit.admit_refusal(principal_field(fields)))
     }
 }
 
-fn principal_of(fields: &Map<String, Value>) -> &str {
+fn principal_field(fields: &Map<String, Value>) -> &str {
     fields.get("principal").and_then(Value::as_str).unwrap_or_default()
 }
 
-impl Record {
+impl CallRecord {
     /// Creates the record without writing anything. Members not known yet are added with `set`.
-    pub fn open(audit: &Audit, trace_id: &TraceId, fields: Value) -> Record {
+    pub fn open(audit: &AuditLog, trace_id: &TraceId, fields: Value) -> CallRecord {
         let known = Map::from_iter([("trace_id".to_owned(), Value::from(trace_id.as_str()))]);
-        let mut record = Record {
+        let mut record = CallRecord {
             audit: audit.clone(),
             fields: known,
             opened: Instant::now(),
@@ -83,13 +83,13 @@ impl Record {
             finished: false,
             refusal: Arc::default(),
         };
-        record.set(fields);
+        record.set_fields(fields);
         record
     }
 
     /// Adds or replaces members, except the trace id.
-    pub fn set(&mut self, fields: Value) {
-        for (name, value) in object(fields) {
+    pub fn set_fields(&mut self, fields: Value) {
+        for (name, value) in to_object(fields) {
             if name != "trace_id" {
                 self.fields.insert(name, value);
             }
@@ -97,17 +97,17 @@ impl Record {
     }
 
     /// Returns a writer for further events of this call, which also works while the call runs.
-    pub fn approvals(&self) -> Approvals {
-        let fields = APPROVAL
+    pub fn call_events(&self) -> CallEvents {
+        let fields = APPROVAL_FIELDS
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), self.fields.get(*name)?.clone())))
             .collect();
-        Approvals { audit: self.audit.clone(), fields, refusal: Arc::clone(&self.refusal) }
+        CallEvents { audit: self.audit.clone(), fields, refusal: Arc::clone(&self.refusal) }
     }
 
     /// Writes `call.start`. If this fails, the call must not run.
-    pub fn start(&mut self) -> Result<()> {
-        self.audit.event("call.start", Value::Object(self.ordered()))?;
+    pub fn write_start(&mut self) -> Result<()> {
+        self.audit.write_event("call.start", Value::Object(self.ordered_fields()))?;
         self.started = Some((now_utc(), Instant::now()));
         self.refusal.has_started.store(true, Ordering::Release);
         Ok(())
@@ -115,31 +115,37 @@ impl Record {
 
     /// Returns the principal that made the call.
     pub fn principal(&self) -> &str {
-        principal_of(&self.fields)
+        principal_field(&self.fields)
     }
 
     /// Returns Ok if a call that ends without having run may have its own record. Otherwise returns
     /// the time until its principal's next refused call may, and the record must be ended with
     /// [`Record::count_refusal`].
     pub fn admit_refusal(&self) -> std::result::Result<(), Duration> {
-        self.refusal.admit(&self.audit, &self.fields)
+        self.refusal.admit_refusal(&self.audit, &self.fields)
     }
 
     /// Ends the record of a refused call by adding it to its principal's count. Returns true for
     /// the first call of a count, which then has to be written: see [`Audit::write_refusal_count`].
     pub fn count_refusal(mut self, error: &Error) -> bool {
         self.finished = true;
-        self.audit.count_refusal(principal_of(&self.fields), error.kind().name())
+        self.audit.count_refusal(principal_field(&self.fields), error.kind().name())
     }
 
     /// Writes `call.stop`.
     pub fn finish(mut self, facts: &Facts, error: Option<&Error>, cause: Option<Cause>) {
-        self.stop(status(facts, error, cause), facts, error, cause);
+        self.write_stop(call_status(facts, error, cause), facts, error, cause);
     }
 
-    fn stop(&mut self, status: &str, facts: &Facts, error: Option<&Error>, cause: Option<Cause>) {
+    fn write_stop(
+        &mut self,
+        status: &str,
+        facts: &Facts,
+        error: Option<&Error>,
+        cause: Option<Cause>,
+    ) {
         self.finished = true;
-        let mut fields = self.ordered();
+        let mut fields = self.ordered_fields();
         let mut add = |name: &str, value: Option<Value>| {
             if let Some(value) = value {
                 fields.insert(name.to_owned(), value);
@@ -167,12 +173,12 @@ impl Record {
             "duration_ms",
             Some(u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX).into()),
         );
-        self.audit.stop(fields);
+        self.audit.write_stop(fields);
     }
 
-    fn ordered(&self) -> Map<String, Value> {
-        let first = ORDER.iter().filter_map(|name| self.fields.get_key_value(*name));
-        let rest = self.fields.iter().filter(|(name, _)| !ORDER.contains(&name.as_str()));
+    fn ordered_fields(&self) -> Map<String, Value> {
+        let first = FIELD_ORDER.iter().filter_map(|name| self.fields.get_key_value(*name));
+        let rest = self.fields.iter().filter(|(name, _)| !FIELD_ORDER.contains(&name.as_str()));
         first.chain(rest).map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 }
@@ -180,59 +186,59 @@ impl Record {
 /// Writes events of a call (approvals, execs, network decisions, the end of a background run) under
 /// the call's own trace id.
 #[derive(Clone)]
-pub struct Approvals {
-    audit: Audit,
+pub struct CallEvents {
+    audit: AuditLog,
     fields: Map<String, Value>,
     refusal: Arc<CallRefusal>,
 }
 
-impl Approvals {
+impl CallEvents {
     /// Writes an approval: the outcome (`approved`, `denied` or `expired`), who decided, and for
     /// how long (`mode`).
-    pub fn write(&self, outcome: &str, by: &str, mode: &str) -> Result<()> {
+    pub fn write_approval(&self, outcome: &str, by: &str, mode: &str) -> Result<()> {
         // The call ends here and is then counted instead.
-        if outcome != APPROVED && self.refusal.admit(&self.audit, &self.fields).is_err() {
+        if outcome != APPROVED && self.refusal.admit_refusal(&self.audit, &self.fields).is_err() {
             return Ok(());
         }
         let mut fields = self.fields.clone();
         for (name, value) in [("outcome", outcome), ("by", by), ("mode", mode)] {
             fields.insert(name.to_owned(), value.into());
         }
-        self.audit.event("approval", Value::Object(fields))
+        self.audit.write_event("approval", Value::Object(fields))
     }
 
     /// Writes the decision about a program that a run wanted to start.
-    pub fn exec(&self, decision: Map<String, Value>) -> Result<()> {
+    pub fn write_exec(&self, decision: Map<String, Value>) -> Result<()> {
         let mut fields = self.fields.clone();
         fields.extend(decision);
-        self.audit.event("exec", Value::Object(fields))
+        self.audit.write_event("exec", Value::Object(fields))
     }
 
     /// Writes how a run ended that continued after its call.
-    pub fn ended(&self, facts: Map<String, Value>) -> Result<()> {
+    pub fn write_run_stop(&self, facts: Map<String, Value>) -> Result<()> {
         let mut fields = self.fields.clone();
         fields.extend(facts);
-        self.audit.event("run.stop", Value::Object(fields))
+        self.audit.write_event("run.stop", Value::Object(fields))
     }
 
     /// Writes a decision of a run's proxy.
-    pub fn network(&self, decision: Map<String, Value>) -> Result<()> {
+    pub fn write_network(&self, decision: Map<String, Value>) -> Result<()> {
         let mut fields = self.fields.clone();
         fields.extend(decision);
-        self.audit.event("network", Value::Object(fields))
+        self.audit.write_event("network", Value::Object(fields))
     }
 }
 
-impl Drop for Record {
+impl Drop for CallRecord {
     fn drop(&mut self) {
         if !self.finished {
-            self.stop("aborted", &Facts::default(), None, None);
+            self.write_stop("aborted", &Facts::default(), None, None);
         }
     }
 }
 
 /// Returns the status to record. An error is never recorded as completed, whatever the facts say.
-fn status(facts: &Facts, error: Option<&Error>, cause: Option<Cause>) -> &'static str {
+fn call_status(facts: &Facts, error: Option<&Error>, cause: Option<Cause>) -> &'static str {
     match (facts.status, error) {
         (Some(status), None) => status,
         (Some(status), Some(_)) if status != Status::Completed => status,

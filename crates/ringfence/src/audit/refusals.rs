@@ -19,10 +19,10 @@ const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Maximum number of principals remembered. Beyond it, the one whose last refusal is oldest is
 /// forgotten.
-const PRINCIPALS: usize = 1024;
+const MAX_PRINCIPALS: usize = 1024;
 
 /// Event name of a count.
-pub(super) const EVENT: &str = "call.refused";
+pub(super) const REFUSED_EVENT: &str = "call.refused";
 
 /// Limits and counts for the refused calls of all principals.
 #[derive(Default)]
@@ -32,7 +32,7 @@ pub(super) struct RefusalLimits {
 
 struct PrincipalLimit {
     bucket: TokenBucket,
-    refused: Instant,
+    last_refused: Instant,
     unrecorded: Option<RefusalCount>,
 }
 
@@ -53,35 +53,35 @@ impl RefusalCount {
             "principal": self.principal, "count": self.count, "errors": self.errors, "first": self.first,
             "last": self.last,
         });
-        super::object(fields)
+        super::to_object(fields)
     }
 }
 
 impl RefusalLimits {
     /// Returns Ok if one more refused call gets its own record, otherwise the time until the next
     /// one does. Also returns the count of a principal that had to be forgotten.
-    pub(super) fn admit(
+    pub(super) fn admit_refusal(
         &mut self,
         principal: &str,
         now: Instant,
     ) -> (std::result::Result<(), Duration>, Option<RefusalCount>) {
         let forgotten =
             if self.principals.contains_key(principal) { None } else { self.make_room(now) };
-        let limit = self.limit_of(principal, now);
-        limit.refused = now;
+        let limit = self.limit_for(principal, now);
+        limit.last_refused = now;
         (limit.bucket.take(now), forgotten)
     }
 
     /// Counts a call that was not admitted. Returns true for the first since the last count was
     /// taken.
-    pub(super) fn count(
+    pub(super) fn count_refusal(
         &mut self,
         principal: &str,
         error: &'static str,
         (now, ts): (Instant, String),
     ) -> bool {
         // A principal forgotten since `admit` is added again: the call must be counted somewhere.
-        let limit = self.limit_of(principal, now);
+        let limit = self.limit_for(principal, now);
         let is_first = limit.unrecorded.is_none();
         let counted = limit.unrecorded.get_or_insert_with(|| RefusalCount {
             principal: principal.to_owned(),
@@ -102,14 +102,14 @@ impl RefusalLimits {
     }
 
     /// Takes the counts of all principals.
-    pub(super) fn take_all(&mut self) -> Vec<RefusalCount> {
+    pub(super) fn take_all_counts(&mut self) -> Vec<RefusalCount> {
         self.principals.values_mut().filter_map(|limit| limit.unrecorded.take()).collect()
     }
 
-    fn limit_of(&mut self, principal: &str, now: Instant) -> &mut PrincipalLimit {
+    fn limit_for(&mut self, principal: &str, now: Instant) -> &mut PrincipalLimit {
         self.principals.entry(principal.to_owned()).or_insert_with(|| PrincipalLimit {
             bucket: TokenBucket::new(BURST, INTERVAL),
-            refused: now,
+            last_refused: now,
             unrecorded: None,
         })
     }
@@ -117,17 +117,17 @@ impl RefusalLimits {
     /// Forgets principals until there is room for one more, starting with those for which nothing
     /// is lost.
     fn make_room(&mut self, now: Instant) -> Option<RefusalCount> {
-        if self.principals.len() < PRINCIPALS {
+        if self.principals.len() < MAX_PRINCIPALS {
             return None;
         }
         self.principals.retain(|_, limit| limit.unrecorded.is_some() || !limit.bucket.is_full(now));
-        if self.principals.len() < PRINCIPALS {
+        if self.principals.len() < MAX_PRINCIPALS {
             return None;
         }
         let longest_ago = self
             .principals
             .iter()
-            .min_by_key(|(_, limit)| limit.refused)
+            .min_by_key(|(_, limit)| limit.last_refused)
             .map(|(name, _)| name.clone())?;
         self.principals.remove(&longest_ago)?.unrecorded
     }
@@ -142,9 +142,9 @@ mod tests {
         principal: &str,
         now: Instant,
     ) -> (bool, Option<RefusalCount>) {
-        let (admitted, forgotten) = limits.admit(principal, now);
+        let (admitted, forgotten) = limits.admit_refusal(principal, now);
         if admitted.is_err() {
-            limits.count(principal, "unknown_tool", (now, "t".into()));
+            limits.count_refusal(principal, "unknown_tool", (now, "t".into()));
         }
         (admitted.is_ok(), forgotten)
     }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(limits.take_count("anna"), None);
         assert!(refuse(&mut limits, "anna", start + INTERVAL).0);
         assert!(!refuse(&mut limits, "anna", start + INTERVAL).0);
-        assert_eq!(limits.take_all().iter().map(|counted| counted.count).sum::<u64>(), 1);
+        assert_eq!(limits.take_all_counts().iter().map(|counted| counted.count).sum::<u64>(), 1);
     }
 
     #[test]
@@ -169,16 +169,16 @@ mod tests {
         let mut limits = RefusalLimits::default();
         let start = Instant::now();
         let (mut refused, mut accounted) = (0, 0);
-        for n in 0..PRINCIPALS as u32 + 50 {
+        for n in 0..MAX_PRINCIPALS as u32 + 50 {
             for _ in 0..BURST + 3 {
                 let now = start + Duration::from_micros(u64::from(n));
                 let (admitted, forgotten) = refuse(&mut limits, &format!("p{n}"), now);
                 refused += 1;
                 accounted += u64::from(admitted) + forgotten.map_or(0, |counted| counted.count);
             }
-            assert!(limits.principals.len() <= PRINCIPALS);
+            assert!(limits.principals.len() <= MAX_PRINCIPALS);
         }
-        accounted += limits.take_all().iter().map(|counted| counted.count).sum::<u64>();
+        accounted += limits.take_all_counts().iter().map(|counted| counted.count).sum::<u64>();
         assert_eq!(accounted, refused);
         // Once their buckets are full again, nothing of them is kept.
         let later = start + 2 * BURST * INTERVAL;

@@ -6,13 +6,13 @@ use std::io::{self, BufRead, BufReader};
 
 use serde_json::Value;
 
-use super::chain::{self, Link, Mac, START};
-use super::store::{MAX_LINE, Store, head_of, open_regular, read_line};
+use super::chain::{self, FIRST_MAC, Mac, RecordLink};
+use super::store::{AuditDirectory, MAX_LINE, head_name, open_regular, read_line};
 use crate::base::ids::hex;
 
 /// State of a log file, judged by how it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum LogFileState {
     /// It ends with its closing record.
     Closed,
     /// A process is writing it.
@@ -29,7 +29,7 @@ pub enum State {
 
 /// Deviation of the log from what was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
+pub struct LogProblem {
     /// Name of the file.
     pub file: String,
     /// Line number, counted from 1; for something missing, the line it would have.
@@ -37,22 +37,25 @@ pub struct Problem {
     /// Sequence number, if the problem concerns a record.
     pub seq: Option<u64>,
     /// Description for people.
-    pub what: String,
+    pub description: String,
 }
 
-impl std::fmt::Display for Problem {
+impl std::fmt::Display for LogProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} line {}", self.file, self.line)?;
         if let Some(seq) = self.seq {
             write!(f, " (seq {seq})")?;
         }
-        write!(f, ": {}", self.what)
+        write!(f, ": {}", self.description)
     }
 }
 
 /// Returns the links to records of other files in a header.
-pub(super) fn links(header: &Value) -> Vec<Link> {
-    ["predecessor", "continues"].iter().filter_map(|name| Link::from_json(&header[name])).collect()
+pub(super) fn header_links(header: &Value) -> Vec<RecordLink> {
+    ["predecessor", "continues"]
+        .iter()
+        .filter_map(|name| RecordLink::from_json(&header[name]))
+        .collect()
 }
 
 /// Returns whether a process is writing this file: it holds a lock on it as long as it lives.
@@ -61,10 +64,10 @@ pub(super) fn is_in_use(file: &File) -> bool {
 }
 
 /// Result of reading one file.
-pub(super) struct Scan {
+pub(super) struct FileScan {
     pub(super) records: u64,
-    pub(super) state: State,
-    pub(super) problem: Option<Problem>,
+    pub(super) state: LogFileState,
+    pub(super) problem: Option<LogProblem>,
     /// Macs of the verified records with a `wanted` number.
     macs: BTreeMap<u64, Mac>,
     /// First verified record.
@@ -76,31 +79,35 @@ pub(super) struct Scan {
     pub(super) head: Option<(u64, Mac)>,
 }
 
-impl Scan {
-    fn new() -> Scan {
-        Scan {
+impl FileScan {
+    fn new() -> FileScan {
+        FileScan {
             records: 0,
-            state: State::Broken,
+            state: LogFileState::Broken,
             problem: None,
             macs: BTreeMap::new(),
             header: None,
             last: Value::Null,
-            last_mac: START,
+            last_mac: FIRST_MAC,
             head: None,
         }
     }
 
     /// Returns whether the record that a link names exists and is verified. Only `wanted` records
     /// are known.
-    pub(super) fn holds(&self, link: &Link) -> bool {
+    pub(super) fn holds_link(&self, link: &RecordLink) -> bool {
         let fits =
             |(seq, mac): &(u64, String)| self.macs.get(seq).is_some_and(|found| hex(found) == *mac);
-        link.at.as_ref().is_none_or(fits)
+        link.record.as_ref().is_none_or(fits)
     }
 
     /// Reads a file and keeps the macs of the records with a `wanted` number.
-    pub(super) fn run(store: &Store, name: &str, mut wanted: BTreeSet<u64>) -> io::Result<Scan> {
-        let file = match open_regular(&store.path(name)) {
+    pub(super) fn scan_file(
+        store: &AuditDirectory,
+        name: &str,
+        mut wanted: BTreeSet<u64>,
+    ) -> io::Result<FileScan> {
+        let file = match open_regular(&store.file_path(name)) {
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound) =>
             {
@@ -108,18 +115,19 @@ impl Scan {
                     io::ErrorKind::NotFound => "it was removed while the log was read".to_owned(),
                     _ => error.to_string(),
                 };
-                let problem = Problem { file: name.into(), line: 1, seq: None, what };
-                return Ok(Scan { problem: Some(problem), ..Scan::new() });
+                let problem =
+                    LogProblem { file: name.into(), line: 1, seq: None, description: what };
+                return Ok(FileScan { problem: Some(problem), ..FileScan::new() });
             }
             file => file?,
         };
         // Read before the records: a file in use may grow, but what the head says now must be in
         // it.
-        let head = store.head(name);
+        let head = store.read_head(name);
         wanted.extend(head.as_ref().ok().map(|(seq, _)| *seq));
         let in_use = is_in_use(&file);
 
-        let mut scan = Scan { head: head.as_ref().ok().copied(), ..Scan::new() };
+        let mut scan = FileScan { head: head.as_ref().ok().copied(), ..FileScan::new() };
         let torn = scan.read_records(store, name, &wanted, BufReader::new(file))?;
         if scan.problem.is_none() {
             let ended = scan.check_end(store, name, head, in_use, &torn);
@@ -135,7 +143,7 @@ impl Scan {
     /// newline.
     fn read_records(
         &mut self,
-        store: &Store,
+        store: &AuditDirectory,
         name: &str,
         wanted: &BTreeSet<u64>,
         mut file: impl BufRead,
@@ -147,18 +155,27 @@ impl Scan {
             let seq = self.records + 1;
             if line.len() == MAX_LINE && line.last() != Some(&b'\n') {
                 let what = format!("this line is not a record: it has more than {MAX_LINE} bytes");
-                self.problem = Some(Problem { file: name.into(), line: seq, seq: Some(seq), what });
+                self.problem = Some(LogProblem {
+                    file: name.into(),
+                    line: seq,
+                    seq: Some(seq),
+                    description: what,
+                });
                 return Ok(Vec::new());
             }
             if line.pop_if(|end| *end == b'\n').is_none() {
                 self.last = serde_json::from_slice(&whole).unwrap_or_default();
                 return Ok(line);
             }
-            match chain::check(&store.key, &self.last_mac, seq, &line) {
+            match chain::check_line(&store.key, &self.last_mac, seq, &line) {
                 Ok(mac) => self.last_mac = mac,
                 Err(what) => {
-                    self.problem =
-                        Some(Problem { file: name.into(), line: seq, seq: Some(seq), what });
+                    self.problem = Some(LogProblem {
+                        file: name.into(),
+                        line: seq,
+                        seq: Some(seq),
+                        description: what,
+                    });
                     return Ok(Vec::new());
                 }
             }
@@ -170,7 +187,12 @@ impl Scan {
                 let header: Value = serde_json::from_slice(&line).unwrap_or_default();
                 if header["file"] != name {
                     let what = format!("this is file {} under another name", header["file"]);
-                    self.problem = Some(Problem { file: name.into(), line: 1, seq: Some(1), what });
+                    self.problem = Some(LogProblem {
+                        file: name.into(),
+                        line: 1,
+                        seq: Some(1),
+                        description: what,
+                    });
                     return Ok(Vec::new());
                 }
                 self.header = Some(header);
@@ -182,16 +204,25 @@ impl Scan {
     /// Checks that the file ends where its head says it does.
     fn check_end(
         &self,
-        store: &Store,
+        store: &AuditDirectory,
         name: &str,
         head: std::result::Result<(u64, Mac), String>,
         in_use: bool,
         torn: &[u8],
-    ) -> std::result::Result<State, Problem> {
+    ) -> std::result::Result<LogFileState, LogProblem> {
         let next = self.records + 1;
-        let broken =
-            |what: String| Problem { file: name.into(), line: next, seq: Some(next), what };
-        let damaged = |what: String| Problem { file: head_of(name), line: 1, seq: None, what };
+        let broken = |what: String| LogProblem {
+            file: name.into(),
+            line: next,
+            seq: Some(next),
+            description: what,
+        };
+        let damaged = |what: String| LogProblem {
+            file: head_name(name),
+            line: 1,
+            seq: None,
+            description: what,
+        };
         let (seq, mac) = head.map_err(|what| damaged(format!("the head of this file: {what}")))?;
         if seq > self.records {
             let part = if torn.is_empty() { "" } else { ", and part of the next one" };
@@ -204,7 +235,7 @@ impl Scan {
         // there are more, the head is outdated.
         if self.macs.get(&seq) != Some(&mac)
             || (seq + 1 < self.records
-                && !store.head(name).is_ok_and(|(now, _)| now + 1 >= self.records))
+                && !store.read_head(name).is_ok_and(|(now, _)| now + 1 >= self.records))
         {
             return Err(damaged(format!(
                 "the head of this file is not its newest: it says {seq} of {}",
@@ -222,9 +253,9 @@ impl Scan {
             return Err(broken("something that is not a record was added".into()));
         }
         Ok(match (closed, in_use) {
-            (true, _) => State::Closed,
-            (false, true) => State::Open,
-            (false, false) => State::Crashed { torn: torn.len() as u64 },
+            (true, _) => LogFileState::Closed,
+            (false, true) => LogFileState::Open,
+            (false, false) => LogFileState::Crashed { torn: torn.len() as u64 },
         })
     }
 }

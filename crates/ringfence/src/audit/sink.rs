@@ -9,27 +9,29 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 
-use super::chain::{self, Entry, Line, Link, Mac, START};
-use super::store::{LATEST, NEW_LATEST, NEW_LOG, Store, create_new, head_of, new_name};
+use super::chain::{self, AuditEntry, FIRST_MAC, Mac, RecordLink, SealedLine};
+use super::store::{
+    AuditDirectory, LATEST, NEW_LATEST, NEW_LOG, create_new, head_name, new_file_name,
+};
 use crate::base::clock::now_utc;
 
 /// Maximum number of records kept in memory until they can be written.
-const BACKLOG: usize = 4096;
+const MAX_BACKLOG: usize = 4096;
 
-pub(super) struct Sink {
-    store: Store,
+pub(super) struct AuditSink {
+    store: AuditDirectory,
     rotate_bytes: u64,
     /// None if a rotation failed half way: the next record opens a file.
     current: Option<LogFile>,
-    backlog: VecDeque<Entry>,
+    backlog: VecDeque<AuditEntry>,
     closed: bool,
 }
 
-impl Sink {
+impl AuditSink {
     pub(super) fn open(root: &Path, rotate_bytes: u64) -> io::Result<Self> {
-        let (store, _lock) = Store::create(root)?;
+        let (store, _lock) = AuditDirectory::create(root)?;
         let file = LogFile::open(&store)?;
-        Ok(Sink {
+        Ok(AuditSink {
             store,
             rotate_bytes,
             current: Some(file),
@@ -40,17 +42,17 @@ impl Sink {
 
     /// Writes the backlog and then this entry. If it returns an error, nothing of `entry` is in the
     /// log.
-    pub(super) fn write(&mut self, entry: &Entry) -> io::Result<()> {
+    pub(super) fn write(&mut self, entry: &AuditEntry) -> io::Result<()> {
         self.write_backlog()?;
-        self.put(entry)
+        self.append_entry(entry)
     }
 
     /// Writes an entry about something that has already happened and must not be lost: if it cannot
     /// be written now, it is written before the next record.
-    pub(super) fn write_or_keep(&mut self, entry: Entry) -> io::Result<()> {
+    pub(super) fn write_or_queue(&mut self, entry: AuditEntry) -> io::Result<()> {
         let written = self.write(&entry);
         if written.is_err() {
-            if self.backlog.len() < BACKLOG {
+            if self.backlog.len() < MAX_BACKLOG {
                 self.backlog.push_back(entry);
             } else {
                 let lost = Value::Object(entry.fields);
@@ -77,7 +79,7 @@ impl Sink {
 
     fn write_backlog(&mut self) -> io::Result<()> {
         while let Some(entry) = self.backlog.pop_front() {
-            if let Err(error) = self.put(&entry) {
+            if let Err(error) = self.append_entry(&entry) {
                 self.backlog.push_front(entry);
                 return Err(error);
             }
@@ -85,7 +87,7 @@ impl Sink {
         Ok(())
     }
 
-    fn put(&mut self, entry: &Entry) -> io::Result<()> {
+    fn append_entry(&mut self, entry: &AuditEntry) -> io::Result<()> {
         if self.closed {
             return Err(io::Error::other("the audit log was closed"));
         }
@@ -94,7 +96,7 @@ impl Sink {
         if let Some(file) =
             self.current.take_if(|file| file.seq > 1 && file.size >= self.rotate_bytes)
         {
-            self.current = self.rotate(file);
+            self.current = self.rotate_file(file);
         }
         let file = match &mut self.current {
             Some(file) => file,
@@ -111,13 +113,13 @@ impl Sink {
     pub(super) fn rotate_older_than(&mut self, age: Duration) {
         let is_old = |file: &LogFile| file.opened.elapsed().is_ok_and(|elapsed| elapsed >= age);
         if let Some(file) = self.current.take_if(|file| file.seq > 1 && is_old(file)) {
-            self.current = self.rotate(file);
+            self.current = self.rotate_file(file);
         }
     }
 
     /// Returns the file to continue with: the next one; or the same one, if it was not closed; or
     /// none, if it was closed and the next one could not be created.
-    fn rotate(&self, mut old: LogFile) -> Option<LogFile> {
+    fn rotate_file(&self, mut old: LogFile) -> Option<LogFile> {
         let warn = |error: io::Error| tracing::warn!("the audit log was not rotated: {error}");
         let _lock = match self.store.try_lock() {
             Ok(Some(lock)) => lock,
@@ -127,20 +129,22 @@ impl Sink {
                 return Some(old);
             }
         };
-        let name = new_name();
+        let name = new_file_name();
         // The next header links the closing record, so the closing record's mac is computed before
         // it is written. It is written only once the next file has its space on disk.
-        let closing =
-            old.seal(&self.store, &entry("close", json!({"reason": "rotate", "next": name})));
-        let continues = Link::new(&old.name, closing.seq, &closing.mac);
-        let next = match NewFile::prepare(&self.store, &name, Some(continues)) {
+        let closing = old.seal_entry(
+            &self.store,
+            &new_entry("close", json!({"reason": "rotate", "next": name})),
+        );
+        let continues = RecordLink::new(&old.name, closing.seq, &closing.mac);
+        let next = match NewLogFile::prepare(&self.store, &name, Some(continues)) {
             Ok(next) => next,
             Err(error) => {
                 warn(error);
                 return Some(old);
             }
         };
-        if let Err(error) = old.append(&self.store, &closing) {
+        if let Err(error) = old.append_line(&self.store, &closing) {
             warn(error);
             next.discard();
             return Some(old);
@@ -152,14 +156,14 @@ impl Sink {
     }
 }
 
-fn entry(event: &str, fields: Value) -> Entry {
+fn new_entry(event: &str, fields: Value) -> AuditEntry {
     let fields = if let Value::Object(fields) = fields { fields } else { Map::new() };
-    Entry { ts: now_utc(), event: event.to_owned(), fields }
+    AuditEntry { ts: now_utc(), event: event.to_owned(), fields }
 }
 
 /// Returns the closing record of a file that ends in order.
-fn closing_entry() -> Entry {
-    entry("close", json!({"reason": "end"}))
+fn closing_entry() -> AuditEntry {
+    new_entry("close", json!({"reason": "end"}))
 }
 
 /// Log file that this process writes.
@@ -181,45 +185,45 @@ pub(super) struct LogFile {
 
 impl LogFile {
     /// Opens a new file. The caller holds the directory lock.
-    pub(super) fn open(store: &Store) -> io::Result<LogFile> {
-        NewFile::prepare(store, &new_name(), None)?.publish()
+    pub(super) fn open(store: &AuditDirectory) -> io::Result<LogFile> {
+        NewLogFile::prepare(store, &new_file_name(), None)?.publish()
     }
 
     /// Writes a record in full or not at all, as [`LogFile::append`].
-    pub(super) fn write(&mut self, store: &Store, entry: &Entry) -> io::Result<()> {
-        let line = self.seal(store, entry);
-        self.append(store, &line)
+    pub(super) fn write(&mut self, store: &AuditDirectory, entry: &AuditEntry) -> io::Result<()> {
+        let line = self.seal_entry(store, entry);
+        self.append_line(store, &line)
     }
 
     /// Returns once records, head and file names are on disk.
-    pub(super) fn sync(&self, store: &Store) -> io::Result<()> {
+    pub(super) fn sync(&self, store: &AuditDirectory) -> io::Result<()> {
         self.file.sync_all()?;
         self.head.sync_all()?;
-        store.sync()
+        store.sync_directory()
     }
 
     /// Writes the closing record and syncs the file.
-    pub(super) fn close(mut self, store: &Store) -> io::Result<()> {
+    pub(super) fn close(mut self, store: &AuditDirectory) -> io::Result<()> {
         self.write(store, &closing_entry())?;
         self.sync(store)
     }
 
-    fn seal(&self, store: &Store, entry: &Entry) -> Line {
-        chain::seal(&store.key, &self.mac, self.seq + 1, entry)
+    fn seal_entry(&self, store: &AuditDirectory, entry: &AuditEntry) -> SealedLine {
+        chain::seal_entry(&store.key, &self.mac, self.seq + 1, entry)
     }
 
     /// Appends a line in full or not at all: after an error the file is truncated to the previous
     /// record, now or before the next write.
-    fn append(&mut self, store: &Store, line: &Line) -> io::Result<()> {
-        self.mend()?;
-        self.check_place()?;
+    fn append_line(&mut self, store: &AuditDirectory, line: &SealedLine) -> io::Result<()> {
+        self.truncate_torn()?;
+        self.check_identity()?;
         let written = write_once(&mut self.file, &line.bytes).and_then(|()| {
-            self.head.write_all_at(&store.head_line(&self.name, line.seq, &line.mac), 0)
+            self.head.write_all_at(&store.format_head(&self.name, line.seq, &line.mac), 0)
         });
         if let Err(error) = written {
             self.torn = true;
             // If this fails too, the next append retries it first.
-            let _ = self.mend();
+            let _ = self.truncate_torn();
             return Err(error);
         }
         self.size += line.bytes.len() as u64;
@@ -228,7 +232,7 @@ impl LogFile {
         Ok(())
     }
 
-    fn mend(&mut self) -> io::Result<()> {
+    fn truncate_torn(&mut self) -> io::Result<()> {
         if self.torn {
             self.file.set_len(self.size)?;
             self.torn = false;
@@ -238,7 +242,7 @@ impl LogFile {
 
     /// Checks that the name still refers to this file, as we left it: a write to a removed file
     /// would succeed and be lost.
-    fn check_place(&self) -> io::Result<()> {
+    fn check_identity(&self) -> io::Result<()> {
         let found = fs::symlink_metadata(&self.path)?;
         if (found.dev(), found.ino()) != self.identity {
             return Err(io::Error::other("the audit file was removed or replaced"));
@@ -270,16 +274,20 @@ fn write_once(file: &mut File, bytes: &[u8]) -> io::Result<()> {
 /// New file with its header, complete except for its name. A crash may interrupt these steps
 /// anywhere: a head for a header alone without its file, or a file that `latest` does not name yet,
 /// does no harm.
-struct NewFile {
+struct NewLogFile {
     log: LogFile,
-    written_as: PathBuf,
+    temporary_path: PathBuf,
     latest: (PathBuf, PathBuf),
     head_path: PathBuf,
 }
 
-impl NewFile {
-    fn prepare(store: &Store, name: &str, continues: Option<Link>) -> io::Result<NewFile> {
-        let (mut predecessor, damage) = store.newest()?;
+impl NewLogFile {
+    fn prepare(
+        store: &AuditDirectory,
+        name: &str,
+        continues: Option<RecordLink>,
+    ) -> io::Result<NewLogFile> {
+        let (mut predecessor, damage) = store.newest_link()?;
         // The file opened last may be the one about to be closed: then its last record is the
         // closing one.
         if let (Some(last), Some(closing)) = (&predecessor, &continues)
@@ -287,11 +295,11 @@ impl NewFile {
         {
             predecessor = continues.clone();
         }
-        let mut header = entry(
+        let mut header = new_entry(
             "open",
             json!({
                 "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "file": name,
-                "predecessor": predecessor.as_ref().map(Link::to_json),
+                "predecessor": predecessor.as_ref().map(RecordLink::to_json),
             }),
         );
         if let Some(closing) = &continues {
@@ -300,17 +308,17 @@ impl NewFile {
         if let Some(what) = damage {
             header.fields.insert("latest_damaged".into(), what.into());
         }
-        let line = chain::seal(&store.key, &START, 1, &header);
+        let line = chain::seal_entry(&store.key, &FIRST_MAC, 1, &header);
 
-        let mut undo = Undo(Vec::new());
-        let head_path = store.path(&head_of(name));
+        let mut undo = CreatedFiles(Vec::new());
+        let head_path = store.file_path(&head_name(name));
         let head = create_new(&head_path, false)?;
         undo.0.push(head_path.clone());
-        head.write_all_at(&store.head_line(name, line.seq, &line.mac), 0)?;
-        let (latest_path, mut latest) = store.temporary(NEW_LATEST)?;
+        head.write_all_at(&store.format_head(name, line.seq, &line.mac), 0)?;
+        let (latest_path, mut latest) = store.create_temporary(NEW_LATEST)?;
         undo.0.push(latest_path.clone());
-        latest.write_all(&store.latest_line(name))?;
-        let (written_as, mut file) = store.temporary(NEW_LOG)?;
+        latest.write_all(&store.format_latest(name))?;
+        let (written_as, mut file) = store.create_temporary(NEW_LOG)?;
         undo.0.push(written_as.clone());
         file.lock()?;
         write_once(&mut file, &line.bytes)?;
@@ -319,7 +327,7 @@ impl NewFile {
 
         let log = LogFile {
             name: name.to_owned(),
-            path: store.path(name),
+            path: store.file_path(name),
             file,
             head,
             identity,
@@ -329,11 +337,16 @@ impl NewFile {
             torn: false,
             opened: SystemTime::now(),
         };
-        Ok(NewFile { log, written_as, latest: (latest_path, store.path(LATEST)), head_path })
+        Ok(NewLogFile {
+            log,
+            temporary_path: written_as,
+            latest: (latest_path, store.file_path(LATEST)),
+            head_path,
+        })
     }
 
     fn publish(self) -> io::Result<LogFile> {
-        let renamed = fs::rename(&self.written_as, &self.log.path);
+        let renamed = fs::rename(&self.temporary_path, &self.log.path);
         if let Err(error) = renamed.and_then(|()| fs::rename(&self.latest.0, &self.latest.1)) {
             self.discard();
             return Err(error);
@@ -342,15 +355,15 @@ impl NewFile {
     }
 
     fn discard(self) {
-        drop(Undo(vec![self.written_as, self.latest.0, self.log.path, self.head_path]));
+        drop(CreatedFiles(vec![self.temporary_path, self.latest.0, self.log.path, self.head_path]));
     }
 }
 
 /// Removes the created files on drop, unless cleared. The log is removed before its head, as after
 /// a crash.
-struct Undo(Vec<PathBuf>);
+struct CreatedFiles(Vec<PathBuf>);
 
-impl Drop for Undo {
+impl Drop for CreatedFiles {
     fn drop(&mut self) {
         for path in &self.0 {
             if let Err(error) = fs::remove_file(path)

@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::chain::{Key, Link, Mac, START};
+use super::chain::{ChainKey, FIRST_MAC, Mac, RecordLink};
 use crate::base::clock::now_utc;
 use crate::base::ids::{hex, random};
 
-pub(super) const LOG: &str = ".jsonl";
-pub(super) const HEAD: &str = ".head";
+pub(super) const LOG_SUFFIX: &str = ".jsonl";
+pub(super) const HEAD_SUFFIX: &str = ".head";
 pub(super) const LATEST: &str = "latest";
 /// Names of incomplete files. Only the holder of the lock creates them, so fixed names are safe,
 /// and a start does not have to list the whole directory to clean them up.
@@ -30,54 +30,54 @@ const NEW_KEY: &str = "tmp-key";
 pub(super) const NEW_LATEST: &str = "tmp-latest";
 pub(super) const NEW_LOG: &str = "tmp-log";
 
-pub(super) struct Store {
+pub(super) struct AuditDirectory {
     dir: PathBuf,
-    pub(super) key: Key,
+    pub(super) key: ChainKey,
 }
 
 /// State of the directory at one moment.
-pub(super) struct Snapshot {
+pub(super) struct DirectorySnapshot {
     /// Sorted.
     pub(super) names: Vec<String>,
     pub(super) latest: Option<Result<String, String>>,
 }
 
-impl Store {
+impl AuditDirectory {
     /// Opens the directory under `root` and creates what is missing. Returns with the lock held.
-    pub(super) fn create(root: &Path) -> io::Result<(Store, File)> {
+    pub(super) fn create(root: &Path) -> io::Result<(AuditDirectory, File)> {
         let dir = root.join("audit");
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        tighten(&File::open(&dir)?, 0o700)?;
+        tighten_mode(&File::open(&dir)?, 0o700)?;
         let lock = open_lock(&dir)?;
         lock.lock()?;
         // Only the holder of the lock creates these, so any that exist were left by a dead process.
         for name in TEMPORARIES {
-            remove_if_there(&dir.join(name))?;
+            remove_if_exists(&dir.join(name))?;
         }
         let key = match read_key(&dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if names(&dir)?.iter().any(|name| name.ends_with(LOG)) {
+                if list_names(&dir)?.iter().any(|name| name.ends_with(LOG_SUFFIX)) {
                     return Err(io::Error::other(
                         "audit/key is missing, but records made with it exist: restore it, or move the audit directory away",
                     ));
                 }
-                make_key(&dir)?;
+                create_key(&dir)?;
                 read_key(&dir)?
             }
             other => other?,
         };
-        tighten(&File::open(dir.join("key"))?, 0o600)?;
-        Ok((Store { dir, key }, lock))
+        tighten_mode(&File::open(dir.join("key"))?, 0o600)?;
+        Ok((AuditDirectory { dir, key }, lock))
     }
 
     /// Opens an existing directory for reading.
-    pub(super) fn existing(root: &Path) -> io::Result<Store> {
+    pub(super) fn open_existing(root: &Path) -> io::Result<AuditDirectory> {
         let dir = root.join("audit");
         let key = read_key(&dir)?;
-        Ok(Store { dir, key })
+        Ok(AuditDirectory { dir, key })
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn file_path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
@@ -99,25 +99,25 @@ impl Store {
 
     /// Reads the directory, under the lock if it can be opened, so that no file is seen half
     /// created.
-    pub(super) fn snapshot(&self) -> io::Result<Snapshot> {
-        let lock = open_regular(&self.path("lock")).ok();
+    pub(super) fn take_snapshot(&self) -> io::Result<DirectorySnapshot> {
+        let lock = open_regular(&self.file_path("lock")).ok();
         if let Some(lock) = &lock {
             lock.lock_shared()?;
         }
-        self.contents()
+        self.list_contents()
     }
 
     /// Reads the directory without locking, for a caller that holds the lock or only needs the
     /// current content.
-    pub(super) fn contents(&self) -> io::Result<Snapshot> {
-        Ok(Snapshot { names: names(&self.dir)?, latest: self.latest() })
+    pub(super) fn list_contents(&self) -> io::Result<DirectorySnapshot> {
+        Ok(DirectorySnapshot { names: list_names(&self.dir)?, latest: self.read_latest() })
     }
 
     /// Returns whether one of these log files no longer exists. Pruning removes files while others
     /// read them.
-    pub(super) fn has_lost(&self, names: &[String]) -> io::Result<bool> {
-        let now = self.contents()?.names;
-        Ok(names.iter().any(|name| name.ends_with(LOG) && now.binary_search(name).is_err()))
+    pub(super) fn has_lost_files(&self, names: &[String]) -> io::Result<bool> {
+        let now = self.list_contents()?.names;
+        Ok(names.iter().any(|name| name.ends_with(LOG_SUFFIX) && now.binary_search(name).is_err()))
     }
 
     /// Returns whether the directory belongs to the user of this process.
@@ -126,25 +126,28 @@ impl Store {
     }
 
     /// Syncs the directory, so that added and removed names survive a power failure.
-    pub(super) fn sync(&self) -> io::Result<()> {
+    pub(super) fn sync_directory(&self) -> io::Result<()> {
         File::open(&self.dir)?.sync_all()
     }
 
     /// Returns the newest record of the file opened last, which the next header links, and what was
     /// wrong with `latest`. The header records the latter: `latest` is about to be replaced, and
     /// nothing else would show the damage afterwards.
-    pub(super) fn newest(&self) -> io::Result<(Option<Link>, Option<String>)> {
-        let (file, damage) = match self.latest() {
+    pub(super) fn newest_link(&self) -> io::Result<(Option<RecordLink>, Option<String>)> {
+        let (file, damage) = match self.read_latest() {
             Some(Ok(file)) => (file, None),
             damaged => {
-                let logs: Vec<_> =
-                    names(&self.dir)?.into_iter().filter(|name| name.ends_with(LOG)).collect();
+                let logs: Vec<_> = list_names(&self.dir)?
+                    .into_iter()
+                    .filter(|name| name.ends_with(LOG_SUFFIX))
+                    .collect();
                 let Some(file) = logs.last().cloned() else {
                     return Ok((None, damaged.and_then(Result::err)));
                 };
                 // The very first process may have died before writing it.
-                let unused =
-                    damaged.is_none() && logs.len() == 1 && matches!(self.head(&file), Ok((1, _)));
+                let unused = damaged.is_none()
+                    && logs.len() == 1
+                    && matches!(self.read_head(&file), Ok((1, _)));
                 let what = damaged.and_then(Result::err).unwrap_or_else(|| "it is missing".into());
                 tracing::error!(
                     "audit/latest: {what}; linking {file} instead (see `ringfence audit verify`)"
@@ -152,19 +155,19 @@ impl Store {
                 (file, (!unused).then_some(what))
             }
         };
-        let at = match self.head(&file) {
+        let at = match self.read_head(&file) {
             Ok((seq, mac)) => Some((seq, hex(&mac))),
             Err(what) => {
                 tracing::error!("the head of {file}: {what} (see `ringfence audit verify`)");
                 None
             }
         };
-        Ok((Some(Link { file, at }), damage))
+        Ok((Some(RecordLink { file, record: at }), damage))
     }
 
     /// Returns the file that `latest` names, or what is wrong with it; `None` if it does not exist.
-    pub(super) fn latest(&self) -> Option<Result<String, String>> {
-        let bytes = match read_small(&self.path(LATEST)) {
+    pub(super) fn read_latest(&self) -> Option<Result<String, String>> {
+        let bytes = match read_small(&self.file_path(LATEST)) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => return Some(Err(error.to_string())),
@@ -173,27 +176,28 @@ impl Store {
             .ok()
             .and_then(|v| v["file"].as_str().map(str::to_owned));
         Some(match file {
-            Some(file) if self.latest_line(&file) == bytes => Ok(file),
+            Some(file) if self.format_latest(&file) == bytes => Ok(file),
             _ => Err("it was changed: its mac does not fit".into()),
         })
     }
 
-    pub(super) fn latest_line(&self, file: &str) -> Vec<u8> {
-        let mac = hex(&self.key.mac("latest", &[file.as_bytes()]));
+    pub(super) fn format_latest(&self, file: &str) -> Vec<u8> {
+        let mac = hex(&self.key.compute_mac("latest", &[file.as_bytes()]));
         format!("{}\n", json!({"file": file, "mac": mac})).into_bytes()
     }
 
     /// Formats a head. It has a fixed length, so that it can be rewritten in place, and is bound to
     /// its file's name.
-    pub(super) fn head_line(&self, file: &str, seq: u64, mac: &Mac) -> Vec<u8> {
+    pub(super) fn format_head(&self, file: &str, seq: u64, mac: &Mac) -> Vec<u8> {
         let stated = format!("{{\"seq\":\"{seq:020}\",\"mac\":\"{}\"", hex(mac));
-        let check = hex(&self.key.mac("head", &[file.as_bytes(), b"\n", stated.as_bytes()]));
+        let check =
+            hex(&self.key.compute_mac("head", &[file.as_bytes(), b"\n", stated.as_bytes()]));
         format!("{stated},\"check\":\"{check}\"}}\n").into_bytes()
     }
 
     /// Returns the newest record of `file` according to its head, or what is wrong with the head.
-    pub(super) fn head(&self, file: &str) -> Result<(u64, Mac), String> {
-        let path = self.path(&head_of(file));
+    pub(super) fn read_head(&self, file: &str) -> Result<(u64, Mac), String> {
+        let path = self.file_path(&head_name(file));
         // Retry, because this read may coincide with a rewrite; a damaged head stays damaged.
         for _ in 0..10 {
             let bytes = match read_small(&path) {
@@ -204,7 +208,7 @@ impl Store {
                 Err(error) => return Err(error.to_string()),
             };
             if let Some((seq, mac)) = parse_head(&bytes)
-                && self.head_line(file, seq, &mac) == bytes
+                && self.format_head(file, seq, &mac) == bytes
             {
                 return Ok((seq, mac));
             }
@@ -214,23 +218,23 @@ impl Store {
     }
 
     /// Creates a file that no other process can have open, to be renamed into place.
-    pub(super) fn temporary(&self, name: &str) -> io::Result<(PathBuf, File)> {
-        temporary(&self.dir, name)
+    pub(super) fn create_temporary(&self, name: &str) -> io::Result<(PathBuf, File)> {
+        create_temporary_in(&self.dir, name)
     }
 }
 
 /// Returns a new file name, `20261115T214003.123456Z-<pid>-<random>.jsonl`: names sort by time and
 /// are unique.
-pub(super) fn new_name() -> String {
+pub(super) fn new_file_name() -> String {
     let time: String = now_utc().chars().filter(|c| !matches!(c, '-' | ':')).collect();
-    format!("{time}-{}-{}{LOG}", std::process::id(), hex(&random::<4>()))
+    format!("{time}-{}-{}{LOG_SUFFIX}", std::process::id(), hex(&random::<4>()))
 }
 
-pub(super) fn head_of(file: &str) -> String {
-    format!("{}{HEAD}", file.strip_suffix(LOG).unwrap_or(file))
+pub(super) fn head_name(file: &str) -> String {
+    format!("{}{HEAD_SUFFIX}", file.strip_suffix(LOG_SUFFIX).unwrap_or(file))
 }
 
-pub(super) fn names(dir: &Path) -> io::Result<Vec<String>> {
+pub(super) fn list_names(dir: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
         // This program creates no names that are not UTF-8.
@@ -262,7 +266,7 @@ pub(super) fn open_regular(path: &Path) -> io::Result<File> {
     // second check detects it.
     let file = OpenOptions::new()
         .read(true)
-        .custom_flags(flags(rustix::fs::OFlags::NONBLOCK))
+        .custom_flags(raw_flags(rustix::fs::OFlags::NONBLOCK))
         .open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }
 }
@@ -279,15 +283,15 @@ pub(super) fn create_new(path: &Path, append: bool) -> io::Result<File> {
     OpenOptions::new().write(true).append(append).create_new(true).mode(0o600).open(path)
 }
 
-fn temporary(dir: &Path, name: &str) -> io::Result<(PathBuf, File)> {
+fn create_temporary_in(dir: &Path, name: &str) -> io::Result<(PathBuf, File)> {
     let path = dir.join(name);
-    remove_if_there(&path)?;
+    remove_if_exists(&path)?;
     let file = create_new(&path, true)?;
     Ok((path, file))
 }
 
 /// Removes a file; succeeds if it does not exist.
-pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
+pub(super) fn remove_if_exists(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -300,27 +304,27 @@ fn open_lock(dir: &Path) -> io::Result<File> {
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .custom_flags(no_follow())
+        .custom_flags(no_follow_flags())
         .open(dir.join("lock"))
 }
 
 /// Flags that neither follow a link nor block on a pipe.
-fn no_follow() -> i32 {
-    flags(rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK)
+fn no_follow_flags() -> i32 {
+    raw_flags(rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK)
 }
 
 #[expect(
     clippy::cast_possible_wrap,
     reason = "the flags fit, and this is the type that open(2) takes"
 )]
-fn flags(flags: rustix::fs::OFlags) -> i32 {
+fn raw_flags(flags: rustix::fs::OFlags) -> i32 {
     flags.bits() as i32
 }
 
 /// Creates the key. The file is complete before it gets its name, and if several processes do this,
 /// the first one wins: `link` does not replace.
-fn make_key(dir: &Path) -> io::Result<()> {
-    let (path, mut file) = temporary(dir, NEW_KEY)?;
+fn create_key(dir: &Path) -> io::Result<()> {
+    let (path, mut file) = create_temporary_in(dir, NEW_KEY)?;
     file.write_all(&random::<32>())?;
     file.sync_all()?;
     let linked = fs::hard_link(&path, dir.join("key"));
@@ -331,17 +335,18 @@ fn make_key(dir: &Path) -> io::Result<()> {
     }
 }
 
-fn read_key(dir: &Path) -> io::Result<Key> {
-    let mut file = OpenOptions::new().read(true).custom_flags(no_follow()).open(dir.join("key"))?;
+fn read_key(dir: &Path) -> io::Result<ChainKey> {
+    let mut file =
+        OpenOptions::new().read(true).custom_flags(no_follow_flags()).open(dir.join("key"))?;
     let mut bytes = Vec::new();
     (&mut file).take(64).read_to_end(&mut bytes)?;
     let bytes: [u8; 32] = bytes
         .try_into()
         .map_err(|_| io::Error::other("audit/key is damaged: it is not 32 bytes"))?;
-    Ok(Key::new(&bytes))
+    Ok(ChainKey::new(&bytes))
 }
 
-fn tighten(file: &File, mode: u32) -> io::Result<()> {
+fn tighten_mode(file: &File, mode: u32) -> io::Result<()> {
     let found = file.metadata()?.permissions().mode() & 0o777;
     if found & !mode != 0 {
         tracing::warn!(
@@ -355,7 +360,7 @@ fn tighten(file: &File, mode: u32) -> io::Result<()> {
 fn parse_head(bytes: &[u8]) -> Option<(u64, Mac)> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let text = value["mac"].as_str()?.as_bytes();
-    let mut mac = START;
+    let mut mac = FIRST_MAC;
     if text.len() != 2 * mac.len() {
         return None;
     }
@@ -377,8 +382,8 @@ mod tests {
             let starters: Vec<_> = (0..16)
                 .map(|_| {
                     scope.spawn(|| {
-                        let (store, _lock) = Store::create(root.path()).unwrap();
-                        store.key.mac("test", &[])
+                        let (store, _lock) = AuditDirectory::create(root.path()).unwrap();
+                        store.key.compute_mac("test", &[])
                     })
                 })
                 .collect();
@@ -386,7 +391,7 @@ mod tests {
         });
         assert!(keys.iter().all(|mac| *mac == keys[0]));
         assert_eq!(
-            names(&root.path().join("audit")).unwrap(),
+            list_names(&root.path().join("audit")).unwrap(),
             ["key", "lock"],
             "nothing is left over"
         );
@@ -397,36 +402,36 @@ mod tests {
         let root = Dir::new();
         let mode =
             |name: &str| fs::metadata(root.path().join(name)).unwrap().permissions().mode() & 0o777;
-        drop(Store::create(root.path()).unwrap());
+        drop(AuditDirectory::create(root.path()).unwrap());
         assert_eq!([mode("audit"), mode("audit/key"), mode("audit/lock")], [0o700, 0o600, 0o600]);
         fs::set_permissions(root.path().join("audit"), Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(root.path().join("audit/key"), Permissions::from_mode(0o644)).unwrap();
-        drop(Store::create(root.path()).unwrap());
+        drop(AuditDirectory::create(root.path()).unwrap());
         assert_eq!([mode("audit"), mode("audit/key")], [0o700, 0o600]);
     }
 
     #[test]
     fn a_lost_or_damaged_key_is_not_replaced() {
         let root = Dir::new();
-        drop(Store::create(root.path()).unwrap());
+        drop(AuditDirectory::create(root.path()).unwrap());
         let key = root.path().join("audit/key");
         fs::write(&key, b"short").unwrap();
-        assert!(Store::create(root.path()).is_err());
+        assert!(AuditDirectory::create(root.path()).is_err());
         fs::remove_file(&key).unwrap();
         fs::write(root.path().join("audit/x.jsonl"), b"").unwrap();
-        assert!(Store::create(root.path()).is_err());
+        assert!(AuditDirectory::create(root.path()).is_err());
         assert!(!key.exists());
     }
 
     #[test]
     fn a_head_has_one_length_and_belongs_to_its_file() {
         let root = Dir::new();
-        let (store, _lock) = Store::create(root.path()).unwrap();
-        let line = store.head_line("a.jsonl", 7, &[9; 32]);
-        assert_eq!(line.len(), store.head_line("a.jsonl", u64::MAX, &[0; 32]).len());
-        fs::write(store.path("a.head"), &line).unwrap();
-        fs::write(store.path("b.head"), &line).unwrap();
-        assert_eq!(store.head("a.jsonl"), Ok((7, [9; 32])));
-        assert!(store.head("b.jsonl").is_err());
+        let (store, _lock) = AuditDirectory::create(root.path()).unwrap();
+        let line = store.format_head("a.jsonl", 7, &[9; 32]);
+        assert_eq!(line.len(), store.format_head("a.jsonl", u64::MAX, &[0; 32]).len());
+        fs::write(store.file_path("a.head"), &line).unwrap();
+        fs::write(store.file_path("b.head"), &line).unwrap();
+        assert_eq!(store.read_head("a.jsonl"), Ok((7, [9; 32])));
+        assert!(store.read_head("b.jsonl").is_err());
     }
 }

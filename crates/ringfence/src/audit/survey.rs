@@ -6,10 +6,10 @@ use std::io::BufReader;
 
 use serde_json::Value;
 
-use super::chain::{self, START};
+use super::chain::{self, FIRST_MAC};
 use super::prune::record::{PruneHistory, PruneRecord};
-use super::scan::links;
-use super::store::{LOG, Store, open_regular, read_line};
+use super::scan::header_links;
+use super::store::{AuditDirectory, LOG_SUFFIX, open_regular, read_line};
 
 /// Content of the first records of every file.
 pub(super) struct LogSurvey {
@@ -19,13 +19,13 @@ pub(super) struct LogSurvey {
 }
 
 impl LogSurvey {
-    pub(super) fn read(store: &Store, names: &[String]) -> LogSurvey {
+    pub(super) fn read(store: &AuditDirectory, names: &[String]) -> LogSurvey {
         let mut survey = LogSurvey { headers: BTreeMap::new(), pruned: PruneHistory::default() };
-        for name in names.iter().filter(|name| name.ends_with(LOG)) {
+        for name in names.iter().filter(|name| name.ends_with(LOG_SUFFIX)) {
             let (header, record) = read_beginning(store, name).unwrap_or_default();
             survey.headers.insert(name.clone(), header);
             if let Some(record) = record {
-                survey.pruned.add(record);
+                survey.pruned.add_record(record);
             }
         }
         survey
@@ -34,15 +34,15 @@ impl LogSurvey {
     /// Returns, per file, the records that the headers of other files link.
     pub(super) fn wanted_records(&self) -> BTreeMap<String, BTreeSet<u64>> {
         let mut wanted: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
-        for link in self.headers.values().flat_map(links) {
-            wanted.entry(link.file).or_default().extend(link.at.map(|(seq, _)| seq));
+        for link in self.headers.values().flat_map(header_links) {
+            wanted.entry(link.file).or_default().extend(link.record.map(|(seq, _)| seq));
         }
         wanted
     }
 
     /// Returns the files in the order in which they were opened: each after the one it links, and
     /// by name where that leaves a choice.
-    pub(super) fn in_order(&self) -> Vec<&str> {
+    pub(super) fn files_in_order(&self) -> Vec<&str> {
         let mut successors: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut ready = BTreeSet::new();
         for (name, header) in &self.headers {
@@ -65,16 +65,16 @@ impl LogSurvey {
 
 /// Returns the verified header of a file, and the prune record if one follows it. A prune record
 /// has a file of its own, so it is nowhere else.
-fn read_beginning(store: &Store, name: &str) -> Option<(Value, Option<PruneRecord>)> {
-    let mut file = BufReader::new(open_regular(&store.path(name)).ok()?);
+fn read_beginning(store: &AuditDirectory, name: &str) -> Option<(Value, Option<PruneRecord>)> {
+    let mut file = BufReader::new(open_regular(&store.file_path(name)).ok()?);
     let mut next = |previous, seq| {
         let mut line = Vec::new();
         read_line(&mut file, &mut line).ok()?;
         line.pop_if(|end| *end == b'\n')?;
-        let mac = chain::check(&store.key, previous, seq, &line).ok()?;
+        let mac = chain::check_line(&store.key, previous, seq, &line).ok()?;
         Some((line, mac))
     };
-    let (line, mac) = next(&START, 1)?;
+    let (line, mac) = next(&FIRST_MAC, 1)?;
     let header: Value = serde_json::from_slice(&line).ok()?;
     if header["file"] != name {
         return None;

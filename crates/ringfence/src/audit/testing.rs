@@ -26,7 +26,7 @@ impl Dir {
 
     /// The log files, oldest first.
     pub(super) fn logs(&self) -> Vec<String> {
-        let names = super::store::names(&self.0.join("audit")).unwrap();
+        let names = super::store::list_names(&self.0.join("audit")).unwrap();
         names.into_iter().filter(|name| name.ends_with(".jsonl")).collect()
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::testing::{Dir, again, child_root};
-use super::verify::{Report, State, verify};
+use super::verify::{LogFileState, VerifyReport, verify_log};
 use super::*;
 use crate::base::call::{Facts, Status};
 use crate::base::{Cause, TraceId};
@@ -18,7 +18,7 @@ const LARGE: u64 = 1 << 30;
 
 fn records(root: &Path) -> Vec<Value> {
     let mut records = Vec::new();
-    read::Reader::new(root)
+    read::LogReader::new(root)
         .read(|event| {
             records.push(event.value.unwrap());
             Ok(())
@@ -31,8 +31,8 @@ fn of<'a>(records: &'a [Value], event: &str) -> Vec<&'a Value> {
     records.iter().filter(|record| record["event"] == event).collect()
 }
 
-fn intact(root: &Path) -> Report {
-    let report = verify(root).unwrap();
+fn intact(root: &Path) -> VerifyReport {
+    let report = verify_log(root).unwrap();
     assert!(report.problems.is_empty(), "{:#?}", report.problems);
     report
 }
@@ -48,14 +48,17 @@ fn call_fields() -> Value {
 #[test]
 fn a_call_gives_start_approval_and_stop_with_every_field() {
     let root = Dir::new();
-    let audit = Audit::open(root.path(), LARGE).unwrap();
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
     let trace = TraceId::mint();
-    let mut record =
-        Record::open(&audit, &trace, json!({"timeout_ms": 1000, "tool": "shell.exec", "extra": 1}));
-    record.set(call_fields());
-    record.set(json!({"trace_id": "forged", "arguments": {"command": "hunter2"}}));
-    record.approvals().write("approved", "client", "session").unwrap();
-    record.start().unwrap();
+    let mut record = CallRecord::open(
+        &audit,
+        &trace,
+        json!({"timeout_ms": 1000, "tool": "shell.exec", "extra": 1}),
+    );
+    record.set_fields(call_fields());
+    record.set_fields(json!({"trace_id": "forged", "arguments": {"command": "hunter2"}}));
+    record.call_events().write_approval("approved", "client", "session").unwrap();
+    record.write_start().unwrap();
     let facts = Facts {
         git_changed: vec!["a repository was made: sub/.git".to_owned()],
         status: Some(Status::TimedOut),
@@ -114,7 +117,7 @@ fn a_call_gives_start_approval_and_stop_with_every_field() {
 #[test]
 fn every_way_to_end_has_its_word_and_one_stop() {
     let root = Dir::new();
-    let audit = Audit::open(root.path(), LARGE).unwrap();
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
     let error = |kind| Some(Error::new(kind, "x"));
     let facts = |status| Facts { status, ..Facts::default() };
     let cases = [
@@ -130,7 +133,11 @@ fn every_way_to_end_has_its_word_and_one_stop() {
     ];
     for (_, facts, error, cause) in &cases {
         // Refused before the start: there is a stop all the same.
-        Record::open(&audit, &TraceId::mint(), call_fields()).finish(facts, error.as_ref(), *cause);
+        CallRecord::open(&audit, &TraceId::mint(), call_fields()).finish(
+            facts,
+            error.as_ref(),
+            *cause,
+        );
     }
     let records = records(root.path());
     let found: Vec<_> =
@@ -142,12 +149,12 @@ fn every_way_to_end_has_its_word_and_one_stop() {
 #[test]
 fn a_dropped_record_is_aborted_even_in_a_panic() {
     let root = Dir::new();
-    let audit = Audit::open(root.path(), LARGE).unwrap();
-    Record::open(&audit, &TraceId::mint(), call_fields()).start().unwrap();
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
+    CallRecord::open(&audit, &TraceId::mint(), call_fields()).write_start().unwrap();
     let inside = audit.clone();
     let panicked = std::thread::spawn(move || {
-        let mut record = Record::open(&inside, &TraceId::mint(), call_fields());
-        record.start().unwrap();
+        let mut record = CallRecord::open(&inside, &TraceId::mint(), call_fields());
+        record.write_start().unwrap();
         panic!("on purpose");
     });
     assert!(panicked.join().is_err());
@@ -164,12 +171,12 @@ fn a_dropped_record_is_aborted_even_in_a_panic() {
 #[test]
 fn refused_calls_are_recorded_or_counted_until_the_end() {
     let root = Dir::new();
-    let audit = Audit::open(root.path(), LARGE).unwrap();
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
     let error = Error::new(Kind::ApprovalDenied, "x");
     let refuse = |principal: &str| {
-        let mut record = Record::open(&audit, &TraceId::mint(), call_fields());
-        record.set(json!({"principal": principal}));
-        record.approvals().write("denied", "nobody", "once").unwrap();
+        let mut record = CallRecord::open(&audit, &TraceId::mint(), call_fields());
+        record.set_fields(json!({"principal": principal}));
+        record.call_events().write_approval("denied", "nobody", "once").unwrap();
         match record.admit_refusal() {
             Ok(()) => record.finish(&Facts::default(), Some(&error), None),
             Err(_) => drop(record.count_refusal(&error)),
@@ -180,10 +187,10 @@ fn refused_calls_are_recorded_or_counted_until_the_end() {
         refuse("bob");
     }
     // One that runs is on record with all its answers, however many were refused.
-    let mut running = Record::open(&audit, &TraceId::mint(), call_fields());
-    running.approvals().write("approved", "client", "once").unwrap();
-    running.start().unwrap();
-    running.approvals().write("denied", "client", "once").unwrap();
+    let mut running = CallRecord::open(&audit, &TraceId::mint(), call_fields());
+    running.call_events().write_approval("approved", "client", "once").unwrap();
+    running.write_start().unwrap();
+    running.call_events().write_approval("denied", "client", "once").unwrap();
     assert!(running.admit_refusal().is_ok());
     running.finish(&Facts::default(), Some(&error), None);
     refuse("alice");
@@ -208,12 +215,12 @@ fn refused_calls_are_recorded_or_counted_until_the_end() {
 #[test]
 fn files_are_private_and_begin_with_a_header_that_links_the_one_before() {
     let root = Dir::new();
-    drop(Audit::open(root.path(), LARGE).unwrap());
-    drop(Audit::open(root.path(), LARGE).unwrap());
+    drop(AuditLog::open(root.path(), LARGE).unwrap());
+    drop(AuditLog::open(root.path(), LARGE).unwrap());
     let logs = root.logs();
     assert_eq!(logs.len(), 2);
     let mode = |name: &str| fs::metadata(root.audit(name)).unwrap().permissions().mode() & 0o777;
-    for name in super::store::names(&root.audit("")).unwrap() {
+    for name in super::store::list_names(&root.audit("")).unwrap() {
         assert_eq!(mode(&name), 0o600, "{name}");
     }
     let lines = |name: &String| -> Vec<Value> {
@@ -234,32 +241,34 @@ fn files_are_private_and_begin_with_a_header_that_links_the_one_before() {
         json!({"file": logs[0], "seq": 2, "mac": first[1]["mac"]})
     );
     let report = intact(root.path());
-    assert!(report.files.iter().all(|file| file.state == State::Closed && file.records == 2));
+    assert!(
+        report.files.iter().all(|file| file.state == LogFileState::Closed && file.records == 2)
+    );
 }
 
 #[test]
 fn two_handles_on_one_root_interleave() {
     let root = Dir::new();
     let (one, two) =
-        (Audit::open(root.path(), LARGE).unwrap(), Audit::open(root.path(), LARGE).unwrap());
+        (AuditLog::open(root.path(), LARGE).unwrap(), AuditLog::open(root.path(), LARGE).unwrap());
     for n in 0..100 {
-        one.event("test", json!({"n": n})).unwrap();
-        two.event("test", json!({"n": n})).unwrap();
+        one.write_event("test", json!({"n": n})).unwrap();
+        two.write_event("test", json!({"n": n})).unwrap();
     }
     let report = intact(root.path());
     assert_eq!((report.records, report.files.len()), (202, 2));
-    assert!(report.files.iter().all(|file| file.state == State::Open));
+    assert!(report.files.iter().all(|file| file.state == LogFileState::Open));
     drop((one, two));
-    assert!(intact(root.path()).files.iter().all(|file| file.state == State::Closed));
+    assert!(intact(root.path()).files.iter().all(|file| file.state == LogFileState::Closed));
 }
 
 #[test]
 fn processes_on_one_root_write_and_rotate_at_the_same_time() {
     const NAME: &str = "audit::tests::processes_on_one_root_write_and_rotate_at_the_same_time";
     if let Some(root) = child_root() {
-        let audit = Audit::open(&root, 5000).unwrap();
+        let audit = AuditLog::open(&root, 5000).unwrap();
         for n in 0..300 {
-            audit.event("test", json!({"n": n})).unwrap();
+            audit.write_event("test", json!({"n": n})).unwrap();
         }
         return;
     }
@@ -269,7 +278,7 @@ fn processes_on_one_root_write_and_rotate_at_the_same_time() {
     for mut child in children {
         // Reading while they write must find nothing wrong either.
         while child.try_wait().unwrap().is_none() {
-            if let Ok(report) = verify(root.path()) {
+            if let Ok(report) = verify_log(root.path()) {
                 assert!(report.problems.is_empty(), "{:#?}", report.problems);
                 seen += 1;
             }
@@ -297,18 +306,18 @@ fn processes_on_one_root_write_and_rotate_at_the_same_time() {
 #[test]
 fn rotation_closes_links_and_carries_running_calls_over() {
     let root = Dir::new();
-    let audit = Audit::open(root.path(), 2000).unwrap();
-    let mut record = Record::open(&audit, &TraceId::mint(), call_fields());
-    record.start().unwrap();
+    let audit = AuditLog::open(root.path(), 2000).unwrap();
+    let mut record = CallRecord::open(&audit, &TraceId::mint(), call_fields());
+    record.write_start().unwrap();
     for n in 0..30 {
-        audit.event("test", json!({"n": n})).unwrap();
+        audit.write_event("test", json!({"n": n})).unwrap();
     }
     record.finish(&Facts::default(), None, None);
     drop(audit);
 
     let (report, records) = (intact(root.path()), records(root.path()));
     assert!(report.files.len() >= 3);
-    assert!(report.files.iter().all(|file| file.state == State::Closed));
+    assert!(report.files.iter().all(|file| file.state == LogFileState::Closed));
     let logs = root.logs();
     let (opens, closes) = (of(&records, "open"), of(&records, "close"));
     assert_eq!((opens.len(), closes.len()), (logs.len(), logs.len()));
@@ -327,14 +336,14 @@ fn rotation_closes_links_and_carries_running_calls_over() {
 /// A small log of several files, some closed, some crashed; and what it looked like.
 fn small_log() -> (Dir, Vec<String>) {
     let root = Dir::new();
-    let one = Audit::open(root.path(), 900).unwrap();
+    let one = AuditLog::open(root.path(), 900).unwrap();
     for n in 0..6 {
-        one.event("test", json!({"n": n})).unwrap();
+        one.write_event("test", json!({"n": n})).unwrap();
     }
     drop(one);
-    let two = Audit::open(root.path(), LARGE).unwrap();
+    let two = AuditLog::open(root.path(), LARGE).unwrap();
     for n in 0..4 {
-        two.event("test", json!({"n": n})).unwrap();
+        two.write_event("test", json!({"n": n})).unwrap();
     }
     drop(two);
     intact(root.path());
@@ -346,7 +355,7 @@ fn small_log() -> (Dir, Vec<String>) {
 #[test]
 fn one_changed_byte_anywhere_is_found_and_named() {
     let (root, logs) = small_log();
-    let names = super::store::names(&root.audit("")).unwrap();
+    let names = super::store::list_names(&root.audit("")).unwrap();
     let mut changed = 0;
     for name in names.iter().filter(|name| *name != "lock") {
         let original = fs::read(root.audit(name)).unwrap();
@@ -359,7 +368,7 @@ fn one_changed_byte_anywhere_is_found_and_named() {
                 let mut bytes = original.clone();
                 bytes[at] = byte;
                 fs::write(root.audit(name), &bytes).unwrap();
-                let report = verify(root.path()).unwrap();
+                let report = verify_log(root.path()).unwrap();
                 let first =
                     report.problems.first().unwrap_or_else(|| panic!("{name} byte {at} to {byte}"));
                 if logs.contains(name) {
@@ -390,7 +399,7 @@ fn lines_removed_inserted_swapped_or_repeated_are_found_and_named() {
         let lines: Vec<&[u8]> = original.split_inclusive(|byte| *byte == b'\n').collect();
         let expect = |lines: &[&[u8]], at: usize, what: &str| {
             fs::write(root.audit(name), lines.concat()).unwrap();
-            let report = verify(root.path()).unwrap();
+            let report = verify_log(root.path()).unwrap();
             let first = report.problems.first().unwrap_or_else(|| panic!("{what} line {}", at + 1));
             let place = at as u64 + 1;
             assert_eq!(
@@ -437,11 +446,11 @@ fn a_cut_tail_is_found_at_every_length() {
         let original = fs::read(root.audit(name)).unwrap();
         for length in 0..original.len() {
             fs::write(root.audit(name), &original[..length]).unwrap();
-            let report = verify(root.path()).unwrap();
+            let report = verify_log(root.path()).unwrap();
             let first = report.problems.first().unwrap_or_else(|| panic!("{name} cut to {length}"));
             let whole = original[..length].iter().filter(|byte| **byte == b'\n').count() as u64;
             assert_eq!((&first.file, first.line), (name, whole + 1), "{first}");
-            assert!(first.what.contains("the tail was cut"), "{first}");
+            assert!(first.description.contains("the tail was cut"), "{first}");
         }
         fs::write(root.audit(name), &original).unwrap();
     }
@@ -450,56 +459,58 @@ fn a_cut_tail_is_found_at_every_length() {
 #[test]
 fn a_removed_file_is_found_and_named() {
     let (root, logs) = small_log();
-    let names = super::store::names(&root.audit("")).unwrap();
+    let names = super::store::list_names(&root.audit("")).unwrap();
     for name in names.iter().filter(|name| !["lock", "key"].contains(&name.as_str())) {
         let original = fs::read(root.audit(name)).unwrap();
         fs::remove_file(root.audit(name)).unwrap();
-        let report = verify(root.path()).unwrap();
+        let report = verify_log(root.path()).unwrap();
         assert_eq!(report.problems.first().map(|problem| &problem.file), Some(name));
         fs::write(root.audit(name), &original).unwrap();
     }
     // With its head as well: then a later header names it, or `latest` does.
     for name in &logs {
-        let head = super::store::head_of(name);
+        let head = super::store::head_name(name);
         let originals = [fs::read(root.audit(name)).unwrap(), fs::read(root.audit(&head)).unwrap()];
         fs::remove_file(root.audit(name)).unwrap();
         fs::remove_file(root.audit(&head)).unwrap();
-        let report = verify(root.path()).unwrap();
+        let report = verify_log(root.path()).unwrap();
         let first = report.problems.first().unwrap();
         assert_eq!(&first.file, name);
-        assert!(first.what.contains("the file is missing"), "{first}");
+        assert!(first.description.contains("the file is missing"), "{first}");
         fs::write(root.audit(name), &originals[0]).unwrap();
         fs::write(root.audit(&head), &originals[1]).unwrap();
     }
     // A file under another name, and one file in the place of another.
     fs::copy(root.audit(&logs[0]), root.audit("20200101T000000.000000Z-1-00.jsonl")).unwrap();
-    assert!(verify(root.path()).unwrap().problems[0].what.contains("under another name"));
+    assert!(
+        verify_log(root.path()).unwrap().problems[0].description.contains("under another name")
+    );
     fs::remove_file(root.audit("20200101T000000.000000Z-1-00.jsonl")).unwrap();
     intact(root.path());
-    assert!(verify(Dir::new().path()).is_err());
+    assert!(verify_log(Dir::new().path()).is_err());
 }
 
 #[test]
 fn turning_back_a_file_with_its_head_or_latest_is_found_by_the_next_link() {
     let root = Dir::new();
-    let one = Audit::open(root.path(), LARGE).unwrap();
-    one.event("test", json!({"n": 1})).unwrap();
+    let one = AuditLog::open(root.path(), LARGE).unwrap();
+    one.write_event("test", json!({"n": 1})).unwrap();
     let name = root.logs().remove(0);
-    let head = super::store::head_of(&name);
+    let head = super::store::head_name(&name);
     let old = [&name, &head, "latest"]
         .map(|name| (root.audit(name), fs::read(root.audit(name)).unwrap()));
-    one.event("test", json!({"n": 2})).unwrap();
+    one.write_event("test", json!({"n": 2})).unwrap();
     drop(one);
-    let two = Audit::open(root.path(), LARGE).unwrap();
-    two.event("test", json!({"n": 3})).unwrap();
+    let two = AuditLog::open(root.path(), LARGE).unwrap();
+    two.write_event("test", json!({"n": 3})).unwrap();
     intact(root.path());
     let new = old.clone().map(|(path, _)| (path.clone(), fs::read(path).unwrap()));
 
     // The head alone, then the file with it, then `latest` alone.
     fs::write(&old[1].0, &old[1].1).unwrap();
-    assert_eq!(verify(root.path()).unwrap().problems[0].file, head);
+    assert_eq!(verify_log(root.path()).unwrap().problems[0].file, head);
     fs::write(&old[0].0, &old[0].1).unwrap();
-    let report = verify(root.path()).unwrap();
+    let report = verify_log(root.path()).unwrap();
     assert_eq!(
         (&report.problems[0].file, report.problems[0].seq),
         (&name, Some(4)),
@@ -510,40 +521,40 @@ fn turning_back_a_file_with_its_head_or_latest_is_found_by_the_next_link() {
         fs::write(path, bytes).unwrap();
     }
     fs::write(&old[2].0, &old[2].1).unwrap();
-    assert_eq!(verify(root.path()).unwrap().problems[0].file, "latest");
+    assert_eq!(verify_log(root.path()).unwrap().problems[0].file, "latest");
 }
 
 #[test]
 fn a_torn_tail_is_a_crash_and_garbage_is_not() {
     let root = Dir::new();
-    let audit = Audit::open(root.path(), LARGE).unwrap();
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
     for n in 0..3 {
-        audit.event("test", json!({"n": n})).unwrap();
+        audit.write_event("test", json!({"n": n})).unwrap();
     }
     let name = root.logs().remove(0);
-    let head = fs::read(root.audit(&super::store::head_of(&name))).unwrap();
+    let head = fs::read(root.audit(&super::store::head_name(&name))).unwrap();
     let whole = fs::read(root.audit(&name)).unwrap();
-    audit.event("test", json!({"n": 3})).unwrap();
+    audit.write_event("test", json!({"n": 3})).unwrap();
     let all = fs::read(root.audit(&name)).unwrap();
     drop(audit);
     // What a kill in the middle of the fifth record leaves, at every length.
-    fs::write(root.audit(&super::store::head_of(&name)), &head).unwrap();
+    fs::write(root.audit(&super::store::head_name(&name)), &head).unwrap();
     for length in whole.len()..all.len() {
         fs::write(root.audit(&name), &all[..length]).unwrap();
         let report = intact(root.path());
         let torn = (length - whole.len()) as u64;
-        assert_eq!((report.records, report.files[0].state), (4, State::Crashed { torn }));
+        assert_eq!((report.records, report.files[0].state), (4, LogFileState::Crashed { torn }));
     }
     // Killed between the record and the head.
     fs::write(root.audit(&name), &all).unwrap();
-    assert_eq!(intact(root.path()).files[0].state, State::Crashed { torn: 0 });
+    assert_eq!(intact(root.path()).files[0].state, LogFileState::Crashed { torn: 0 });
 
     fs::write(root.audit(&name), [&whole[..], b"{\"seq\":5,\"ts\":"].concat()).unwrap();
-    let next = Audit::open(root.path(), LARGE).unwrap();
+    let next = AuditLog::open(root.path(), LARGE).unwrap();
     let report = intact(root.path());
     assert_eq!(
         [report.files[0].state, report.files[1].state],
-        [State::Crashed { torn: 14 }, State::Open]
+        [LogFileState::Crashed { torn: 14 }, LogFileState::Open]
     );
     let records = records(root.path());
     assert_eq!(
@@ -554,7 +565,7 @@ fn a_torn_tail_is_a_crash_and_garbage_is_not() {
 
     for garbage in [&b"x"[..], b"{\"seq\":6,", b"\x00\x00"] {
         fs::write(root.audit(&name), [&whole[..], garbage].concat()).unwrap();
-        let report = verify(root.path()).unwrap();
+        let report = verify_log(root.path()).unwrap();
         assert_eq!((&report.problems[0].file, report.problems[0].line), (&name, 5));
     }
 }
@@ -564,9 +575,9 @@ fn a_killed_process_leaves_a_log_that_is_a_crash_and_nothing_worse() {
     const NAME: &str =
         "audit::tests::a_killed_process_leaves_a_log_that_is_a_crash_and_nothing_worse";
     if let Some(root) = child_root() {
-        let audit = Audit::open(&root, 50_000).unwrap();
+        let audit = AuditLog::open(&root, 50_000).unwrap();
         for n in 0.. {
-            audit.event("test", json!({"n": n})).unwrap();
+            audit.write_event("test", json!({"n": n})).unwrap();
             if n == 500 {
                 std::io::stdout().write_all(b"\nwriting\n").unwrap();
             }
@@ -582,15 +593,22 @@ fn a_killed_process_leaves_a_log_that_is_a_crash_and_nothing_worse() {
         let report = intact(root.path());
         assert!(report.records > 500);
     }
-    let audit = Audit::open(root.path(), LARGE).unwrap();
-    audit.event("test", json!({"n": 0})).unwrap();
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
+    audit.write_event("test", json!({"n": 0})).unwrap();
     let report = intact(root.path());
     assert_eq!(
-        report.files.iter().filter(|file| matches!(file.state, State::Crashed { .. })).count(),
+        report
+            .files
+            .iter()
+            .filter(|file| matches!(file.state, LogFileState::Crashed { .. }))
+            .count(),
         5
     );
     assert!(
-        !super::store::names(&root.audit("")).unwrap().iter().any(|name| name.starts_with("tmp-"))
+        !super::store::list_names(&root.audit(""))
+            .unwrap()
+            .iter()
+            .any(|name| name.starts_with("tmp-"))
     );
 }
 
@@ -613,7 +631,7 @@ fn a_full_disk_refuses_calls_and_breaks_nothing() {
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
         let report = intact(root.path());
         assert_eq!(report.files.len(), 1);
-        assert_eq!(report.files[0].state, State::Closed);
+        assert_eq!(report.files[0].state, LogFileState::Closed);
         let records = records(root.path());
         // One of the calls was running when the disk filled up: its stop was written when there was
         // room.
@@ -626,30 +644,30 @@ fn a_full_disk_refuses_calls_and_breaks_nothing() {
         let maximum = getrlimit(Resource::Fsize).maximum;
         setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum }).unwrap();
     };
-    let audit = Audit::open(&root, LARGE).unwrap();
-    let mut running = Record::open(&audit, &TraceId::mint(), call_fields());
-    running.start().unwrap();
-    let mut names = super::store::names(&root.join("audit")).unwrap();
+    let audit = AuditLog::open(&root, LARGE).unwrap();
+    let mut running = CallRecord::open(&audit, &TraceId::mint(), call_fields());
+    running.write_start().unwrap();
+    let mut names = super::store::list_names(&root.join("audit")).unwrap();
     names.retain(|name| name.ends_with(".jsonl"));
     let path = root.join("audit").join(&names[0]);
     let whole = fs::read(&path).unwrap();
     // Every number of bytes that may still fit, none and all but one among them.
     for room in 0..300 {
         limit(Some(whole.len() as u64 + room));
-        refused(audit.event("filler", json!({"text": "x".repeat(300)})));
+        refused(audit.write_event("filler", json!({"text": "x".repeat(300)})));
         limit(None);
         assert_eq!(fs::read(&path).unwrap(), whole, "room for {room} bytes");
     }
     limit(Some(whole.len() as u64 + 50));
     running.finish(&Facts::default(), None, None);
-    let mut second = Record::open(&audit, &TraceId::mint(), call_fields());
-    refused(second.start());
-    refused(second.approvals().write("approved", "client", "once"));
+    let mut second = CallRecord::open(&audit, &TraceId::mint(), call_fields());
+    refused(second.write_start());
+    refused(second.call_events().write_approval("approved", "client", "once"));
     second.finish(&Facts::default(), None, None);
     refused(audit.close());
     assert_eq!(fs::read(&path).unwrap(), whole);
     limit(None);
-    Record::open(&audit, &TraceId::mint(), call_fields()).start().unwrap();
+    CallRecord::open(&audit, &TraceId::mint(), call_fields()).write_start().unwrap();
 }
 
 #[test]
@@ -662,7 +680,7 @@ fn a_rotation_without_room_goes_on_in_the_old_file() {
         let report = intact(root.path());
         assert!(report.notes.is_empty(), "{:?}", report.notes);
         assert!(
-            !super::store::names(&root.audit(""))
+            !super::store::list_names(&root.audit(""))
                 .unwrap()
                 .iter()
                 .any(|name| name.starts_with("tmp-"))
@@ -676,17 +694,17 @@ fn a_rotation_without_room_goes_on_in_the_old_file() {
         let maximum = getrlimit(Resource::Fsize).maximum;
         setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum }).unwrap();
     };
-    let audit = Audit::open(&root, 800).unwrap();
+    let audit = AuditLog::open(&root, 800).unwrap();
     let mut written = 0;
     // The limit moves through every stage of a rotation: no head, no `latest`, no header, no
     // closing record.
     for room in [0, 100, 250, 300, 600, 850, 900, 1000, 1050, 1100] {
         limit(Some(room));
-        written += usize::from(audit.event("test", json!({"n": written})).is_ok());
+        written += usize::from(audit.write_event("test", json!({"n": written})).is_ok());
     }
     limit(None);
     while written < 20 {
-        audit.event("test", json!({"n": written})).unwrap();
+        audit.write_event("test", json!({"n": written})).unwrap();
         written += 1;
     }
 }
@@ -694,8 +712,8 @@ fn a_rotation_without_room_goes_on_in_the_old_file() {
 #[test]
 fn a_removed_replaced_or_changed_log_refuses_calls() {
     let root = Dir::new();
-    let audit = Audit::open(root.path(), LARGE).unwrap();
-    let start = || Record::open(&audit, &TraceId::mint(), call_fields()).start();
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
+    let start = || CallRecord::open(&audit, &TraceId::mint(), call_fields()).write_start();
     start().unwrap();
     let (dir, away) = (root.path().join("audit"), root.path().join("away"));
     fs::rename(&dir, &away).unwrap();
@@ -724,18 +742,18 @@ fn a_removed_replaced_or_changed_log_refuses_calls() {
 fn a_root_that_cannot_be_written_does_not_open() {
     let root = Dir::new();
     fs::write(root.path().join("audit"), b"").unwrap();
-    refused(Audit::open(root.path(), LARGE).map(drop));
+    refused(AuditLog::open(root.path(), LARGE).map(drop));
     // Nobody, root included, can make anything there.
-    refused(Audit::open(Path::new("/proc/self"), LARGE).map(drop));
+    refused(AuditLog::open(Path::new("/proc/self"), LARGE).map(drop));
 }
 
 #[test]
 fn after_close_nothing_is_written() {
     let root = Dir::new();
-    let audit = Audit::open(root.path(), LARGE).unwrap();
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
     audit.close().unwrap();
     audit.close().unwrap();
-    refused(audit.event("test", json!({})));
+    refused(audit.write_event("test", json!({})));
     drop(audit);
     assert_eq!(intact(root.path()).records, 2);
 }
@@ -744,7 +762,7 @@ fn after_close_nothing_is_written() {
 fn a_latest_turned_back_or_damaged_shows_after_it_was_replaced() {
     let root = Dir::new();
     let open_and_write =
-        || Audit::open(root.path(), LARGE).unwrap().event("test", json!({})).unwrap();
+        || AuditLog::open(root.path(), LARGE).unwrap().write_event("test", json!({})).unwrap();
     open_and_write();
     let old = fs::read(root.audit("latest")).unwrap();
     open_and_write();
@@ -755,12 +773,12 @@ fn a_latest_turned_back_or_damaged_shows_after_it_was_replaced() {
             None => fs::remove_file(root.audit("latest")).unwrap(),
         }
         open_and_write();
-        let report = verify(root.path()).unwrap();
+        let report = verify_log(root.path()).unwrap();
         let name = root.logs().pop().unwrap();
         assert_eq!((&report.problems[0].file, report.problems[0].line), (&name, 1));
-        assert!(report.problems[0].what.contains(what), "{}", report.problems[0]);
+        assert!(report.problems[0].description.contains(what), "{}", report.problems[0]);
         fs::remove_file(root.audit(&name)).unwrap();
-        fs::remove_file(root.audit(&super::store::head_of(&name))).unwrap();
+        fs::remove_file(root.audit(&super::store::head_name(&name))).unwrap();
         fs::write(root.audit("latest"), good).unwrap();
         intact(root.path());
     };
@@ -774,13 +792,13 @@ fn a_latest_turned_back_or_damaged_shows_after_it_was_replaced() {
 #[test]
 fn figures() {
     let root = Dir::new();
-    let audit = Audit::open(root.path(), 16 << 20).unwrap();
+    let audit = AuditLog::open(root.path(), 16 << 20).unwrap();
     let count: u32 =
         std::env::var("RINGFENCE_AUDIT_RECORDS").map_or(10_000, |count| count.parse().unwrap());
     let fields = call_fields();
     let begin = Instant::now();
     for _ in 0..count {
-        audit.event("call.start", fields.clone()).unwrap();
+        audit.write_event("call.start", fields.clone()).unwrap();
     }
     let took = begin.elapsed();
     drop(audit);
@@ -814,12 +832,12 @@ fn garbage_on_a_file_in_use_is_found_and_a_record_being_written_is_not() {
     for added in garbage.into_iter().chain(begun) {
         let is_garbage = garbage.contains(&added);
         let root = Dir::new();
-        let audit = Audit::open(root.path(), LARGE).unwrap();
-        audit.event("test", json!({"n": 1})).unwrap();
+        let audit = AuditLog::open(root.path(), LARGE).unwrap();
+        audit.write_event("test", json!({"n": 1})).unwrap();
         let name = root.logs().remove(0);
         let mut file = fs::OpenOptions::new().append(true).open(root.audit(&name)).unwrap();
         file.write_all(added).unwrap();
-        let report = verify(root.path()).unwrap();
+        let report = verify_log(root.path()).unwrap();
         let shown = String::from_utf8_lossy(added);
         assert_eq!(!report.problems.is_empty(), is_garbage, "{shown}: {:#?}", report.problems);
         if is_garbage {
@@ -828,7 +846,7 @@ fn garbage_on_a_file_in_use_is_found_and_a_record_being_written_is_not() {
                 (name.as_str(), 3),
                 "{shown}"
             );
-            assert_eq!(report.files[0].state, State::Broken, "{shown}");
+            assert_eq!(report.files[0].state, LogFileState::Broken, "{shown}");
         }
     }
 }
@@ -839,17 +857,17 @@ fn what_is_no_regular_file_is_named_and_neither_blocks_nor_ends_a_check() {
         assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success())
     };
     let root = Dir::new();
-    let audit = Audit::open(root.path(), LARGE).unwrap();
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
     fifo(&root.audit("a-pipe.jsonl"));
     fs::create_dir(root.audit("b-directory.jsonl")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", root.audit("c-device.jsonl")).unwrap();
     fifo(&root.audit("e-head.head"));
-    let report = verify(root.path()).unwrap();
+    let report = verify_log(root.path()).unwrap();
     let named: Vec<&str> = report.problems.iter().map(|problem| problem.file.as_str()).collect();
     let irregular = ["a-pipe.jsonl", "b-directory.jsonl", "c-device.jsonl", "e-head.head"];
     assert_eq!(named, irregular);
     assert!(
-        report.problems.iter().all(|problem| problem.what.contains("not a regular file")),
+        report.problems.iter().all(|problem| problem.description.contains("not a regular file")),
         "{report:#?}"
     );
     assert_eq!(records(root.path()).len(), 1, "what is a record is still shown");
@@ -857,23 +875,25 @@ fn what_is_no_regular_file_is_named_and_neither_blocks_nor_ends_a_check() {
 
     fs::remove_file(root.audit("latest")).unwrap();
     fifo(&root.audit("latest"));
-    assert!(verify(root.path()).unwrap().problems.iter().any(|problem| problem.file == "latest"));
+    assert!(
+        verify_log(root.path()).unwrap().problems.iter().any(|problem| problem.file == "latest")
+    );
     fs::remove_file(root.audit("key")).unwrap();
     fifo(&root.audit("key"));
-    assert!(verify(root.path()).is_err());
+    assert!(verify_log(root.path()).is_err());
 }
 
 /// It has holes, so it takes no room; a reader that wants the whole line does.
 #[test]
 fn a_line_of_gigabytes_is_broken_and_not_read_whole() {
     let root = Dir::new();
-    let audit = Audit::open(root.path(), LARGE).unwrap();
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
     let name = root.logs().remove(0);
     let file = fs::OpenOptions::new().write(true).open(root.audit(&name)).unwrap();
     file.set_len(64 << 30).unwrap();
-    let report = verify(root.path()).unwrap();
+    let report = verify_log(root.path()).unwrap();
     assert_eq!((report.problems[0].line, report.records), (2, 1));
-    assert!(report.problems[0].what.contains("more than 16777216 bytes"), "{report:#?}");
+    assert!(report.problems[0].description.contains("more than 16777216 bytes"), "{report:#?}");
     drop(audit);
 }
 
@@ -885,7 +905,7 @@ fn a_line_that_is_too_long_is_shown_as_unreadable() {
     let line = [&vec![b' '; super::store::MAX_LINE][..], b"{\"n\":1}\n{\"n\":2}\n"].concat();
     fs::write(root.audit("a.jsonl"), line).unwrap();
     let mut seen = Vec::new();
-    let read = read::Reader::new(root.path()).read(|event| {
+    let read = read::LogReader::new(root.path()).read(|event| {
         seen.push((event.line, event.value.map(|value| value["n"].clone())));
         Ok(())
     });

@@ -7,21 +7,21 @@ use std::path::Path;
 
 use super::prune::record::PruneHistory;
 pub use super::prune::record::{PruneSummary, PruneTotal};
-pub use super::scan::{Problem, State};
-use super::scan::{Scan, links};
-use super::store::{HEAD, LATEST, LOG, Snapshot, Store};
+use super::scan::{FileScan, header_links};
+pub use super::scan::{LogFileState, LogProblem};
+use super::store::{AuditDirectory, DirectorySnapshot, HEAD_SUFFIX, LATEST, LOG_SUFFIX};
 use super::survey::LogSurvey;
 use crate::base::{Error, Kind, Result};
 
 /// Result of [`verify`].
 #[derive(Debug)]
-pub struct Report {
+pub struct VerifyReport {
     /// State of every file.
-    pub files: Vec<FileReport>,
+    pub files: Vec<LogFileReport>,
     /// Number of records verified to be as they were written.
     pub records: u64,
     /// Problems in the order of the log; trust ends at the first one.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<LogProblem>,
     /// Remains of crashes, other than files that end with one.
     pub notes: Vec<String>,
     /// Files that sealed records account for.
@@ -30,50 +30,54 @@ pub struct Report {
 
 /// State of one log file.
 #[derive(Debug)]
-pub struct FileReport {
+pub struct LogFileReport {
     /// Name of the file.
     pub name: String,
     /// Number of verified records.
     pub records: u64,
     /// How the file ends.
-    pub state: State,
+    pub state: LogFileState,
 }
 
 /// Number of attempts to read the log while files are being removed from it.
 const ATTEMPTS: usize = 5;
 
 /// Checks every record, head and link of the log below `root`.
-pub fn verify(root: &Path) -> Result<Report> {
-    let store = Store::existing(root).map_err(unreadable)?;
+pub fn verify_log(root: &Path) -> Result<VerifyReport> {
+    let store = AuditDirectory::open_existing(root).map_err(unreadable_error)?;
     for _ in 1..ATTEMPTS {
         // A prune may remove files after the directory was listed and before they are read.
-        let names = store.contents().map_err(unreadable)?.names;
+        let names = store.list_contents().map_err(unreadable_error)?.names;
         let report = verify_once(&store)?;
-        if report.problems.is_empty() || !store.has_lost(&names).map_err(unreadable)? {
+        if report.problems.is_empty() || !store.has_lost_files(&names).map_err(unreadable_error)? {
             return Ok(report);
         }
     }
     verify_once(&store)
 }
 
-fn verify_once(store: &Store) -> Result<Report> {
-    let Snapshot { names, latest } = store.snapshot().map_err(unreadable)?;
+fn verify_once(store: &AuditDirectory) -> Result<VerifyReport> {
+    let DirectorySnapshot { names, latest } = store.take_snapshot().map_err(unreadable_error)?;
     let survey = LogSurvey::read(store, &names);
     let mut wanted = survey.wanted_records();
     let mut scans = BTreeMap::new();
     for name in survey.headers.keys() {
         let wanted = wanted.remove(name).unwrap_or_default();
-        scans.insert(name.as_str(), Scan::run(store, name, wanted).map_err(unreadable)?);
+        scans.insert(
+            name.as_str(),
+            FileScan::scan_file(store, name, wanted).map_err(unreadable_error)?,
+        );
     }
 
-    let mut problems: Vec<Problem> = scans.values().flat_map(|scan| scan.problem.clone()).collect();
+    let mut problems: Vec<LogProblem> =
+        scans.values().flat_map(|scan| scan.problem.clone()).collect();
     let mut notes = Vec::new();
     check_links(&scans, &survey.pruned, &mut problems);
     check_order(&scans, &mut problems);
     check_rotations(&scans, &mut notes);
     check_latest(&scans, latest, &mut problems, &mut notes);
     check_lone_heads(store, &names, &survey, &mut problems, &mut notes);
-    let leftovers = survey.pruned.leftovers(&names).len();
+    let leftovers = survey.pruned.find_leftovers(&names).len();
     if leftovers > 0 {
         notes.push(format!(
             "crash: pruned files not yet removed: {leftovers}; the next prune removes them"
@@ -83,17 +87,17 @@ fn verify_once(store: &Store) -> Result<Report> {
     problems.dedup_by(|later, first| later.file == first.file && later.line == first.line);
     let files: Vec<_> = scans
         .iter()
-        .map(|(name, scan)| FileReport {
+        .map(|(name, scan)| LogFileReport {
             name: (*name).to_owned(),
             records: scan.records,
             state: scan.state,
         })
         .collect();
     let records = files.iter().map(|file| file.records).sum();
-    Ok(Report { records, files, problems, notes, pruned: survey.pruned.summary().cloned() })
+    Ok(VerifyReport { records, files, problems, notes, pruned: survey.pruned.summary().cloned() })
 }
 
-pub(super) fn unreadable(error: io::Error) -> Error {
+pub(super) fn unreadable_error(error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::NotFound {
         return Error::new(Kind::NotFound, "no audit log found, or its key is missing")
             .hint("Check --root; the log and its key are in its subdirectory `audit`.")
@@ -104,34 +108,43 @@ pub(super) fn unreadable(error: io::Error) -> Error {
         .source(error)
 }
 
-pub(super) fn missing(file: &str, what: String) -> Problem {
-    Problem {
+pub(super) fn missing_file(file: &str, what: String) -> LogProblem {
+    LogProblem {
         file: file.to_owned(),
         line: 1,
         seq: Some(1),
-        what: format!("the file is missing: {what}"),
+        description: format!("the file is missing: {what}"),
     }
 }
 
 /// Checks that every record that a header links exists, or that a sealed record says that exactly
 /// this record was pruned.
-fn check_links(scans: &BTreeMap<&str, Scan>, pruned: &PruneHistory, problems: &mut Vec<Problem>) {
+fn check_links(
+    scans: &BTreeMap<&str, FileScan>,
+    pruned: &PruneHistory,
+    problems: &mut Vec<LogProblem>,
+) {
     for (name, scan) in scans {
-        for link in scan.header.iter().flat_map(links) {
+        for link in scan.header.iter().flat_map(header_links) {
             let Some(linked) = scans.get(link.file.as_str()) else {
-                if !pruned.covers(&link) {
-                    problems.push(missing(&link.file, format!("{name} line 1 links it")));
+                if !pruned.covers_link(&link) {
+                    problems.push(missing_file(&link.file, format!("{name} line 1 links it")));
                 }
                 continue;
             };
-            if linked.holds(&link) {
+            if linked.holds_link(&link) {
                 continue;
             }
-            let Some((seq, _)) = link.at else { continue };
+            let Some((seq, _)) = link.record else { continue };
             // If the linked file is already broken before that record, this adds nothing.
             if linked.problem.is_none() || linked.records >= seq {
                 let what = format!("the record that {name} line 1 links does not exist");
-                problems.push(Problem { file: link.file, line: seq, seq: Some(seq), what });
+                problems.push(LogProblem {
+                    file: link.file,
+                    line: seq,
+                    seq: Some(seq),
+                    description: what,
+                });
             }
         }
     }
@@ -141,12 +154,18 @@ fn check_links(scans: &BTreeMap<&str, Scan>, pruned: &PruneHistory, problems: &m
 /// one. If two link the same file, or a header says that it did not know which to link, `latest`
 /// was rolled back or damaged. A file with nothing but its header is ignored: its process may have
 /// died before it entered the file in `latest`.
-fn check_order(scans: &BTreeMap<&str, Scan>, problems: &mut Vec<Problem>) {
+fn check_order(scans: &BTreeMap<&str, FileScan>, problems: &mut Vec<LogProblem>) {
     let mut linked = BTreeMap::new();
     for (name, scan) in scans {
         let Some(header) = &scan.header else { continue };
-        let mut broken =
-            |what| problems.push(Problem { file: (*name).into(), line: 1, seq: Some(1), what });
+        let mut broken = |what| {
+            problems.push(LogProblem {
+                file: (*name).into(),
+                line: 1,
+                seq: Some(1),
+                description: what,
+            })
+        };
         if let Some(what) = header["latest_damaged"].as_str() {
             broken(format!(
                 "when this file was opened, `{LATEST}` was damaged or missing ({what}): earlier files may be gone"
@@ -165,7 +184,7 @@ fn check_order(scans: &BTreeMap<&str, Scan>, problems: &mut Vec<Problem>) {
 
 /// Notes files whose successor is missing. A closing record is written before its successor gets
 /// its name, so a successor that nothing else names may be missing after a crash.
-fn check_rotations(scans: &BTreeMap<&str, Scan>, notes: &mut Vec<String>) {
+fn check_rotations(scans: &BTreeMap<&str, FileScan>, notes: &mut Vec<String>) {
     for (name, scan) in scans {
         if let Some(next) = scan.last["next"].as_str()
             && scan.last["event"] == "close"
@@ -177,12 +196,13 @@ fn check_rotations(scans: &BTreeMap<&str, Scan>, notes: &mut Vec<String>) {
 }
 
 fn check_latest(
-    scans: &BTreeMap<&str, Scan>,
+    scans: &BTreeMap<&str, FileScan>,
     latest: Option<std::result::Result<String, String>>,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<LogProblem>,
     notes: &mut Vec<String>,
 ) {
-    let damaged = |what: String| Problem { file: LATEST.into(), line: 1, seq: None, what };
+    let damaged =
+        |what: String| LogProblem { file: LATEST.into(), line: 1, seq: None, description: what };
     let latest = match latest {
         Some(Ok(latest)) => latest,
         Some(Err(what)) => return problems.push(damaged(what)),
@@ -196,7 +216,7 @@ fn check_latest(
         None => return problems.push(damaged("it is missing".into())),
     };
     if !scans.contains_key(latest.as_str()) {
-        return problems.push(missing(&latest, format!("`{LATEST}` names it")));
+        return problems.push(missing_file(&latest, format!("`{LATEST}` names it")));
     }
     // A file with more than its header was entered in `latest` when it was opened.
     let newer = scans.iter().find(|(_, scan)| {
@@ -216,26 +236,30 @@ fn check_latest(
 /// Checks heads without a file. They remain only if a process died while opening the file, or while
 /// pruning it.
 fn check_lone_heads(
-    store: &Store,
+    store: &AuditDirectory,
     names: &[String],
     survey: &LogSurvey,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<LogProblem>,
     notes: &mut Vec<String>,
 ) {
-    for head in names.iter().filter(|name| name.ends_with(HEAD)) {
-        let file = format!("{}{LOG}", head.trim_end_matches(HEAD));
-        if survey.headers.contains_key(&file) || survey.pruned.names(&file) {
+    for head in names.iter().filter(|name| name.ends_with(HEAD_SUFFIX)) {
+        let file = format!("{}{LOG_SUFFIX}", head.trim_end_matches(HEAD_SUFFIX));
+        if survey.headers.contains_key(&file) || survey.pruned.names_file(&file) {
             continue;
         }
-        let empty =
-            fs::metadata(store.path(head)).is_ok_and(|found| found.is_file() && found.len() == 0);
-        match store.head(&file) {
+        let empty = fs::metadata(store.file_path(head))
+            .is_ok_and(|found| found.is_file() && found.len() == 0);
+        match store.read_head(&file) {
             _ if empty => notes.push(format!("crash: {file} was never opened")),
             Ok((1, _)) => notes.push(format!("crash: {file} was never opened")),
-            Ok((seq, _)) => {
-                problems.push(missing(&file, format!("its head says that it has {seq} records")))
-            }
-            Err(what) => problems.push(Problem { file: head.clone(), line: 1, seq: None, what }),
+            Ok((seq, _)) => problems
+                .push(missing_file(&file, format!("its head says that it has {seq} records"))),
+            Err(what) => problems.push(LogProblem {
+                file: head.clone(),
+                line: 1,
+                seq: None,
+                description: what,
+            }),
         }
     }
 }

@@ -8,21 +8,21 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::element::Element;
+use super::element::PageElement;
 use super::keys;
-use super::log::plain;
-use super::page::{Answers, Page};
+use super::page::{BrowserPage, DialogAnswers};
+use super::page_log::escape_line;
 use crate::base::{Error, Kind, Result};
 
 /// Maximum number of characters typed key by key.
-const TYPED: usize = 10_000;
+const MAX_TYPED_CHARS: usize = 10_000;
 /// Time for a page to start whatever it does in response to an action.
-const SETTLE: Duration = Duration::from_millis(300);
-const AGAIN: Duration = Duration::from_millis(50);
+const SETTLE_TIME: Duration = Duration::from_millis(300);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Op {
+pub enum ActOp {
     Click,
     DoubleClick,
     Hover,
@@ -43,7 +43,7 @@ pub enum Op {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Button {
+pub enum MouseButton {
     #[default]
     Left,
     Right,
@@ -51,18 +51,18 @@ pub enum Button {
 }
 
 /// Element found by a ref or selector, with the name the caller used for it.
-struct Found<'a> {
-    element: Element,
+struct NamedElement<'a> {
+    element: PageElement,
     name: &'a str,
 }
 
 /// Intercepts drags until dropped, even if the call is cancelled.
-struct Intercepted<'a>(&'a Page);
+struct DragInterception<'a>(&'a BrowserPage);
 
-impl Drop for Intercepted<'_> {
+impl Drop for DragInterception<'_> {
     fn drop(&mut self) {
-        self.0.state().drag = None;
-        self.0.line.order(
+        self.0.state().drag_data = None;
+        self.0.connection.send_command(
             Some(&self.0.session),
             "Input.setInterceptDrags",
             json!({"enabled": false}),
@@ -71,86 +71,98 @@ impl Drop for Intercepted<'_> {
 }
 
 /// Answers dialogs as a call asked for until dropped, even if the call is cancelled.
-pub struct Answering<'a>(&'a Page);
+pub struct DialogAnswering<'a>(&'a BrowserPage);
 
-impl Drop for Answering<'_> {
+impl Drop for DialogAnswering<'_> {
     fn drop(&mut self) {
-        self.0.state().answers = Answers::default();
+        self.0.state().answers = DialogAnswers::default();
     }
 }
 
-impl Page {
+impl BrowserPage {
     /// Sets how dialogs are answered until the returned guard is dropped.
-    pub fn answering(&self, answers: Answers) -> Answering<'_> {
+    pub fn answer_dialogs(&self, answers: DialogAnswers) -> DialogAnswering<'_> {
         self.state().answers = answers;
-        Answering(self)
+        DialogAnswering(self)
     }
 
-    async fn found<'a>(&self, target: &'a str, until: Instant) -> Result<Found<'a>> {
+    async fn wait_for_element<'a>(
+        &self,
+        target: &'a str,
+        until: Instant,
+    ) -> Result<NamedElement<'a>> {
         loop {
-            match self.find(target).await {
-                Ok(element) => return Ok(Found { element, name: target }),
+            match self.find_element(target).await {
+                Ok(element) => return Ok(NamedElement { element, name: target }),
                 // An element that does not exist yet may appear.
-                Err(error) if error.kind() == Kind::NotFound && Instant::now() + AGAIN < until => {
-                    tokio::time::sleep(AGAIN).await;
+                Err(error)
+                    if error.kind() == Kind::NotFound
+                        && Instant::now() + RETRY_INTERVAL < until =>
+                {
+                    tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    async fn mouse(&self, kind: &str, at: (f64, f64), more: Value) -> Result<()> {
+    async fn send_mouse_event(&self, kind: &str, at: (f64, f64), more: Value) -> Result<()> {
         let mut event = json!({"type": kind, "x": at.0, "y": at.1});
         for (name, value) in more.as_object().into_iter().flatten() {
             event[name] = value.clone();
         }
-        self.call("Input.dispatchMouseEvent", event).await.map(drop)
+        self.call_method("Input.dispatchMouseEvent", event).await.map(drop)
     }
 
     /// Clicks an element once it can be clicked. Like most actions here, returns the number of
     /// other elements that match the target.
-    pub async fn click(
+    pub async fn click_element(
         &self,
         target: &str,
-        button: Button,
+        button: MouseButton,
         count: u32,
         until: Instant,
     ) -> Result<u64> {
-        let found = self.found(target, until).await?;
-        let at = self.reach(&found.element, found.name, until).await?;
+        let found = self.wait_for_element(target, until).await?;
+        let at = self.wait_clickable(&found.element, found.name, until).await?;
         self.click_at(at, button, count).await?;
-        Ok(found.element.others)
+        Ok(found.element.other_matches)
     }
 
-    async fn click_at(&self, at: (f64, f64), button: Button, count: u32) -> Result<()> {
+    async fn click_at(&self, at: (f64, f64), button: MouseButton, count: u32) -> Result<()> {
         let (name, bit) = match button {
-            Button::Left => ("left", 1),
-            Button::Right => ("right", 2),
-            Button::Middle => ("middle", 4),
+            MouseButton::Left => ("left", 1),
+            MouseButton::Right => ("right", 2),
+            MouseButton::Middle => ("middle", 4),
         };
-        self.mouse("mouseMoved", at, json!({})).await?;
+        self.send_mouse_event("mouseMoved", at, json!({})).await?;
         for click in 1..=count {
-            self.mouse(
+            self.send_mouse_event(
                 "mousePressed",
                 at,
                 json!({"button": name, "buttons": bit, "clickCount": click}),
             )
             .await?;
-            self.mouse("mouseReleased", at, json!({"button": name, "clickCount": click})).await?;
+            self.send_mouse_event(
+                "mouseReleased",
+                at,
+                json!({"button": name, "clickCount": click}),
+            )
+            .await?;
         }
         Ok(())
     }
 
     /// Moves the mouse over an element.
-    pub async fn hover(&self, target: &str, until: Instant) -> Result<u64> {
-        let found = self.found(target, until).await?;
-        let at = self.reach(&found.element, found.name, until).await?;
-        self.mouse("mouseMoved", at, json!({})).await?;
-        Ok(found.element.others)
+    pub async fn hover_element(&self, target: &str, until: Instant) -> Result<u64> {
+        let found = self.wait_for_element(target, until).await?;
+        let at = self.wait_clickable(&found.element, found.name, until).await?;
+        self.send_mouse_event("mouseMoved", at, json!({})).await?;
+        Ok(found.element.other_matches)
     }
 
     /// Replaces the text of a field.
-    pub async fn fill(&self, target: &str, text: &str, until: Instant) -> Result<u64> {
+    pub async fn fill_element(&self, target: &str, text: &str, until: Instant) -> Result<u64> {
         const READY: &str = r#"function(text){
           let e = this; if (e.tagName === 'LABEL' && e.control) e = e.control;
           if (e.disabled) return 'disabled';
@@ -169,8 +181,9 @@ impl Page {
           if (e.isContentEditable) { const r = document.createRange(); r.selectNodeContents(e); const s = getSelection(); s.removeAllRanges(); s.addRange(r); return 'type'; }
           return 'other';
         }"#;
-        let found = self.found(target, until).await?;
-        let said = self.call_on(&found.element.object, READY, json!([{"value": text}])).await?;
+        let found = self.wait_for_element(target, until).await?;
+        let said =
+            self.call_function_on(&found.element.object, READY, json!([{"value": text}])).await?;
         let wrong = |reason, message: &str, hint: &str| {
             Err(Error::new(
                 Kind::Conflict,
@@ -180,8 +193,10 @@ impl Page {
             .hint(hint))
         };
         match said.as_str().unwrap_or_default() {
-            "type" if text.is_empty() => self.stroke(&keys::combination("Delete")?).await?,
-            "type" => drop(self.call("Input.insertText", json!({"text": text})).await?),
+            "type" if text.is_empty() => {
+                self.send_stroke(&keys::parse_combination("Delete")?).await?
+            }
+            "type" => drop(self.call_method("Input.insertText", json!({"text": text})).await?),
             "done" => {}
             "disabled" => {
                 return wrong("disabled", "is disabled", "Fill in what it depends on first.");
@@ -211,55 +226,60 @@ impl Page {
                 );
             }
         }
-        Ok(found.element.others)
+        Ok(found.element.other_matches)
     }
 
     /// Types text key by key into the target, or into the focused element.
     pub async fn type_text(&self, target: Option<&str>, text: &str, until: Instant) -> Result<u64> {
-        if text.chars().count() > TYPED {
+        if text.chars().count() > MAX_TYPED_CHARS {
             return Err(Error::invalid_arguments(format!(
-                "at most {TYPED} characters can be typed key by key"
+                "at most {MAX_TYPED_CHARS} characters can be typed key by key"
             ))
             .hint("Use op fill for long text."));
         }
-        let others = self.focus(target, until).await?;
+        let others = self.focus_element(target, until).await?;
         for letter in text.chars() {
-            self.stroke(&keys::character(letter, 0)).await?;
+            self.send_stroke(&keys::character_stroke(letter, 0)).await?;
         }
         Ok(others)
     }
 
     /// Presses a key or key combination.
-    pub async fn press(&self, target: Option<&str>, key: &str, until: Instant) -> Result<u64> {
-        let stroke = keys::combination(key)?;
-        let others = self.focus(target, until).await?;
-        self.stroke(&stroke).await?;
+    pub async fn press_key(&self, target: Option<&str>, key: &str, until: Instant) -> Result<u64> {
+        let stroke = keys::parse_combination(key)?;
+        let others = self.focus_element(target, until).await?;
+        self.send_stroke(&stroke).await?;
         Ok(others)
     }
 
-    async fn focus(&self, target: Option<&str>, until: Instant) -> Result<u64> {
+    async fn focus_element(&self, target: Option<&str>, until: Instant) -> Result<u64> {
         let Some(target) = target else { return Ok(0) };
-        let found = self.found(target, until).await?;
-        self.call("DOM.focus", json!({"backendNodeId": found.element.backend})).await.map_err(
-            |_| {
-                Error::new(
-                    Kind::Conflict,
-                    format!("{} cannot be focused", crate::base::workspace::quoted(target)),
-                )
-                .reason("wrong_element")
-                .hint("Click it, or choose a textbox from browser.snapshot.")
-            },
-        )?;
-        Ok(found.element.others)
+        let found = self.wait_for_element(target, until).await?;
+        self.call_method("DOM.focus", json!({"backendNodeId": found.element.backend_node}))
+            .await
+            .map_err(|_| {
+            Error::new(
+                Kind::Conflict,
+                format!("{} cannot be focused", crate::base::workspace::quoted(target)),
+            )
+            .reason("wrong_element")
+            .hint("Click it, or choose a textbox from browser.snapshot.")
+        })?;
+        Ok(found.element.other_matches)
     }
 
-    async fn stroke(&self, stroke: &keys::Stroke) -> Result<()> {
-        self.call("Input.dispatchKeyEvent", stroke.down.clone()).await?;
-        self.call("Input.dispatchKeyEvent", stroke.up.clone()).await.map(drop)
+    async fn send_stroke(&self, stroke: &keys::KeyStroke) -> Result<()> {
+        self.call_method("Input.dispatchKeyEvent", stroke.down.clone()).await?;
+        self.call_method("Input.dispatchKeyEvent", stroke.up.clone()).await.map(drop)
     }
 
     /// Selects options by value or by label.
-    pub async fn select(&self, target: &str, values: &[String], until: Instant) -> Result<u64> {
+    pub async fn select_options(
+        &self,
+        target: &str,
+        values: &[String],
+        until: Instant,
+    ) -> Result<u64> {
         const CHOOSE: &str = r#"function(values){
           if (this.tagName !== 'SELECT') return {error: 'other'};
           if (this.disabled) return {error: 'disabled'};
@@ -276,11 +296,13 @@ impl Page {
           this.dispatchEvent(new Event('input', {bubbles: true, composed: true})); this.dispatchEvent(new Event('change', {bubbles: true}));
           return {};
         }"#;
-        let found = self.found(target, until).await?;
-        let said = self.call_on(&found.element.object, CHOOSE, json!([{"value": values}])).await?;
+        let found = self.wait_for_element(target, until).await?;
+        let said = self
+            .call_function_on(&found.element.object, CHOOSE, json!([{"value": values}]))
+            .await?;
         let name = crate::base::workspace::quoted(target);
         match said["error"].as_str() {
-            None => Ok(found.element.others),
+            None => Ok(found.element.other_matches),
             Some("missing") => {
                 Err(Error::new(Kind::NotFound, format!("{name} has no such option"))
                     .reason("no_match")
@@ -291,7 +313,7 @@ impl Page {
                             .into_iter()
                             .flatten()
                             .filter_map(Value::as_str)
-                            .map(plain)
+                            .map(escape_line)
                             .collect::<Vec<_>>()
                             .join(", ")
                     )))
@@ -309,15 +331,15 @@ impl Page {
     }
 
     /// Checks or unchecks a checkbox, radio button or switch.
-    pub async fn check(&self, target: &str, wanted: bool, until: Instant) -> Result<u64> {
+    pub async fn set_checked(&self, target: &str, wanted: bool, until: Instant) -> Result<u64> {
         const CHECKED: &str = r#"function(){
           let e = this; if (e.tagName === 'LABEL' && e.control) e = e.control;
           if (e.tagName === 'INPUT' && ['checkbox','radio'].includes(e.type)) return e.checked;
           const aria = e.getAttribute && e.getAttribute('aria-checked'); return aria === null ? 'other' : aria === 'true';
         }"#;
-        let found = self.found(target, until).await?;
+        let found = self.wait_for_element(target, until).await?;
         let name = crate::base::workspace::quoted(target);
-        let is = self.call_on(&found.element.object, CHECKED, json!([])).await?;
+        let is = self.call_function_on(&found.element.object, CHECKED, json!([])).await?;
         if is == "other" {
             return Err(Error::new(
                 Kind::Conflict,
@@ -326,9 +348,9 @@ impl Page {
             .reason("wrong_element"));
         }
         if is != wanted {
-            let at = self.reach(&found.element, target, until).await?;
-            self.click_at(at, Button::Left, 1).await?;
-            if self.call_on(&found.element.object, CHECKED, json!([])).await? != wanted {
+            let at = self.wait_clickable(&found.element, target, until).await?;
+            self.click_at(at, MouseButton::Left, 1).await?;
+            if self.call_function_on(&found.element.object, CHECKED, json!([])).await? != wanted {
                 return Err(Error::new(
                     Kind::Conflict,
                     format!("{name} was clicked but did not change"),
@@ -339,11 +361,11 @@ impl Page {
                 ));
             }
         }
-        Ok(found.element.others)
+        Ok(found.element.other_matches)
     }
 
     /// Scrolls the page or an element; without a distance, scrolls the element into view.
-    pub async fn scroll(
+    pub async fn scroll_by(
         &self,
         target: Option<&str>,
         by: Option<(f64, f64)>,
@@ -354,18 +376,18 @@ impl Page {
         let moved = by[0]["value"] != 0.0 || by[1]["value"] != 0.0;
         match target {
             Some(target) => {
-                let found = self.found(target, until).await?;
+                let found = self.wait_for_element(target, until).await?;
                 match moved {
                     true => {
                         let scroll = "function(x, y){ this.scrollBy({left: x, top: y, behavior: 'instant'}) }";
-                        self.call_on(&found.element.object, scroll, by).await?;
+                        self.call_function_on(&found.element.object, scroll, by).await?;
                     }
                     false => {
-                        let node = json!({"backendNodeId": found.element.backend});
-                        self.call("DOM.scrollIntoViewIfNeeded", node).await?;
+                        let node = json!({"backendNodeId": found.element.backend_node});
+                        self.call_method("DOM.scrollIntoViewIfNeeded", node).await?;
                     }
                 }
-                Ok(found.element.others)
+                Ok(found.element.other_matches)
             }
             None => {
                 let (x, y) = (&by[0]["value"], &by[1]["value"]);
@@ -381,23 +403,28 @@ impl Page {
 
     /// Drags one element onto another, with the mouse and, if the page uses it, as HTML drag and
     /// drop.
-    pub async fn drag(&self, target: &str, to: &str, until: Instant) -> Result<u64> {
-        let (from, onto) = (self.found(target, until).await?, self.found(to, until).await?);
-        let start = self.reach(&from.element, target, until).await?;
-        self.state().drag = None;
-        let _intercepted = Intercepted(self);
-        self.call("Input.setInterceptDrags", json!({"enabled": true})).await?;
-        self.drag_between(start, &onto.element, to).await.map(|()| from.element.others)
+    pub async fn drag_element(&self, target: &str, to: &str, until: Instant) -> Result<u64> {
+        let (from, onto) =
+            (self.wait_for_element(target, until).await?, self.wait_for_element(to, until).await?);
+        let start = self.wait_clickable(&from.element, target, until).await?;
+        self.state().drag_data = None;
+        let _intercepted = DragInterception(self);
+        self.call_method("Input.setInterceptDrags", json!({"enabled": true})).await?;
+        self.drag_between(start, &onto.element, to).await.map(|()| from.element.other_matches)
     }
 
-    async fn drag_between(&self, start: (f64, f64), onto: &Element, name: &str) -> Result<()> {
-        self.mouse("mouseMoved", start, json!({})).await?;
-        self.mouse("mousePressed", start, json!({"button": "left", "buttons": 1, "clickCount": 1}))
-            .await?;
+    async fn drag_between(&self, start: (f64, f64), onto: &PageElement, name: &str) -> Result<()> {
+        self.send_mouse_event("mouseMoved", start, json!({})).await?;
+        self.send_mouse_event(
+            "mousePressed",
+            start,
+            json!({"button": "left", "buttons": 1, "clickCount": 1}),
+        )
+        .await?;
         let held = json!({"button": "left", "buttons": 1});
         // Browsers ignore the first few pixels of a drag as jitter.
-        self.mouse("mouseMoved", (start.0 + 6.0, start.1 + 6.0), held.clone()).await?;
-        let end = self.place_of(onto).await?.ok_or_else(|| {
+        self.send_mouse_event("mouseMoved", (start.0 + 6.0, start.1 + 6.0), held.clone()).await?;
+        let end = self.box_centre(onto).await?.ok_or_else(|| {
             Error::new(
                 Kind::Conflict,
                 format!("{} is not visible", crate::base::workspace::quoted(name)),
@@ -407,31 +434,32 @@ impl Page {
         for step in 1..=5 {
             let part = f64::from(step) / 5.0;
             let at = (start.0 + (end.0 - start.0) * part, start.1 + (end.1 - start.1) * part);
-            self.mouse("mouseMoved", at, held.clone()).await?;
+            self.send_mouse_event("mouseMoved", at, held.clone()).await?;
         }
-        let dragged = self.state().drag.take();
+        let dragged = self.state().drag_data.take();
         if let Some(data) = dragged {
             for kind in ["dragEnter", "dragOver", "drop"] {
                 let event = json!({"type": kind, "x": end.0, "y": end.1, "data": data});
-                self.call("Input.dispatchDragEvent", event).await?;
+                self.call_method("Input.dispatchDragEvent", event).await?;
             }
         }
-        self.mouse("mouseReleased", end, json!({"button": "left", "clickCount": 1})).await
+        self.send_mouse_event("mouseReleased", end, json!({"button": "left", "clickCount": 1}))
+            .await
     }
 
     /// Sets the files of a file input. `copy` runs only once the input has been found.
-    pub async fn upload(
+    pub async fn upload_files(
         &self,
         target: &str,
         copy: impl Future<Output = Result<Vec<PathBuf>>>,
         until: Instant,
     ) -> Result<u64> {
-        let found = self.found(target, until).await?;
+        let found = self.wait_for_element(target, until).await?;
         let files: Vec<String> =
             copy.await?.iter().map(|file| file.display().to_string()).collect();
-        let params = json!({"files": files, "backendNodeId": found.element.backend});
-        match self.call("DOM.setFileInputFiles", params).await {
-            Ok(_) => Ok(found.element.others),
+        let params = json!({"files": files, "backendNodeId": found.element.backend_node});
+        match self.call_method("DOM.setFileInputFiles", params).await {
+            Ok(_) => Ok(found.element.other_matches),
             Err(error) if error.kind() == Kind::Conflict => Err(Error::new(
                 Kind::Conflict,
                 format!("{} does not accept files", crate::base::workspace::quoted(target)),
@@ -446,12 +474,15 @@ impl Page {
     }
 
     /// Waits until an element is visible, or until it is gone.
-    pub async fn wait_for(&self, target: &str, gone: bool, until: Instant) -> Result<()> {
+    pub async fn wait_for_target(&self, target: &str, gone: bool, until: Instant) -> Result<()> {
         const SEEN: &str = "function(){ const r = this.getBoundingClientRect(); return this.isConnected && r.width > 0 && r.height > 0 && getComputedStyle(this).visibility !== 'hidden' }";
         loop {
-            let seen = match self.find(target).await {
+            let seen = match self.find_element(target).await {
                 Ok(element) => {
-                    self.call_on(&element.object, SEEN, json!([])).await.unwrap_or_default() == true
+                    self.call_function_on(&element.object, SEEN, json!([]))
+                        .await
+                        .unwrap_or_default()
+                        == true
                 }
                 Err(error) if error.kind() == Kind::InvalidArguments => return Err(error),
                 Err(error) if error.kind() == Kind::Unavailable => return Err(error),
@@ -461,30 +492,30 @@ impl Page {
             if seen != gone {
                 return Ok(());
             }
-            if Instant::now() + AGAIN >= until {
+            if Instant::now() + RETRY_INTERVAL >= until {
                 let what = if gone { "did not disappear" } else { "did not appear" };
                 let name = crate::base::workspace::quoted(target);
                 return Err(Error::new(Kind::DeadlineExceeded, format!("{name} {what} in time"))
                     .hint("Look at the page with browser.snapshot and browser.logs, or raise `timeout_ms`."));
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
     /// Waits for what an action has started: briefly for the page's own scripts, and for another
     /// page to load.
-    pub async fn settle(&self, before: &str, until: Instant) {
+    pub async fn wait_until_settled(&self, before: &str, until: Instant) {
         // A page that is being left does not answer; the timeout covers that.
         let turn = self.evaluate_value("new Promise(done => setTimeout(done, 30))", true);
-        let _ = tokio::time::timeout(SETTLE, turn).await;
+        let _ = tokio::time::timeout(SETTLE_TIME, turn).await;
         let (left, leaving) = {
             let state = self.state();
-            (state.document() != before, state.leaving)
+            (state.current_document() != before, state.is_navigating)
         };
         if left || leaving {
-            let there = self.wait(|state| {
-                let stays = !state.leaving && state.document() == before;
-                let arrived = state.document() != before && state.has_reached("load");
+            let there = self.wait_until(|state| {
+                let stays = !state.is_navigating && state.current_document() == before;
+                let arrived = state.current_document() != before && state.has_reached("load");
                 (stays || arrived).then_some(())
             });
             // If it takes longer, the current state is reported.
@@ -500,20 +531,21 @@ mod tests {
     use tokio::io::AsyncReadExt;
 
     use super::*;
-    use crate::browser::cdp::Line;
+    use crate::browser::cdp::CdpConnection;
 
     /// A call can be dropped at any point; what it changed is restored nevertheless.
     #[tokio::test]
     async fn what_a_call_has_set_goes_with_it() {
         let (near, mut far) = tokio::io::duplex(1 << 16);
-        let page = Page::new("p1".into(), &Line::new(near), "s", "t", Weak::new());
-        let answering = page.answering(Answers { accept: true, text: Some("yes".into()) });
+        let page = BrowserPage::new("p1".into(), &CdpConnection::new(near), "s", "t", Weak::new());
+        let answering =
+            page.answer_dialogs(DialogAnswers { accept: true, text: Some("yes".into()) });
         assert!(page.state().answers.accept);
         drop(answering);
         assert!(!page.state().answers.accept && page.state().answers.text.is_none());
-        page.state().drag = Some(json!({}));
-        drop(Intercepted(&page));
-        assert!(page.state().drag.is_none());
+        page.state().drag_data = Some(json!({}));
+        drop(DragInterception(&page));
+        assert!(page.state().drag_data.is_none());
         let mut said = Vec::new();
         while !said.ends_with(b"\0") {
             assert!(far.read_buf(&mut said).await.unwrap() > 0);

@@ -5,10 +5,10 @@ use crate::base::{Error, Result};
 use crate::net::Host;
 
 /// The empty page.
-pub const BLANK: &str = "about:blank";
+pub const BLANK_PAGE: &str = "about:blank";
 
 /// Returns the address to give to the browser, or why it is refused.
-pub fn check(url: &str) -> Result<String> {
+pub fn check_url(url: &str) -> Result<String> {
     // Browsers strip these characters around an address, and some of them inside it.
     let trimmed = url.trim_matches(|c: char| c <= ' ');
     if trimmed.is_empty()
@@ -19,10 +19,10 @@ pub fn check(url: &str) -> Result<String> {
             .hint("Give an http or https address, percent-encoded where needed.")
             .with("argument", "url"));
     }
-    if trimmed == BLANK {
+    if trimmed == BLANK_PAGE {
         return Ok(trimmed.to_owned());
     }
-    let Some((scheme, rest)) = trimmed.split_once(':') else { return Err(refuse(None)) };
+    let Some((scheme, rest)) = trimmed.split_once(':') else { return Err(refuse_scheme(None)) };
     let web = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
     let named = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
@@ -31,19 +31,21 @@ pub fn check(url: &str) -> Result<String> {
         let like_a_name = scheme.contains('.') || scheme.eq_ignore_ascii_case("localhost");
         let port = like_a_name
             && rest.split(['/', '?', '#']).next().is_some_and(|port| port.parse::<u16>().is_ok());
-        return Err(refuse(Some(scheme).filter(|_| named && !port)));
+        return Err(refuse_scheme(Some(scheme).filter(|_| named && !port)));
     }
     // Require exactly two slashes and a host: browsers accept fewer, and then the address is not
     // what it looks like.
     let host =
         rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
     match host {
-        Some(host) if is_disguised(host) => {
+        Some(host) if is_numeric_host(host) => {
             Err(Error::invalid_arguments("`url` gives its host as a number")
                 .hint("Write an address in its usual form: four numbers with dots, or [::1].")
                 .with("argument", "url"))
         }
-        Some(host) if !host.is_empty() && !host.contains('\\') && place(trimmed).is_some() => {
+        Some(host)
+            if !host.is_empty() && !host.contains('\\') && host_and_port(trimmed).is_some() =>
+        {
             Ok(trimmed.to_owned())
         }
         _ => Err(Error::invalid_arguments("`url` has no host")
@@ -54,7 +56,7 @@ pub fn check(url: &str) -> Result<String> {
 
 /// Returns whether the host is a number such as `2130706433` or `0x7f.1`: browsers treat these as
 /// an address, other software does not.
-fn is_disguised(authority: &str) -> bool {
+fn is_numeric_host(authority: &str) -> bool {
     let host = authority.rsplit('@').next().unwrap_or_default();
     let host = match host.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
@@ -67,7 +69,7 @@ fn is_disguised(authority: &str) -> bool {
 }
 
 /// Returns host and port of an address, as the proxy names them.
-pub fn place(url: &str) -> Option<(String, u16)> {
+pub fn host_and_port(url: &str) -> Option<(String, u16)> {
     let (scheme, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
     let host = authority.rsplit('@').next()?.to_ascii_lowercase();
@@ -96,7 +98,7 @@ pub fn is_loopback(host: &str) -> bool {
 }
 
 /// Returns whether a page may stay at an address that it navigated to on its own.
-pub fn may_stay(url: &str) -> bool {
+pub fn may_stay_at(url: &str) -> bool {
     let own = ["about:blank", "chrome-error://chromewebdata/", ":", ""].contains(&url);
     own || url.starts_with("http://")
         || url.starts_with("https://")
@@ -106,7 +108,7 @@ pub fn may_stay(url: &str) -> bool {
         || url.starts_with("blob:https://")
 }
 
-fn refuse(scheme: Option<&str>) -> Error {
+fn refuse_scheme(scheme: Option<&str>) -> Error {
     match scheme {
         Some(scheme) => {
             let scheme: String = scheme.chars().take(40).collect();
@@ -138,9 +140,9 @@ mod tests {
             ("https://B\u{fc}cher.Example", "xn--bcher-kva.example", 443),
             ("http://127.0.0.1:/", "127.0.0.1", 80),
         ] {
-            assert_eq!(place(url), Some((host.to_owned(), port)), "{url}");
+            assert_eq!(host_and_port(url), Some((host.to_owned(), port)), "{url}");
         }
-        assert_eq!(place("about:blank"), None);
+        assert_eq!(host_and_port("about:blank"), None);
         for host in ["localhost", "a.localhost", "127.9.9.9", "[::1]"] {
             assert!(is_loopback(host), "{host}");
         }
@@ -154,7 +156,7 @@ mod tests {
             "http://0177.0.0.1:80/",
             "http://a@1.2.3.4.5",
         ] {
-            assert_eq!(check(url).expect_err(url).kind(), Kind::InvalidArguments, "{url}");
+            assert_eq!(check_url(url).expect_err(url).kind(), Kind::InvalidArguments, "{url}");
         }
     }
 
@@ -167,7 +169,7 @@ mod tests {
             "about:blank",
             " http://user@host/a b".trim(),
         ] {
-            let allowed = check(url);
+            let allowed = check_url(url);
             assert_eq!(allowed.is_ok(), !url.contains("a b"), "{url}");
         }
         for url in [
@@ -187,14 +189,14 @@ mod tests {
             "ws://host/",
             "\u{1}file:///etc/passwd",
         ] {
-            let error = check(url).expect_err(url);
+            let error = check_url(url).expect_err(url);
             assert_eq!(
                 (error.kind(), error.reason_name()),
                 (Kind::PermissionDenied, Some("scheme")),
                 "{url}"
             );
             assert!(
-                !may_stay(url.trim_start_matches('\u{1}')) || url.starts_with("blob:"),
+                !may_stay_at(url.trim_start_matches('\u{1}')) || url.starts_with("blob:"),
                 "{url}"
             );
         }
@@ -212,7 +214,7 @@ mod tests {
             "ht\ntp://x",
             "ja\tvascript:1",
         ] {
-            assert_eq!(check(url).expect_err(url).kind(), Kind::InvalidArguments, "{url}");
+            assert_eq!(check_url(url).expect_err(url).kind(), Kind::InvalidArguments, "{url}");
         }
     }
 }

@@ -6,47 +6,47 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::page::{HEIGHT, Page, WIDTH};
+use super::page::{BrowserPage, WINDOW_HEIGHT, WINDOW_WIDTH};
 use crate::base::{Error, Kind, Result};
 
 /// Maximum width and height of an image in pixels; encoders fail beyond it.
-pub const LONGEST: f64 = 16_000.0;
+pub const MAX_IMAGE_SIDE: f64 = 16_000.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Format {
+pub enum ImageFormat {
     Png,
     #[serde(alias = "jpg")]
     Jpeg,
     Webp,
 }
 
-impl Format {
+impl ImageFormat {
     /// Returns the name of the format in the browser's protocol.
     pub fn name(self) -> &'static str {
         match self {
-            Format::Png => "png",
-            Format::Jpeg => "jpeg",
-            Format::Webp => "webp",
+            ImageFormat::Png => "png",
+            ImageFormat::Jpeg => "jpeg",
+            ImageFormat::Webp => "webp",
         }
     }
 
     /// Returns the MIME type.
-    pub fn mime(self) -> &'static str {
+    pub fn mime_type(self) -> &'static str {
         match self {
-            Format::Png => "image/png",
-            Format::Jpeg => "image/jpeg",
-            Format::Webp => "image/webp",
+            ImageFormat::Png => "image/png",
+            ImageFormat::Jpeg => "image/jpeg",
+            ImageFormat::Webp => "image/webp",
         }
     }
 
     /// Returns the format for a file name, by its extension.
-    pub fn of_name(path: &str) -> Option<Format> {
+    pub fn from_file_name(path: &str) -> Option<ImageFormat> {
         let (_, end) = path.rsplit('/').next()?.rsplit_once('.')?;
         match end.to_ascii_lowercase().as_str() {
-            "png" => Some(Format::Png),
-            "jpg" | "jpeg" => Some(Format::Jpeg),
-            "webp" => Some(Format::Webp),
+            "png" => Some(ImageFormat::Png),
+            "jpg" | "jpeg" => Some(ImageFormat::Jpeg),
+            "webp" => Some(ImageFormat::Webp),
             _ => None,
         }
     }
@@ -54,7 +54,7 @@ impl Format {
 
 /// Part of a page, in CSS pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Region {
+pub struct CaptureRegion {
     x: f64,
     y: f64,
     /// Width in CSS pixels.
@@ -62,36 +62,40 @@ pub struct Region {
     /// Height in CSS pixels.
     pub height: f64,
     /// True if part of it may be outside the window.
-    beyond: bool,
+    beyond_viewport: bool,
     /// True if it was cut to the maximum size of an image.
-    pub cut: bool,
+    pub truncated: bool,
 }
 
-impl Region {
-    const WINDOW: Region = Region {
+impl CaptureRegion {
+    const WINDOW: CaptureRegion = CaptureRegion {
         x: 0.0,
         y: 0.0,
-        width: WIDTH as f64,
-        height: HEIGHT as f64,
-        beyond: false,
-        cut: false,
+        width: WINDOW_WIDTH as f64,
+        height: WINDOW_HEIGHT as f64,
+        beyond_viewport: false,
+        truncated: false,
     };
 
     /// Returns the scale, at most 1, at which the region fits.
-    pub fn scale(&self, max_width: u32, max_height: u32) -> f64 {
+    pub fn scale_to_fit(&self, max_width: u32, max_height: u32) -> f64 {
         (f64::from(max_width) / self.width).min(f64::from(max_height) / self.height).min(1.0)
     }
 }
 
-impl Page {
+impl BrowserPage {
     /// Returns the region to capture: the window, the whole page, or one element.
-    pub async fn region(&self, full_page: bool, target: Option<&str>) -> Result<Region> {
+    pub async fn capture_region(
+        &self,
+        full_page: bool,
+        target: Option<&str>,
+    ) -> Result<CaptureRegion> {
         if !full_page && target.is_none() {
-            return Ok(Region::WINDOW);
+            return Ok(CaptureRegion::WINDOW);
         }
         let (mut left, mut top, mut width, mut height);
         if let Some(target) = target {
-            let element = self.find(target).await?;
+            let element = self.find_element(target).await?;
             let unseen = || {
                 Error::new(
                     Kind::Conflict,
@@ -101,10 +105,14 @@ impl Page {
                 .hint("Open what contains it, or choose another element from browser.snapshot.")
             };
             let _ = self
-                .call("DOM.scrollIntoViewIfNeeded", json!({"backendNodeId": element.backend}))
+                .call_method(
+                    "DOM.scrollIntoViewIfNeeded",
+                    json!({"backendNodeId": element.backend_node}),
+                )
                 .await;
-            let model =
-                self.call("DOM.getBoxModel", json!({"backendNodeId": element.backend})).await;
+            let model = self
+                .call_method("DOM.getBoxModel", json!({"backendNodeId": element.backend_node}))
+                .await;
             let model = model
                 .map_err(|error| if error.kind() == Kind::Conflict { unseen() } else { error })?;
             let corner = |at: usize| model["model"]["border"][at].as_f64().unwrap_or(0.0);
@@ -114,7 +122,7 @@ impl Page {
             );
             let least = |all: [f64; 4]| all.into_iter().fold(f64::INFINITY, f64::min);
             let most = |all: [f64; 4]| all.into_iter().fold(f64::NEG_INFINITY, f64::max);
-            let metrics = self.call("Page.getLayoutMetrics", json!({})).await?;
+            let metrics = self.call_method("Page.getLayoutMetrics", json!({})).await?;
             let scrolled = |name: &str| metrics["cssVisualViewport"][name].as_f64().unwrap_or(0.0);
             (left, top) = (least(xs) + scrolled("pageX"), least(ys) + scrolled("pageY"));
             (width, height) = (most(xs) - least(xs), most(ys) - least(ys));
@@ -124,37 +132,38 @@ impl Page {
             left = left.max(0.0);
             top = top.max(0.0);
         } else {
-            let metrics = self.call("Page.getLayoutMetrics", json!({})).await?;
+            let metrics = self.call_method("Page.getLayoutMetrics", json!({})).await?;
             let size = |name: &str| metrics["cssContentSize"][name].as_f64().unwrap_or(0.0);
             (left, top) = (0.0, 0.0);
-            (width, height) = (size("width").max(f64::from(WIDTH)), size("height").max(1.0));
+            (width, height) = (size("width").max(f64::from(WINDOW_WIDTH)), size("height").max(1.0));
         }
-        let cut = width > LONGEST || height > LONGEST;
-        (width, height) = (width.ceil().min(LONGEST), height.ceil().min(LONGEST));
-        Ok(Region { x: left, y: top, width, height, beyond: true, cut })
+        let cut = width > MAX_IMAGE_SIDE || height > MAX_IMAGE_SIDE;
+        (width, height) = (width.ceil().min(MAX_IMAGE_SIDE), height.ceil().min(MAX_IMAGE_SIDE));
+        Ok(CaptureRegion { x: left, y: top, width, height, beyond_viewport: true, truncated: cut })
     }
 
     /// Captures a region and returns the image as base64.
-    pub async fn capture(
+    pub async fn capture_image(
         &self,
-        region: Region,
+        region: CaptureRegion,
         scale: f64,
-        format: Format,
+        format: ImageFormat,
         quality: u32,
     ) -> Result<String> {
-        let mut params = json!({"format": format.name(), "captureBeyondViewport": region.beyond});
-        if format != Format::Png {
+        let mut params =
+            json!({"format": format.name(), "captureBeyondViewport": region.beyond_viewport});
+        if format != ImageFormat::Png {
             params["quality"] = json!(quality);
         }
-        if region != Region::WINDOW || scale < 1.0 {
-            let (x, y) = match region.beyond {
+        if region != CaptureRegion::WINDOW || scale < 1.0 {
+            let (x, y) = match region.beyond_viewport {
                 true => (region.x, region.y),
                 // The window starts where the page is scrolled to.
-                false => self.scrolled().await?,
+                false => self.scroll_offset().await?,
             };
             params["clip"] = json!({"x": x, "y": y, "width": region.width, "height": region.height, "scale": scale});
         }
-        let mut answer = self.call("Page.captureScreenshot", params).await?;
+        let mut answer = self.call_method("Page.captureScreenshot", params).await?;
         match answer["data"].take() {
             Value::String(data) if !data.is_empty() => Ok(data),
             _ => Err(Error::new(Kind::Unavailable, "the browser returned no image")
@@ -163,8 +172,8 @@ impl Page {
         }
     }
 
-    async fn scrolled(&self) -> Result<(f64, f64)> {
-        let metrics = self.call("Page.getLayoutMetrics", json!({})).await?;
+    async fn scroll_offset(&self) -> Result<(f64, f64)> {
+        let metrics = self.call_method("Page.getLayoutMetrics", json!({})).await?;
         let at = |name: &str| metrics["cssVisualViewport"][name].as_f64().unwrap_or(0.0);
         Ok((at("pageX"), at("pageY")))
     }
@@ -183,17 +192,17 @@ mod tests {
 
     #[test]
     fn a_picture_is_scaled_to_fit_both_ways() {
-        let region = |width, height| Region { width, height, ..Region::WINDOW };
-        assert_eq!(region(1280.0, 720.0).scale(1280, 1568), 1.0);
-        assert_eq!(region(2560.0, 720.0).scale(1280, 1568), 0.5);
-        assert_eq!(region(1280.0, 3136.0).scale(1280, 1568), 0.5);
-        assert_eq!(region(100.0, 100.0).scale(1280, 1568), 1.0);
+        let region = |width, height| CaptureRegion { width, height, ..CaptureRegion::WINDOW };
+        assert_eq!(region(1280.0, 720.0).scale_to_fit(1280, 1568), 1.0);
+        assert_eq!(region(2560.0, 720.0).scale_to_fit(1280, 1568), 0.5);
+        assert_eq!(region(1280.0, 3136.0).scale_to_fit(1280, 1568), 0.5);
+        assert_eq!(region(100.0, 100.0).scale_to_fit(1280, 1568), 1.0);
     }
 
     #[test]
     fn the_format_follows_the_name() {
-        assert_eq!(Format::of_name("a/b.PNG"), Some(Format::Png));
-        assert_eq!(Format::of_name("x.y/shot.jpg"), Some(Format::Jpeg));
-        assert_eq!(Format::of_name("x.webp/shot"), None);
+        assert_eq!(ImageFormat::from_file_name("a/b.PNG"), Some(ImageFormat::Png));
+        assert_eq!(ImageFormat::from_file_name("x.y/shot.jpg"), Some(ImageFormat::Jpeg));
+        assert_eq!(ImageFormat::from_file_name("x.webp/shot"), None);
     }
 }

@@ -20,57 +20,57 @@ use tokio_util::sync::CancellationToken;
 use crate::base::{Error, Kind, Result};
 
 /// Maximum length of an answer with an image: 16384 by 16384 pixels fit.
-const LONGEST: usize = 256 << 20;
+const MAX_IMAGE_REPLY_BYTES: usize = 256 << 20;
 /// Maximum length of any other answer.
-const ANSWERED: usize = 64 << 20;
+const MAX_REPLY_BYTES: usize = 64 << 20;
 /// Maximum length of an event. Addresses of pages have at most 2 MiB, so an event that says where a
 /// page is always fits.
-const EVENT: usize = 4 << 20;
+const MAX_EVENT_BYTES: usize = 4 << 20;
 /// Time after which a browser is assumed not to answer at all.
-const ANSWER: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of commands waiting to be written. A browser that reads none of them has stopped
 /// working.
-const WAITING: usize = 1024;
+const MAX_QUEUED_COMMANDS: usize = 1024;
 
 /// Receives the events of one session, in order. It must not block.
-pub trait Sink: Send + Sync {
+pub trait EventSink: Send + Sync {
     /// Handles one event.
-    fn take(&self, line: &Line, event: Event<'_>);
+    fn handle_event(&self, line: &CdpConnection, event: CdpEvent<'_>);
 
     /// Handles an event that was too long to be read.
-    fn miss(&self, method: &str, bytes: usize) {
+    fn handle_skipped(&self, method: &str, bytes: usize) {
         tracing::debug!("a browser event was too long: {method}, {bytes} bytes");
     }
 }
 
 /// Event of the browser or of a page.
-pub struct Event<'a> {
+pub struct CdpEvent<'a> {
     pub method: &'a str,
     pub params: &'a Value,
 }
 
 /// Connection to a browser. Cheap to clone.
 #[derive(Clone)]
-pub struct Line(Arc<Inner>);
+pub struct CdpConnection(Arc<CdpShared>);
 
-struct Inner {
-    orders: mpsc::Sender<Vec<u8>>,
-    pending: Mutex<HashMap<u64, Waiting>>,
+struct CdpShared {
+    commands: mpsc::Sender<Vec<u8>>,
+    pending: Mutex<HashMap<u64, ReplySlot>>,
     /// Sinks by session id; the browser itself has the empty id.
-    sinks: Mutex<HashMap<String, Arc<dyn Sink>>>,
-    next: AtomicU64,
+    sinks: Mutex<HashMap<String, Arc<dyn EventSink>>>,
+    next_id: AtomicU64,
     closed: CancellationToken,
 }
 
 /// Receiver of an answer, and the maximum length of that answer.
-struct Waiting {
+struct ReplySlot {
     reply: oneshot::Sender<Result<Value>>,
-    most: usize,
+    max_bytes: usize,
 }
 
 /// Header of a message. The rest is parsed only if it is needed.
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct CdpEnvelope<'a> {
     id: Option<u64>,
     #[serde(borrow, default)]
     method: Cow<'a, str>,
@@ -78,33 +78,38 @@ struct Envelope<'a> {
     session: Cow<'a, str>,
 }
 
-impl Line {
+impl CdpConnection {
     /// Starts the tasks that read from and write to `stream`.
-    pub fn new<S>(stream: S) -> Line
+    pub fn new<S>(stream: S) -> CdpConnection
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
-        let (orders, queue) = mpsc::channel(WAITING);
-        let line = Line(Arc::new(Inner {
-            orders,
+        let (orders, queue) = mpsc::channel(MAX_QUEUED_COMMANDS);
+        let line = CdpConnection(Arc::new(CdpShared {
+            commands: orders,
             pending: Mutex::default(),
             sinks: Mutex::default(),
-            next: AtomicU64::new(1),
+            next_id: AtomicU64::new(1),
             closed: CancellationToken::new(),
         }));
         let (from, to) = tokio::io::split(stream);
-        tokio::spawn(write(to, queue, line.0.closed.clone()));
-        tokio::spawn(read(from, line.clone()));
+        tokio::spawn(write_messages(to, queue, line.0.closed.clone()));
+        tokio::spawn(read_messages(from, line.clone()));
         line
     }
 
     /// Calls a method of the browser itself, or of one session, and returns its result.
-    pub async fn call(&self, session: Option<&str>, method: &str, params: Value) -> Result<Value> {
-        self.call_for(session, method, params, ANSWER).await
+    pub async fn call_method(
+        &self,
+        session: Option<&str>,
+        method: &str,
+        params: Value,
+    ) -> Result<Value> {
+        self.call_with_timeout(session, method, params, REPLY_TIMEOUT).await
     }
 
     /// Like [`Line::call`], with another timeout: some calls take as long as the caller wants.
-    pub async fn call_for(
+    pub async fn call_with_timeout(
         &self,
         session: Option<&str>,
         method: &str,
@@ -112,24 +117,28 @@ impl Line {
         patience: Duration,
     ) -> Result<Value> {
         let (reply, answer) = oneshot::channel();
-        let most = if method == "Page.captureScreenshot" { LONGEST } else { ANSWERED };
-        let pending = self.pending(Waiting { reply, most });
-        let message = message(pending.id, session, method, params);
+        let most = if method == "Page.captureScreenshot" {
+            MAX_IMAGE_REPLY_BYTES
+        } else {
+            MAX_REPLY_BYTES
+        };
+        let pending = self.register_call(ReplySlot { reply, max_bytes: most });
+        let message = encode_message(pending.id, session, method, params);
         let work = async {
-            self.0.orders.send(message).await.map_err(|_| gone())?;
-            answer.await.unwrap_or_else(|_| Err(gone()))
+            self.0.commands.send(message).await.map_err(|_| browser_ended_error())?;
+            answer.await.unwrap_or_else(|_| Err(browser_ended_error()))
         };
         tokio::select! {
             biased;
-            answer = tokio::time::timeout(patience, work) => answer.unwrap_or_else(|_| Err(slow(method))),
-            () = self.0.closed.cancelled() => Err(gone()),
+            answer = tokio::time::timeout(patience, work) => answer.unwrap_or_else(|_| Err(timeout_error(method))),
+            () = self.0.closed.cancelled() => Err(browser_ended_error()),
         }
     }
 
     /// Sends a command without waiting for its answer.
-    pub fn order(&self, session: Option<&str>, method: &str, params: Value) {
-        let id = self.0.next.fetch_add(1, Ordering::Relaxed);
-        if self.0.orders.try_send(message(id, session, method, params)).is_err()
+    pub fn send_command(&self, session: Option<&str>, method: &str, params: Value) {
+        let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
+        if self.0.commands.try_send(encode_message(id, session, method, params)).is_err()
             && !self.0.closed.is_cancelled()
         {
             tracing::warn!("the browser no longer accepts commands");
@@ -138,13 +147,13 @@ impl Line {
     }
 
     /// Sets the sink for the events of a session, or of the browser itself if `session` is None.
-    pub fn listen(&self, session: Option<&str>, sink: Arc<dyn Sink>) {
-        lock(&self.0.sinks).insert(session.unwrap_or_default().to_owned(), sink);
+    pub fn set_sink(&self, session: Option<&str>, sink: Arc<dyn EventSink>) {
+        lock_mutex(&self.0.sinks).insert(session.unwrap_or_default().to_owned(), sink);
     }
 
     /// Removes the sink of a session.
-    pub fn forget(&self, session: &str) {
-        lock(&self.0.sinks).remove(session);
+    pub fn remove_sink(&self, session: &str) {
+        lock_mutex(&self.0.sinks).remove(session);
     }
 
     /// Closes the connection.
@@ -158,52 +167,55 @@ impl Line {
     }
 
     /// Resolves once the connection is closed.
-    pub async fn closed(&self) {
+    pub async fn wait_closed(&self) {
         self.0.closed.cancelled().await;
     }
 
-    fn pending(&self, waiting: Waiting) -> Pending<'_> {
-        let id = self.0.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.0.pending).insert(id, waiting);
-        Pending { line: self, id }
+    fn register_call(&self, waiting: ReplySlot) -> PendingCdpCall<'_> {
+        let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
+        lock_mutex(&self.0.pending).insert(id, waiting);
+        PendingCdpCall { connection: self, id }
     }
 
-    fn take(&self, bytes: &[u8]) -> io::Result<()> {
-        let head: Envelope<'_> = serde_json::from_slice(bytes)?;
+    fn dispatch_message(&self, bytes: &[u8]) -> io::Result<()> {
+        let head: CdpEnvelope<'_> = serde_json::from_slice(bytes)?;
         if let Some(id) = head.id {
-            let waiting = lock(&self.0.pending).remove(&id);
-            let Some(Waiting { reply, most }) = waiting else { return Ok(()) };
+            let waiting = lock_mutex(&self.0.pending).remove(&id);
+            let Some(ReplySlot { reply, max_bytes: most }) = waiting else { return Ok(()) };
             // Fails only if the caller no longer waits; ignore that.
             let _ = reply.send(match bytes.len() > most {
-                true => Err(too_long()),
+                true => Err(too_long_error()),
                 false => {
                     let mut message: Value = serde_json::from_slice(bytes)?;
                     match message.get("error") {
-                        Some(error) => Err(refused(error)),
+                        Some(error) => Err(refused_error(error)),
                         None => Ok(message["result"].take()),
                     }
                 }
             });
             return Ok(());
         }
-        let sink = lock(&self.0.sinks).get(&*head.session).cloned();
+        let sink = lock_mutex(&self.0.sinks).get(&*head.session).cloned();
         let Some(sink) = sink.filter(|_| !head.method.is_empty()) else { return Ok(()) };
-        if bytes.len() > EVENT {
-            sink.miss(&head.method, bytes.len());
+        if bytes.len() > MAX_EVENT_BYTES {
+            sink.handle_skipped(&head.method, bytes.len());
             return Ok(());
         }
         let message: Value = serde_json::from_slice(bytes)?;
-        sink.take(
+        sink.handle_event(
             self,
-            Event { method: &head.method, params: message.get("params").unwrap_or(&Value::Null) },
+            CdpEvent {
+                method: &head.method,
+                params: message.get("params").unwrap_or(&Value::Null),
+            },
         );
         Ok(())
     }
 
     /// Returns whether the part of a message received so far already exceeds its limit. Then the
     /// rest is skipped, and a caller that waits for it gets an error.
-    fn gives_up(&self, begun: &[u8]) -> bool {
-        if begun.len() <= EVENT {
+    fn is_oversized(&self, begun: &[u8]) -> bool {
+        if begun.len() <= MAX_EVENT_BYTES {
             return false;
         }
         let digits = begun
@@ -216,12 +228,12 @@ impl Line {
             tracing::warn!("a browser event was too long");
             return true;
         };
-        let mut pending = lock(&self.0.pending);
-        if pending.get(&id).is_some_and(|waiting| begun.len() <= waiting.most) {
+        let mut pending = lock_mutex(&self.0.pending);
+        if pending.get(&id).is_some_and(|waiting| begun.len() <= waiting.max_bytes) {
             return false;
         }
         if let Some(waiting) = pending.remove(&id) {
-            let _ = waiting.reply.send(Err(too_long()));
+            let _ = waiting.reply.send(Err(too_long_error()));
         }
         true
     }
@@ -229,18 +241,18 @@ impl Line {
 
 /// Call that waits for its answer. Dropped with the call, so that nothing is kept for a cancelled
 /// one.
-struct Pending<'a> {
-    line: &'a Line,
+struct PendingCdpCall<'a> {
+    connection: &'a CdpConnection,
     id: u64,
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingCdpCall<'_> {
     fn drop(&mut self) {
-        lock(&self.line.0.pending).remove(&self.id);
+        lock_mutex(&self.connection.0.pending).remove(&self.id);
     }
 }
 
-fn message(id: u64, session: Option<&str>, method: &str, params: Value) -> Vec<u8> {
+fn encode_message(id: u64, session: Option<&str>, method: &str, params: Value) -> Vec<u8> {
     let mut message = json!({"id": id, "method": method, "params": params});
     if let Some(session) = session {
         message["sessionId"] = json!(session);
@@ -250,7 +262,7 @@ fn message(id: u64, session: Option<&str>, method: &str, params: Value) -> Vec<u
     bytes
 }
 
-async fn write(
+async fn write_messages(
     mut to: impl AsyncWrite + Unpin,
     mut queue: mpsc::Receiver<Vec<u8>>,
     closed: CancellationToken,
@@ -267,7 +279,7 @@ async fn write(
     }
 }
 
-async fn read(mut from: impl AsyncRead + Unpin, line: Line) {
+async fn read_messages(mut from: impl AsyncRead + Unpin, line: CdpConnection) {
     let closed = line.0.closed.clone();
     let work = async {
         let mut bytes: Vec<u8> = Vec::with_capacity(1 << 16);
@@ -282,13 +294,13 @@ async fn read(mut from: impl AsyncRead + Unpin, line: Line) {
             while let Some(at) = bytes[searched..].iter().position(|byte| *byte == 0) {
                 let end = searched + at;
                 if !std::mem::take(&mut skips) {
-                    line.take(&bytes[begin..end])?;
+                    line.dispatch_message(&bytes[begin..end])?;
                 }
                 begin = end + 1;
                 searched = begin;
             }
             bytes.drain(..begin);
-            if skips || line.gives_up(&bytes) {
+            if skips || line.is_oversized(&bytes) {
                 skips = true;
                 bytes.clear();
             }
@@ -308,32 +320,32 @@ async fn read(mut from: impl AsyncRead + Unpin, line: Line) {
     closed.cancel();
     // Pending calls fail now. Sinks must go, because they keep alive what keeps this connection
     // alive.
-    lock(&line.0.pending).clear();
-    lock(&line.0.sinks).clear();
+    lock_mutex(&line.0.pending).clear();
+    lock_mutex(&line.0.sinks).clear();
 }
 
-fn slow(method: &str) -> Error {
+fn timeout_error(method: &str) -> Error {
     Error::new(Kind::Unavailable, format!("the browser did not answer `{method}` in time"))
         .reason("browser_hung")
         .hint("The page or the browser is stuck. Open the address again with browser.navigate, without `page`.")
 }
 
-fn too_long() -> Error {
+fn too_long_error() -> Error {
     Error::new(Kind::TooLarge, "the browser's answer is too long")
         .reason("browser_refused")
         .hint("Ask for less: a part of the page, or a smaller image.")
 }
 
-fn gone() -> Error {
+fn browser_ended_error() -> Error {
     Error::new(Kind::Unavailable, "the browser ended unexpectedly")
         .reason("browser_ended")
         .hint("Its pages are gone. Call browser.navigate again: a fresh browser is started.")
 }
 
 /// Returns the error for a call that the browser rejected. Its message is bounded and escaped.
-fn refused(error: &Value) -> Error {
+fn refused_error(error: &Value) -> Error {
     let said = error.get("message").and_then(Value::as_str).unwrap_or("no reason given");
-    let said = super::log::plain(&said.chars().take(300).collect::<String>());
+    let said = super::page_log::escape_line(&said.chars().take(300).collect::<String>());
     Error::new(Kind::Conflict, format!("the browser refused: {said}"))
         .reason("browser_refused")
         .hint(
@@ -341,7 +353,7 @@ fn refused(error: &Value) -> Error {
         )
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -12,21 +12,21 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::cdp::Line;
-use super::log::{Entry, Kind, cut, plain};
-use super::process::Browser;
+use super::cdp::CdpConnection;
+use super::page_log::{PageLogEntry, PageLogKind, escape_line, truncate_text};
+use super::process::BrowserProcess;
 use crate::base::ids::short;
 use crate::base::workspace::{Place, Workspace};
 use crate::base::{Error, Result};
 use crate::session::Session;
 
 /// Maximum number of downloads of one session.
-const MOST: usize = 100;
+const MAX_DOWNLOADS: usize = 100;
 /// The total size per session is limited to this many times the maximum size of one file.
-const LARGEST: u64 = 4;
+const SESSION_SIZE_FACTOR: u64 = 4;
 
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Download {
+pub struct PageDownload {
     pub name: String,
     pub url: String,
     /// running, completed, cancelled, too_large or failed.
@@ -43,29 +43,33 @@ pub struct Download {
 }
 
 /// Downloads of one session.
-pub struct Downloads {
+pub struct SessionDownloads {
     folder: PathBuf,
     /// The same directory, relative to the browser's directory.
-    below: String,
-    files: Arc<Workspace>,
+    relative_dir: String,
+    browser_dir: Arc<Workspace>,
     session: Weak<Session>,
-    largest: u64,
-    all: Arc<Mutex<Vec<Download>>>,
+    max_file_bytes: u64,
+    items: Arc<Mutex<Vec<PageDownload>>>,
     changed: Arc<watch::Sender<u64>>,
 }
 
-impl Downloads {
+impl SessionDownloads {
     /// Creates the download directory in the browser's private directory.
-    pub fn new(browser: &Browser, session: &Arc<Session>, largest: u64) -> Result<Downloads> {
+    pub fn new(
+        browser: &BrowserProcess,
+        session: &Arc<Session>,
+        largest: u64,
+    ) -> Result<SessionDownloads> {
         let below = format!("downloads/{}", short("d"));
         browser.files.place(&format!("{below}/x"), true)?;
-        Ok(Downloads {
+        Ok(SessionDownloads {
             folder: browser.dir.join(&below),
-            below,
-            files: Arc::clone(&browser.files),
+            relative_dir: below,
+            browser_dir: Arc::clone(&browser.files),
             session: Arc::downgrade(session),
-            largest,
-            all: Arc::default(),
+            max_file_bytes: largest,
+            items: Arc::default(),
             changed: Arc::new(watch::channel(0).0),
         })
     }
@@ -77,58 +81,76 @@ impl Downloads {
 
     /// Returns the number of downloads so far.
     pub fn count(&self) -> usize {
-        lock(&self.all).len()
+        lock_mutex(&self.items).len()
     }
 
     /// Returns the downloads from index `from` on. Waits up to `patience` for them to end, and, if
     /// one is known to be coming, for it to begin: the browser announces it only after it has said
     /// that an address is a download.
-    pub async fn since(&self, from: usize, coming: bool, patience: Duration) -> Vec<Download> {
+    pub async fn wait_for_downloads(
+        &self,
+        from: usize,
+        coming: bool,
+        patience: Duration,
+    ) -> Vec<PageDownload> {
         let mut changed = self.changed.subscribe();
         let ended = async {
-            let waits = |all: &[Download]| {
+            let waits = |all: &[PageDownload]| {
                 coming && all.len() <= from
                     || all.iter().skip(from).any(|download| download.state == "running")
             };
-            while waits(&lock(&self.all)) {
+            while waits(&lock_mutex(&self.items)) {
                 // Cannot fail: `self` holds the sender.
                 let _ = changed.changed().await;
             }
         };
         // Downloads that take longer are reported as running.
         let _ = tokio::time::timeout(patience, ended).await;
-        lock(&self.all).iter().skip(from).cloned().collect()
+        lock_mutex(&self.items).iter().skip(from).cloned().collect()
     }
 
     /// Handles an event of the browser; returns what the page's log should say about it.
-    pub fn hear(&self, line: &Line, context: &str, method: &str, params: &Value) -> Option<Entry> {
+    pub fn handle_event(
+        &self,
+        line: &CdpConnection,
+        context: &str,
+        method: &str,
+        params: &Value,
+    ) -> Option<PageLogEntry> {
         let id = params["guid"].as_str()?;
         let cancel = || {
-            line.order(
+            line.send_command(
                 None,
                 "Browser.cancelDownload",
                 json!({"guid": id, "browserContextId": context}),
             )
         };
         if method == "Browser.downloadWillBegin" {
-            if !is_plain(id) {
+            if !is_safe_id(id) {
                 return None;
             }
-            let name = plain(&cut(params["suggestedFilename"].as_str().unwrap_or("download"), 200));
-            let url = plain(&cut(params["url"].as_str().unwrap_or_default(), 2000));
-            let entry = Entry::new(Kind::Download, &name).level("running").url(&url);
-            let mut all = lock(&self.all);
-            if all.len() >= MOST {
+            let name = escape_line(&truncate_text(
+                params["suggestedFilename"].as_str().unwrap_or("download"),
+                200,
+            ));
+            let url = escape_line(&truncate_text(params["url"].as_str().unwrap_or_default(), 2000));
+            let entry = PageLogEntry::new(PageLogKind::Download, &name)
+                .with_level("running")
+                .with_url(&url);
+            let mut all = lock_mutex(&self.items);
+            if all.len() >= MAX_DOWNLOADS {
                 cancel();
                 return Some(
-                    Entry::new(Kind::Download, "too many downloads").level("cancelled").url(&url),
+                    PageLogEntry::new(PageLogKind::Download, "too many downloads")
+                        .with_level("cancelled")
+                        .with_url(&url),
                 );
             }
             if all.iter().any(|download| download.id == id) {
                 return None;
             }
             let id = id.to_owned();
-            all.push(Download {
+            all.push(PageDownload {
                 name,
                 url,
                 state: "running",
@@ -141,16 +163,19 @@ impl Downloads {
             self.changed.send_modify(|count| *count += 1);
             return Some(entry);
         }
-        let mut all = lock(&self.all);
-        let others = all.iter().filter(|download| download.id != id && download.counts());
+        let mut all = lock_mutex(&self.items);
+        let others =
+            all.iter().filter(|download| download.id != id && download.counts_towards_limit());
         let others: u64 = others.map(|download| download.bytes).fold(0, u64::saturating_add);
-        let most = self.largest.min(self.largest.saturating_mul(LARGEST).saturating_sub(others));
-        let running = |download: &&mut Download| {
+        let most = self
+            .max_file_bytes
+            .min(self.max_file_bytes.saturating_mul(SESSION_SIZE_FACTOR).saturating_sub(others));
+        let running = |download: &&mut PageDownload| {
             download.id == id && download.state == "running" && !download.storing
         };
         let download = all.iter_mut().find(running)?;
-        download.bytes = number(&params["receivedBytes"]);
-        let total = number(&params["totalBytes"]);
+        download.bytes = byte_count(&params["receivedBytes"]);
+        let total = byte_count(&params["totalBytes"]);
         if download.bytes.max(total) > most {
             download.state = "too_large";
             cancel();
@@ -159,12 +184,14 @@ impl Downloads {
         } else if params["state"] == "completed" {
             download.storing = true;
             let (all, changed, session) =
-                (Arc::clone(&self.all), Arc::clone(&self.changed), self.session.clone());
-            let (files, file) = (Arc::clone(&self.files), format!("{}/{id}", self.below));
+                (Arc::clone(&self.items), Arc::clone(&self.changed), self.session.clone());
+            let (files, file) =
+                (Arc::clone(&self.browser_dir), format!("{}/{id}", self.relative_dir));
             let id = id.to_owned();
             tokio::task::spawn_blocking(move || {
-                let kept = session.upgrade().map(|session| keep(&session, &files, &file, most));
-                let mut all = lock(&all);
+                let kept =
+                    session.upgrade().map(|session| store_download(&session, &files, &file, most));
+                let mut all = lock_mutex(&all);
                 if let Some(download) = all.iter_mut().find(|download| download.id == id) {
                     match kept {
                         Some(Ok(Some((output, bytes)))) => {
@@ -193,9 +220,9 @@ impl Downloads {
     }
 }
 
-impl Download {
+impl PageDownload {
     /// Returns whether its size counts towards the limit of the session.
-    fn counts(&self) -> bool {
+    fn counts_towards_limit(&self) -> bool {
         ["running", "completed"].contains(&self.state)
     }
 }
@@ -203,7 +230,7 @@ impl Download {
 /// Moves a download to the outputs of the session. Returns its handle and size, or None if it is
 /// too large. The browser may have put anything there, so the file is opened like any untrusted
 /// path, and the size that the browser reported is not trusted.
-fn keep(
+fn store_download(
     session: &Session,
     files: &Workspace,
     file: &str,
@@ -235,17 +262,17 @@ fn keep(
 }
 
 /// Returns whether this can be an id made by the browser, and cannot be a path.
-fn is_plain(id: &str) -> bool {
+fn is_safe_id(id: &str) -> bool {
     !id.is_empty()
         && id.len() <= 64
         && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-fn number(value: &Value) -> u64 {
+fn byte_count(value: &Value) -> u64 {
     value.as_f64().map_or(0, |number| number.max(0.0) as u64)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -258,19 +285,19 @@ mod tests {
     async fn downloads_are_stored_once_and_bounded_together() {
         let scratch = Scratch::new();
         let folder = scratch.dir("browser");
-        let downloads = Downloads {
-            files: Arc::new(Workspace::open(&folder, &[]).unwrap()),
+        let downloads = SessionDownloads {
+            browser_dir: Arc::new(Workspace::open(&folder, &[]).unwrap()),
             folder,
-            below: "downloads".into(),
+            relative_dir: "downloads".into(),
             session: Weak::new(),
-            largest: 100,
-            all: Arc::default(),
+            max_file_bytes: 100,
+            items: Arc::default(),
             changed: Arc::new(watch::channel(0).0),
         };
         let (near, _far) = tokio::io::duplex(1 << 16);
-        let line = Line::new(near);
+        let line = CdpConnection::new(near);
         let hear = |method: &str, params: Value| {
-            downloads.hear(&line, "c", &format!("Browser.{method}"), &params)
+            downloads.handle_event(&line, "c", &format!("Browser.{method}"), &params)
         };
         for id in ["a", "b", "c", "d", "e"] {
             let name = "x\ndownload y: completed";
@@ -286,12 +313,13 @@ mod tests {
                 json!({"guid": id, "receivedBytes": 90, "totalBytes": 90, "state": "inProgress"}),
             );
         }
-        let states =
-            || lock(&downloads.all).iter().map(|download| download.state).collect::<Vec<_>>();
+        let states = || {
+            lock_mutex(&downloads.items).iter().map(|download| download.state).collect::<Vec<_>>()
+        };
         assert_eq!(states(), ["running", "running", "running", "running", "too_large"]);
-        assert_eq!(lock(&downloads.all)[0].name, "x\\ndownload y: completed");
+        assert_eq!(lock_mutex(&downloads.items)[0].name, "x\\ndownload y: completed");
         hear("downloadProgress", json!({"guid": "a", "receivedBytes": 90, "state": "completed"}));
-        assert!(lock(&downloads.all)[0].storing);
+        assert!(lock_mutex(&downloads.items)[0].storing);
         hear("downloadProgress", json!({"guid": "a", "receivedBytes": 1, "state": "canceled"}));
         assert_ne!(states()[0], "cancelled", "it is decided already");
     }

@@ -5,33 +5,33 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
-use super::cdp::Line;
-use super::log::plain;
-use super::page::Page;
+use super::cdp::CdpConnection;
+use super::page::BrowserPage;
+use super::page_log::escape_line;
 use super::refs;
 use crate::base::{Error, Kind, Result};
 
 /// Interval between two checks of an element that is not ready yet.
-const AGAIN: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Element of a page, with its object in our isolated world and its node id.
-pub struct Element {
+pub struct PageElement {
     /// The element's object in our isolated world.
-    pub object: Remote,
+    pub object: RemoteObject,
     /// The browser's id of the node.
-    pub backend: i64,
+    pub backend_node: i64,
     /// Number of other elements that the selector matches.
-    pub others: u64,
+    pub other_matches: u64,
 }
 
 /// Object in a page; released when this is dropped.
-pub struct Remote {
+pub struct RemoteObject {
     id: String,
-    line: Line,
+    connection: CdpConnection,
     session: String,
 }
 
-impl std::ops::Deref for Remote {
+impl std::ops::Deref for RemoteObject {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -39,10 +39,10 @@ impl std::ops::Deref for Remote {
     }
 }
 
-impl Drop for Remote {
+impl Drop for RemoteObject {
     fn drop(&mut self) {
-        if !self.line.is_closed() {
-            self.line.order(
+        if !self.connection.is_closed() {
+            self.connection.send_command(
                 Some(&self.session),
                 "Runtime.releaseObject",
                 json!({"objectId": self.id}),
@@ -52,7 +52,7 @@ impl Drop for Remote {
 }
 
 /// Finds the first visible match, or else the first match.
-const QUERY: &str = r#"(function(q){
+const FIND_SCRIPT: &str = r#"(function(q){
   const seen = e => { const r = e.getBoundingClientRect(); return r.width > 0 && r.height > 0 && getComputedStyle(e).visibility !== 'hidden'; };
   let all = [];
   if (q.startsWith('text=')) {
@@ -67,7 +67,7 @@ const QUERY: &str = r#"(function(q){
 })"#;
 
 /// Checks whether a click would reach the element, and if not, what is in the way.
-const REACH: &str = r#"function(){
+const REACH_SCRIPT: &str = r#"function(){
   const e = this.nodeType === 1 ? this : this.parentElement;
   if (!e || !e.isConnected) return {why: 'stale'};
   const r = [...e.getClientRects()].find(r => r.width > 0 && r.height > 0);
@@ -84,107 +84,129 @@ const REACH: &str = r#"function(){
   return {why: 'obscured', by: shown.slice(0, 80)};
 }"#;
 
-impl Page {
+impl BrowserPage {
     /// Returns the element that a ref (`e12`), a CSS selector or `text=…` names.
-    pub async fn find(&self, target: &str) -> Result<Element> {
-        if refs::number(target).is_some() {
+    pub async fn find_element(&self, target: &str) -> Result<PageElement> {
+        if refs::parse_ref(target).is_some() {
             return self.find_ref(target).await;
         }
         let selector = serde_json::to_string(target).unwrap_or_default();
-        let expression = format!("{QUERY}({selector})");
-        let world = self.world(None).await?;
+        let expression = format!("{FIND_SCRIPT}({selector})");
+        let world = self.isolated_world(None).await?;
         let answer = self
-            .call("Runtime.evaluate", json!({"expression": expression, "contextId": world}))
+            .call_method("Runtime.evaluate", json!({"expression": expression, "contextId": world}))
             .await?;
         if let Some(thrown) = answer.get("exceptionDetails") {
             return Err(Error::invalid_arguments(format!(
                 "`target` is not a valid selector: {}",
-                super::page::exception(thrown)
+                super::page::exception_text(thrown)
             ))
             .hint("Use a ref of browser.snapshot (e12), a CSS selector, or text=some words.")
             .with("argument", "target"));
         }
-        let found = self.remote(&answer["result"]).ok_or_else(|| missing(target))?;
-        let others = self.call_on(&found, "function(){ return this.others }", json!([])).await?;
+        let found = self.remote_object(&answer["result"]).ok_or_else(|| no_match_error(target))?;
+        let others =
+            self.call_function_on(&found, "function(){ return this.others }", json!([])).await?;
         let params =
             json!({"objectId": &*found, "functionDeclaration": "function(){ return this.hit }"});
-        let hit = self.call("Runtime.callFunctionOn", params).await?;
-        let object = self.remote(&hit["result"]).ok_or_else(|| missing(target))?;
-        let described = self.call("DOM.describeNode", json!({"objectId": &*object})).await?;
+        let hit = self.call_method("Runtime.callFunctionOn", params).await?;
+        let object = self.remote_object(&hit["result"]).ok_or_else(|| no_match_error(target))?;
+        let described = self.call_method("DOM.describeNode", json!({"objectId": &*object})).await?;
         let backend = described["node"]["backendNodeId"].as_i64().unwrap_or(0);
-        Ok(Element { object, backend, others: others.as_u64().unwrap_or(0) })
+        Ok(PageElement {
+            object,
+            backend_node: backend,
+            other_matches: others.as_u64().unwrap_or(0),
+        })
     }
 
     /// Takes ownership of an object that the browser has just returned.
-    pub fn remote(&self, object: &Value) -> Option<Remote> {
+    pub fn remote_object(&self, object: &Value) -> Option<RemoteObject> {
         let id = object["objectId"].as_str()?.to_owned();
-        Some(Remote { id, line: self.line.clone(), session: self.session.clone() })
+        Some(RemoteObject {
+            id,
+            connection: self.connection.clone(),
+            session: self.session.clone(),
+        })
     }
 
     /// Returns the element's object in the world of the page's own scripts.
-    pub async fn own_object(&self, element: &Element) -> Result<Remote> {
-        let found = self.call("DOM.resolveNode", json!({"backendNodeId": element.backend})).await?;
-        self.remote(&found["object"]).ok_or_else(|| refs::stale("target"))
+    pub async fn page_object(&self, element: &PageElement) -> Result<RemoteObject> {
+        let found = self
+            .call_method("DOM.resolveNode", json!({"backendNodeId": element.backend_node}))
+            .await?;
+        self.remote_object(&found["object"]).ok_or_else(|| refs::stale_error("target"))
     }
 
-    async fn find_ref(&self, name: &str) -> Result<Element> {
+    async fn find_ref(&self, name: &str) -> Result<PageElement> {
         let node = {
             let state = self.state();
-            let node = state.refs.find(name)?;
+            let node = state.refs.find_node(name)?;
             let shows = state.frames.get(&node.frame).map(|frame| frame.document.as_str());
             if shows.is_some_and(|document| document != node.document) {
-                return Err(refs::stale(name));
+                return Err(refs::stale_error(name));
             }
             node
         };
         let found = async {
-            let world = self.world(Some(&node.frame)).await?;
-            let wanted = json!({"backendNodeId": node.backend, "executionContextId": world});
-            self.call("DOM.resolveNode", wanted).await
+            let world = self.isolated_world(Some(&node.frame)).await?;
+            let wanted = json!({"backendNodeId": node.backend_node, "executionContextId": world});
+            self.call_method("DOM.resolveNode", wanted).await
         };
         let found = found.await;
         let found = found.map_err(|error| {
-            if error.kind() == Kind::Conflict { refs::stale(name) } else { error }
+            if error.kind() == Kind::Conflict { refs::stale_error(name) } else { error }
         })?;
-        let object = self.remote(&found["object"]).ok_or_else(|| refs::stale(name))?;
-        if self.call_on(&object, "function(){ return this.isConnected }", json!([])).await?
+        let object = self.remote_object(&found["object"]).ok_or_else(|| refs::stale_error(name))?;
+        if self
+            .call_function_on(&object, "function(){ return this.isConnected }", json!([]))
+            .await?
             != json!(true)
         {
-            return Err(refs::stale(name));
+            return Err(refs::stale_error(name));
         }
-        Ok(Element { object, backend: node.backend, others: 0 })
+        Ok(PageElement { object, backend_node: node.backend_node, other_matches: 0 })
     }
 
     /// Returns the point to click, in window coordinates. Waits until the element can be clicked,
     /// or returns what is in the way.
-    pub async fn reach(&self, element: &Element, name: &str, until: Instant) -> Result<(f64, f64)> {
+    pub async fn wait_clickable(
+        &self,
+        element: &PageElement,
+        name: &str,
+        until: Instant,
+    ) -> Result<(f64, f64)> {
         loop {
             // An element without a box cannot be scrolled to; the check below reports that.
             let _ = self
-                .call("DOM.scrollIntoViewIfNeeded", json!({"backendNodeId": element.backend}))
+                .call_method(
+                    "DOM.scrollIntoViewIfNeeded",
+                    json!({"backendNodeId": element.backend_node}),
+                )
                 .await;
-            let look = self.call_on(&element.object, REACH, json!([])).await?;
+            let look = self.call_function_on(&element.object, REACH_SCRIPT, json!([])).await?;
             match look["why"].as_str() {
-                None => return self.centre(element).await,
-                Some("stale") => return Err(refs::stale(name)),
-                Some(why) if Instant::now() + AGAIN >= until => {
-                    return Err(in_the_way(name, why, &look["by"]));
+                None => return self.click_point(element).await,
+                Some("stale") => return Err(refs::stale_error(name)),
+                Some(why) if Instant::now() + RETRY_INTERVAL >= until => {
+                    return Err(blocked_error(name, why, &look["by"]));
                 }
-                Some(_) => sleep_until(Instant::now() + AGAIN).await,
+                Some(_) => sleep_until(Instant::now() + RETRY_INTERVAL).await,
             }
         }
     }
 
-    async fn centre(&self, element: &Element) -> Result<(f64, f64)> {
-        self.place_of(element)
+    async fn click_point(&self, element: &PageElement) -> Result<(f64, f64)> {
+        self.box_centre(element)
             .await?
-            .ok_or_else(|| in_the_way("the element", "not_visible", &Value::Null))
+            .ok_or_else(|| blocked_error("the element", "not_visible", &Value::Null))
     }
 
     /// Returns the centre of the element's first box that has an area, in window coordinates.
-    pub async fn place_of(&self, element: &Element) -> Result<Option<(f64, f64)>> {
-        let quads =
-            self.call("DOM.getContentQuads", json!({"backendNodeId": element.backend})).await?;
+    pub async fn box_centre(&self, element: &PageElement) -> Result<Option<(f64, f64)>> {
+        let quads = self
+            .call_method("DOM.getContentQuads", json!({"backendNodeId": element.backend_node}))
+            .await?;
         let corners = |quad: &Value| -> Option<Vec<f64>> {
             quad.as_array()?.iter().map(Value::as_f64).collect()
         };
@@ -200,7 +222,7 @@ impl Page {
     }
 }
 
-fn missing(target: &str) -> Error {
+fn no_match_error(target: &str) -> Error {
     Error::new(
         Kind::NotFound,
         format!("nothing on the page matches {}", crate::base::workspace::quoted(target)),
@@ -211,7 +233,7 @@ fn missing(target: &str) -> Error {
     )
 }
 
-fn in_the_way(name: &str, why: &str, by: &Value) -> Error {
+fn blocked_error(name: &str, why: &str, by: &Value) -> Error {
     let name = crate::base::workspace::quoted(name);
     let error = |reason, message: String| Error::new(Kind::Conflict, message).reason(reason);
     match why {
@@ -219,7 +241,7 @@ fn in_the_way(name: &str, why: &str, by: &Value) -> Error {
             .hint("Fill in what it depends on, or wait until it is enabled."),
         "obscured" => error(
             "obscured",
-            format!("{name} is covered by {}", plain(by.as_str().unwrap_or("something"))),
+            format!("{name} is covered by {}", escape_line(by.as_str().unwrap_or("something"))),
         )
         .hint("Close what covers it (a dialog, a banner), or scroll."),
         _ => error("not_visible", format!("{name} is not visible"))

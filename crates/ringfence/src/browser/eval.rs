@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::page::{Page, exception};
+use super::page::{BrowserPage, exception_text};
 use crate::base::{Error, Kind, Result};
 
 /// Converts any value to JSON of bounded size.
-const BOUNDED: &str = r#"function(most){
+const BOUND_SCRIPT: &str = r#"function(most){
   const seen = new WeakSet(); let left = most, cut = false;
   const plain = (v, depth) => {
     if (left <= 0) { cut = true; return null; }
@@ -49,53 +49,57 @@ const BOUNDED: &str = r#"function(most){
 
 /// Value of a script.
 #[derive(Debug)]
-pub struct Evaluated {
+pub struct EvalResult {
     /// The value as JSON.
     pub value: Value,
     /// JavaScript type: undefined, string, number, object …
-    pub kind: String,
+    pub js_type: String,
     /// True if the value was truncated.
-    pub cut: bool,
+    pub truncated: bool,
 }
 
-impl Page {
+impl BrowserPage {
     /// Runs a script and returns its value, or what it threw. With a target, the script is a
     /// function of that element.
-    pub async fn eval(
+    pub async fn eval_script(
         &self,
         script: &str,
         target: Option<&str>,
         most: usize,
         limit: Duration,
-    ) -> Result<Evaluated> {
+    ) -> Result<EvalResult> {
         let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let mut answer = match target {
-            None => self.evaluate(script, millis).await?,
+            None => self.evaluate_expression(script, millis).await?,
             Some(target) => {
-                let object = self.own_object(&self.find(target).await?).await?;
-                self.call_object(&object, &as_function(script), limit).await?
+                let object = self.page_object(&self.find_element(target).await?).await?;
+                self.call_on_object(&object, &wrap_as_function(script), limit).await?
             }
         };
         if answer["result"]["type"] == "function"
             && let Some(object) = answer["result"]["objectId"].as_str()
         {
-            answer = self.call_object(object, "function(){ return this() }", limit).await?;
+            answer = self.call_on_object(object, "function(){ return this() }", limit).await?;
         }
         // A script with statements returns a promise that has not been awaited.
         if answer["result"]["subtype"] == "promise"
             && let Some(object) = answer["result"]["objectId"].as_str()
         {
             answer = self
-                .call_for("Runtime.awaitPromise", json!({"promiseObjectId": object}), limit)
+                .call_with_timeout(
+                    "Runtime.awaitPromise",
+                    json!({"promiseObjectId": object}),
+                    limit,
+                )
                 .await?;
             if let Some(thrown) = answer.get("exceptionDetails") {
-                return Err(threw(&exception(thrown)));
+                return Err(script_error(&exception_text(thrown)));
             }
         }
-        self.bounded(&answer["result"], most).await
+        self.bound_result(&answer["result"], most).await
     }
 
-    async fn evaluate(&self, script: &str, millis: u64) -> Result<Value> {
+    async fn evaluate_expression(&self, script: &str, millis: u64) -> Result<Value> {
         let params = |expression: &str| {
             json!({
                 "expression": expression, "awaitPromise": true, "replMode": true, "userGesture": true,
@@ -103,18 +107,18 @@ impl Page {
             })
         };
         let (started, limit) = (Instant::now(), Duration::from_millis(millis));
-        let answer = match self.call_for("Runtime.evaluate", params(script), limit).await {
+        let answer = match self.call_with_timeout("Runtime.evaluate", params(script), limit).await {
             // The browser reports a script that it terminated only as a failed call.
             Err(error)
                 if error.kind() == Kind::Conflict
                     && started.elapsed().as_millis() >= u128::from(millis) =>
             {
-                return Err(threw("Execution was terminated"));
+                return Err(script_error("Execution was terminated"));
             }
             answer => answer?,
         };
         let Some(thrown) = answer.get("exceptionDetails") else { return Ok(answer) };
-        let text = exception(thrown);
+        let text = exception_text(thrown);
         let retry = match () {
             // The script is a function body, or an object literal that was parsed as a block.
             () if text.contains("Illegal return statement") => {
@@ -123,55 +127,59 @@ impl Page {
             () if text.starts_with("SyntaxError") && script.trim_start().starts_with('{') => {
                 format!("({script}\n)")
             }
-            () => return Err(threw(&text)),
+            () => return Err(script_error(&text)),
         };
-        let answer = self.call_for("Runtime.evaluate", params(&retry), limit).await?;
+        let answer = self.call_with_timeout("Runtime.evaluate", params(&retry), limit).await?;
         match answer.get("exceptionDetails") {
-            Some(thrown) => Err(threw(&exception(thrown))),
+            Some(thrown) => Err(script_error(&exception_text(thrown))),
             None => Ok(answer),
         }
     }
 
-    async fn call_object(&self, object: &str, function: &str, limit: Duration) -> Result<Value> {
+    async fn call_on_object(&self, object: &str, function: &str, limit: Duration) -> Result<Value> {
         let params = json!({
             "objectId": object, "functionDeclaration": function, "arguments": [{"objectId": object}],
             "awaitPromise": true, "userGesture": true, "objectGroup": "eval",
         });
-        let answer = self.call_for("Runtime.callFunctionOn", params, limit).await?;
+        let answer = self.call_with_timeout("Runtime.callFunctionOn", params, limit).await?;
         match answer.get("exceptionDetails") {
-            Some(thrown) => Err(threw(&exception(thrown))),
+            Some(thrown) => Err(script_error(&exception_text(thrown))),
             None => Ok(answer),
         }
     }
 
-    async fn bounded(&self, result: &Value, most: usize) -> Result<Evaluated> {
+    async fn bound_result(&self, result: &Value, most: usize) -> Result<EvalResult> {
         let kind = result["type"].as_str().unwrap_or("undefined").to_owned();
         let Some(object) = result["objectId"].as_str() else {
             let plain = result.get("value").or_else(|| result.get("unserializableValue")).cloned();
             let (value, cut) = match plain.unwrap_or(Value::Null) {
                 Value::String(text) if text.len() > most => {
-                    (Value::from(super::log::cut(&text, most)), true)
+                    (Value::from(super::page_log::truncate_text(&text, most)), true)
                 }
                 other => (other, false),
             };
             let kind = if result["subtype"] == "null" { "null".to_owned() } else { kind };
-            return Ok(Evaluated { value, kind, cut });
+            return Ok(EvalResult { value, js_type: kind, truncated: cut });
         };
-        let said = self.call_on(object, BOUNDED, json!([{"value": most}])).await;
-        self.line.order(
+        let said = self.call_function_on(object, BOUND_SCRIPT, json!([{"value": most}])).await;
+        self.connection.send_command(
             Some(&self.session),
             "Runtime.releaseObjectGroup",
             json!({"objectGroup": "eval"}),
         );
         let mut said = said?;
         let kind = result["subtype"].as_str().map_or(kind, str::to_owned);
-        Ok(Evaluated { value: said["value"].take(), kind, cut: said["cut"] == true })
+        Ok(EvalResult {
+            value: said["value"].take(),
+            js_type: kind,
+            truncated: said["cut"] == true,
+        })
     }
 }
 
 /// Wraps a script as a function of `el`. `el => el.value` and `function (el) {…}` are functions
 /// already.
-fn as_function(script: &str) -> String {
+fn wrap_as_function(script: &str) -> String {
     let trimmed = script.trim();
     let is_function = ["function", "async function", "async (", "async("]
         .iter()
@@ -187,7 +195,7 @@ fn as_function(script: &str) -> String {
     }
 }
 
-fn threw(text: &str) -> Error {
+fn script_error(text: &str) -> Error {
     match text {
         text if text.contains("Execution was terminated") => {
             Error::new(Kind::DeadlineExceeded, "the script ran too long and was terminated")

@@ -6,40 +6,40 @@ use crate::base::nearest::nearest;
 use crate::base::{Error, Result};
 
 /// Key: name, code, virtual key code, and the text it produces.
-struct Key(&'static str, &'static str, u32, &'static str);
+struct NamedKey(&'static str, &'static str, u32, &'static str);
 
-const KEYS: &[Key] = &[
-    Key("Enter", "Enter", 13, "\r"),
-    Key("Tab", "Tab", 9, ""),
-    Key("Escape", "Escape", 27, ""),
-    Key("Backspace", "Backspace", 8, ""),
-    Key("Delete", "Delete", 46, ""),
-    Key("Insert", "Insert", 45, ""),
-    Key("Home", "Home", 36, ""),
-    Key("End", "End", 35, ""),
-    Key("PageUp", "PageUp", 33, ""),
-    Key("PageDown", "PageDown", 34, ""),
-    Key("ArrowUp", "ArrowUp", 38, ""),
-    Key("ArrowDown", "ArrowDown", 40, ""),
-    Key("ArrowLeft", "ArrowLeft", 37, ""),
-    Key("ArrowRight", "ArrowRight", 39, ""),
-    Key("Space", "Space", 32, " "),
-    Key("F1", "F1", 112, ""),
-    Key("F2", "F2", 113, ""),
-    Key("F3", "F3", 114, ""),
-    Key("F4", "F4", 115, ""),
-    Key("F5", "F5", 116, ""),
-    Key("F6", "F6", 117, ""),
-    Key("F7", "F7", 118, ""),
-    Key("F8", "F8", 119, ""),
-    Key("F9", "F9", 120, ""),
-    Key("F10", "F10", 121, ""),
-    Key("F11", "F11", 122, ""),
-    Key("F12", "F12", 123, ""),
-    Key("Shift", "ShiftLeft", 16, ""),
-    Key("Control", "ControlLeft", 17, ""),
-    Key("Alt", "AltLeft", 18, ""),
-    Key("Meta", "MetaLeft", 91, ""),
+const KEYS: &[NamedKey] = &[
+    NamedKey("Enter", "Enter", 13, "\r"),
+    NamedKey("Tab", "Tab", 9, ""),
+    NamedKey("Escape", "Escape", 27, ""),
+    NamedKey("Backspace", "Backspace", 8, ""),
+    NamedKey("Delete", "Delete", 46, ""),
+    NamedKey("Insert", "Insert", 45, ""),
+    NamedKey("Home", "Home", 36, ""),
+    NamedKey("End", "End", 35, ""),
+    NamedKey("PageUp", "PageUp", 33, ""),
+    NamedKey("PageDown", "PageDown", 34, ""),
+    NamedKey("ArrowUp", "ArrowUp", 38, ""),
+    NamedKey("ArrowDown", "ArrowDown", 40, ""),
+    NamedKey("ArrowLeft", "ArrowLeft", 37, ""),
+    NamedKey("ArrowRight", "ArrowRight", 39, ""),
+    NamedKey("Space", "Space", 32, " "),
+    NamedKey("F1", "F1", 112, ""),
+    NamedKey("F2", "F2", 113, ""),
+    NamedKey("F3", "F3", 114, ""),
+    NamedKey("F4", "F4", 115, ""),
+    NamedKey("F5", "F5", 116, ""),
+    NamedKey("F6", "F6", 117, ""),
+    NamedKey("F7", "F7", 118, ""),
+    NamedKey("F8", "F8", 119, ""),
+    NamedKey("F9", "F9", 120, ""),
+    NamedKey("F10", "F10", 121, ""),
+    NamedKey("F11", "F11", 122, ""),
+    NamedKey("F12", "F12", 123, ""),
+    NamedKey("Shift", "ShiftLeft", 16, ""),
+    NamedKey("Control", "ControlLeft", 17, ""),
+    NamedKey("Alt", "AltLeft", 18, ""),
+    NamedKey("Meta", "MetaLeft", 91, ""),
 ];
 
 const MODIFIERS: &[(&str, u32)] =
@@ -47,7 +47,7 @@ const MODIFIERS: &[(&str, u32)] =
 
 /// The two events of a key press: down and up.
 #[derive(Debug, PartialEq)]
-pub struct Stroke {
+pub struct KeyStroke {
     /// Event for pressing the key.
     pub down: Value,
     /// Event for releasing it.
@@ -55,7 +55,7 @@ pub struct Stroke {
 }
 
 /// Parses a key or key combination: `Enter`, `a`, `Control+Shift+K`.
-pub fn combination(text: &str) -> Result<Stroke> {
+pub fn parse_combination(text: &str) -> Result<KeyStroke> {
     let (mut modifiers, mut rest) = (0, text);
     while let Some((name, bit, after)) = MODIFIERS.iter().find_map(|(name, bit)| {
         let after = rest.strip_prefix(name)?.strip_prefix('+').filter(|after| !after.is_empty())?;
@@ -67,14 +67,14 @@ pub fn combination(text: &str) -> Result<Stroke> {
     }
     let mut letters = rest.chars();
     match (letters.next(), letters.next()) {
-        (Some(letter), None) => Ok(character(letter, modifiers)),
-        _ => named(rest, modifiers),
+        (Some(letter), None) => Ok(character_stroke(letter, modifiers)),
+        _ => named_stroke(rest, modifiers),
     }
 }
 
-fn named(name: &str, modifiers: u32) -> Result<Stroke> {
+fn named_stroke(name: &str, modifiers: u32) -> Result<KeyStroke> {
     let found = KEYS.iter().find(|key| key.0.eq_ignore_ascii_case(name));
-    let Key(key, code, number, text) = found.ok_or_else(|| {
+    let NamedKey(key, code, number, text) = found.ok_or_else(|| {
         let names: Vec<&str> = KEYS.iter().map(|key| key.0).collect();
         let hint = match nearest(name, &names) {
             Some(near) => format!("Did you mean `{near}`?"),
@@ -84,16 +84,16 @@ fn named(name: &str, modifiers: u32) -> Result<Stroke> {
         Error::invalid_arguments("`key` is not a known key").hint(hint).with("argument", "key")
     })?;
     let key = if *key == "Space" { " " } else { key };
-    Ok(stroke(key, code, *number, text, modifiers))
+    Ok(build_stroke(key, code, *number, text, modifiers))
 }
 
 /// Returns the key press that produces this character.
-pub fn character(letter: char, modifiers: u32) -> Stroke {
+pub fn character_stroke(letter: char, modifiers: u32) -> KeyStroke {
     if letter == '\n' || letter == '\r' {
-        return stroke("Enter", "Enter", 13, "\r", modifiers);
+        return build_stroke("Enter", "Enter", 13, "\r", modifiers);
     }
     if letter == '\t' {
-        return stroke("Tab", "Tab", 9, "", modifiers);
+        return build_stroke("Tab", "Tab", 9, "", modifiers);
     }
     let upper = letter.to_ascii_uppercase();
     let (code, number) = match upper {
@@ -103,10 +103,10 @@ pub fn character(letter: char, modifiers: u32) -> Stroke {
         _ => (String::new(), 0),
     };
     let shift = if letter.is_ascii_uppercase() { modifiers | 8 } else { modifiers };
-    stroke(&letter.to_string(), &code, number, &letter.to_string(), shift)
+    build_stroke(&letter.to_string(), &code, number, &letter.to_string(), shift)
 }
 
-fn stroke(key: &str, code: &str, number: u32, text: &str, modifiers: u32) -> Stroke {
+fn build_stroke(key: &str, code: &str, number: u32, text: &str, modifiers: u32) -> KeyStroke {
     // With Alt, Control or Meta held, a key is a command and produces no text.
     let text = if modifiers & 7 != 0 { "" } else { text };
     let common =
@@ -117,7 +117,7 @@ fn stroke(key: &str, code: &str, number: u32, text: &str, modifiers: u32) -> Str
         down["text"] = json!(text);
     }
     up["type"] = json!("keyUp");
-    Stroke { down, up }
+    KeyStroke { down, up }
 }
 
 #[cfg(test)]
@@ -126,21 +126,21 @@ mod tests {
 
     #[test]
     fn combinations_are_read() {
-        let plain = combination("a").unwrap();
+        let plain = parse_combination("a").unwrap();
         assert_eq!(
             (plain.down["text"].as_str(), plain.down["code"].as_str()),
             (Some("a"), Some("KeyA"))
         );
-        let all = combination("Control+Shift+K").unwrap();
+        let all = parse_combination("Control+Shift+K").unwrap();
         assert_eq!((all.down["modifiers"].as_u64(), all.down.get("text")), (Some(10), None));
-        assert_eq!(combination("ctrl+a").unwrap_err().reason_name(), None);
-        assert_eq!(combination("Ctrl+a").unwrap().down["modifiers"], 2);
-        assert_eq!(combination("enter").unwrap().down["text"], "\r");
-        assert_eq!(combination("+").unwrap().down["text"], "+");
-        assert_eq!(combination("Control++").unwrap().down["key"], "+");
-        assert_eq!(combination("ü").unwrap().down["text"], "ü");
-        let wrong = combination("ArowDown").unwrap_err();
+        assert_eq!(parse_combination("ctrl+a").unwrap_err().reason_name(), None);
+        assert_eq!(parse_combination("Ctrl+a").unwrap().down["modifiers"], 2);
+        assert_eq!(parse_combination("enter").unwrap().down["text"], "\r");
+        assert_eq!(parse_combination("+").unwrap().down["text"], "+");
+        assert_eq!(parse_combination("Control++").unwrap().down["key"], "+");
+        assert_eq!(parse_combination("ü").unwrap().down["text"], "ü");
+        let wrong = parse_combination("ArowDown").unwrap_err();
         assert_eq!(wrong.hint_text(), Some("Did you mean `ArrowDown`?"));
-        assert!(combination("").is_err());
+        assert!(parse_combination("").is_err());
     }
 }

@@ -12,10 +12,10 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::cdp::{Event, Line, Sink};
-use super::find;
-use super::tabs::Context;
-use super::traffic::Traffic;
+use super::cdp::{CdpConnection, CdpEvent, EventSink};
+use super::executable;
+use super::tabs::BrowserContext;
+use super::traffic::SessionTraffic;
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
@@ -24,11 +24,11 @@ use crate::sandbox::browser::{BrowserOptions, BrowserRun, SessionProxy};
 use crate::session::Session;
 
 /// Timeout from the start of the process to its first answer, generous enough for a busy machine.
-const START: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time after which a browser that has not reported its version is considered stuck.
-const ALIVE: Duration = Duration::from_secs(5);
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-const QUIET: &[&str] = &[
+const BROWSER_FLAGS: &[&str] = &[
     "--remote-debugging-pipe",
     // Our sandbox encloses the whole browser and removes what Chromium needs to build its own.
     "--no-sandbox",
@@ -80,9 +80,9 @@ const QUIET: &[&str] = &[
 ];
 
 /// Running browser.
-pub struct Browser {
+pub struct BrowserProcess {
     /// Connection to it.
-    pub line: Line,
+    pub connection: CdpConnection,
     /// Its private directory, which has the same path inside and outside the sandbox.
     pub dir: PathBuf,
     /// The same directory, for opening files safely: the browser controls its content.
@@ -90,53 +90,54 @@ pub struct Browser {
     /// Product name and version, as it reports them.
     pub product: String,
     run: Mutex<Option<BrowserRun>>,
-    contexts: Mutex<HashMap<String, Weak<Context>>>,
+    contexts: Mutex<HashMap<String, Weak<BrowserContext>>>,
     /// Number of calls in flight.
-    busy: AtomicUsize,
+    calls_in_flight: AtomicUsize,
     /// Time of the last use.
-    used: Mutex<Instant>,
+    last_used: Mutex<Instant>,
 }
 
 /// Terms for starting a browser; awaited only if one has to be started.
-pub type Asked<'a> = BoxFuture<'a, Result<BrowserOptions>>;
+pub type TermsFuture<'a> = BoxFuture<'a, Result<BrowserOptions>>;
 
 /// Root and principal: in tests, one process may serve more than one root.
-type Key = (PathBuf, String);
+type BrowserKey = (PathBuf, String);
 /// Slot of a principal's browser. Weak, because the browser is owned by its contexts and by the
 /// task that watches it, so that it ends when the server does.
-type Slot = Arc<tokio::sync::Mutex<Weak<Browser>>>;
-static SLOTS: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
+type BrowserSlot = Arc<tokio::sync::Mutex<Weak<BrowserProcess>>>;
+static SLOTS: LazyLock<Mutex<HashMap<BrowserKey, BrowserSlot>>> = LazyLock::new(Mutex::default);
 
-impl Browser {
+impl BrowserProcess {
     /// Returns the principal's browser; starts one if none is running.
-    pub async fn of(
+    pub async fn get_or_start(
         session: &Session,
         config: &Config,
         launcher: &Launcher,
-        terms: Asked<'_>,
-    ) -> Result<Arc<Browser>> {
+        terms: TermsFuture<'_>,
+    ) -> Result<Arc<BrowserProcess>> {
         let key = (config.root.clone(), session.principal.name().to_owned());
-        let slot = Arc::clone(lock(&SLOTS).entry(key).or_default());
+        let slot = Arc::clone(lock_mutex(&SLOTS).entry(key).or_default());
         let mut held = slot.lock().await;
-        if let Some(browser) = held.upgrade().filter(|browser| !browser.line.is_closed()) {
-            browser.touch();
+        if let Some(browser) = held.upgrade().filter(|browser| !browser.connection.is_closed()) {
+            browser.mark_used();
             return Ok(browser);
         }
-        let browser = Browser::start(session, config, launcher, terms.await?).await?;
-        tokio::spawn(Arc::clone(&browser).watch(config.browser.idle, Arc::clone(&slot)));
+        let browser =
+            BrowserProcess::start_process(session, config, launcher, terms.await?).await?;
+        tokio::spawn(Arc::clone(&browser).watch_until_idle(config.browser.idle, Arc::clone(&slot)));
         *held = Arc::downgrade(&browser);
         Ok(browser)
     }
 
-    async fn start(
+    async fn start_process(
         session: &Session,
         config: &Config,
         launcher: &Launcher,
         terms: BrowserOptions,
-    ) -> Result<Arc<Browser>> {
-        let found = find::find(config)?;
-        let mut args: Vec<String> = QUIET.iter().map(|arg| (*arg).to_owned()).collect();
-        args.push(found.headless.to_owned());
+    ) -> Result<Arc<BrowserProcess>> {
+        let found = executable::find_browser(config)?;
+        let mut args: Vec<String> = BROWSER_FLAGS.iter().map(|arg| (*arg).to_owned()).collect();
+        args.push(found.headless_flag.to_owned());
         let mut hide = vec![session.workspace.path()];
         hide.extend(config.workspace.as_deref());
         let mut run = crate::sandbox::browser::start_browser(
@@ -152,153 +153,153 @@ impl Browser {
             .debug_pipe
             .take()
             .ok_or_else(|| Error::internal("the browser has no connection"))?;
-        let line = Line::new(line);
+        let line = CdpConnection::new(line);
         let dir = run.dir.clone();
         let hello = async {
-            let version = line.call(None, "Browser.getVersion", json!({})).await?;
+            let version = line.call_method(None, "Browser.getVersion", json!({})).await?;
             let attach =
                 json!({"autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true});
-            line.call(None, "Target.setAutoAttach", attach).await?;
+            line.call_method(None, "Target.setAutoAttach", attach).await?;
             Ok(version)
         };
-        let version: Value = match tokio::time::timeout(START, hello).await {
+        let version: Value = match tokio::time::timeout(START_TIMEOUT, hello).await {
             Ok(answer) => {
-                answer.map_err(|error: Error| cannot_start(&found.program).source(error))?
+                answer.map_err(|error: Error| start_error(&found.program).source(error))?
             }
-            Err(_) => return Err(cannot_start(&found.program)),
+            Err(_) => return Err(start_error(&found.program)),
         };
         let product: String =
             version["product"].as_str().unwrap_or_default().chars().take(80).collect();
         tracing::info!("started {product} ({})", found.program.display());
-        let browser = Arc::new(Browser {
-            line,
+        let browser = Arc::new(BrowserProcess {
+            connection: line,
             files: Arc::new(Workspace::open(&dir, &[])?),
             dir,
             product,
             run: Mutex::new(Some(run)),
             contexts: Mutex::default(),
-            busy: AtomicUsize::new(0),
-            used: Mutex::new(Instant::now()),
+            calls_in_flight: AtomicUsize::new(0),
+            last_used: Mutex::new(Instant::now()),
         });
-        browser.line.listen(None, Arc::new(Root(Arc::downgrade(&browser))));
+        browser.connection.set_sink(None, Arc::new(BrowserEventSink(Arc::downgrade(&browser))));
         Ok(browser)
     }
 
     /// Ends the process when its connection closes, or when it has been idle for too long.
-    async fn watch(self: Arc<Self>, idle: Duration, slot: Slot) {
+    async fn watch_until_idle(self: Arc<Self>, idle: Duration, slot: BrowserSlot) {
         loop {
-            let until = *lock(&self.used) + idle;
+            let until = *lock_mutex(&self.last_used) + idle;
             tokio::select! {
-                () = self.line.closed() => break,
+                () = self.connection.wait_closed() => break,
                 () = tokio::time::sleep_until(until) => {}
             }
             // Callers that need a browser now wait for this lock, and get this browser or the next
             // one, but never one that is about to end.
             let _held = slot.lock().await;
-            let rested =
-                lock(&self.used).elapsed() >= idle && self.busy.load(Ordering::SeqCst) == 0;
+            let rested = lock_mutex(&self.last_used).elapsed() >= idle
+                && self.calls_in_flight.load(Ordering::SeqCst) == 0;
             if rested {
                 tracing::info!("the browser was idle for {} s: stopping it", idle.as_secs());
-                self.end();
+                self.shut_down();
                 return;
             }
-            self.touch_if_busy();
+            self.mark_used_if_busy();
         }
-        self.end();
+        self.shut_down();
     }
 
-    fn touch_if_busy(&self) {
-        if self.busy.load(Ordering::SeqCst) > 0 {
-            self.touch();
+    fn mark_used_if_busy(&self) {
+        if self.calls_in_flight.load(Ordering::SeqCst) > 0 {
+            self.mark_used();
         }
     }
 
-    fn touch(&self) {
-        *lock(&self.used) = Instant::now();
+    fn mark_used(&self) {
+        *lock_mutex(&self.last_used) = Instant::now();
     }
 
     /// Marks the browser as in use until the returned guard is dropped, so that it is not
     /// considered idle.
-    pub fn busy(self: &Arc<Self>) -> Busy {
-        self.busy.fetch_add(1, Ordering::SeqCst);
-        Busy(Arc::clone(self))
+    pub fn begin_use(self: &Arc<Self>) -> BusyGuard {
+        self.calls_in_flight.fetch_add(1, Ordering::SeqCst);
+        BusyGuard(Arc::clone(self))
     }
 
     /// Ends the browser with all its contexts and its run.
-    pub fn end(&self) {
-        self.line.close();
-        let contexts: Vec<_> = lock(&self.contexts).drain().collect();
+    pub fn shut_down(&self) {
+        self.connection.close();
+        let contexts: Vec<_> = lock_mutex(&self.contexts).drain().collect();
         for context in contexts.into_iter().filter_map(|(_, context)| context.upgrade()) {
-            context.lose_all();
+            context.remove_all_pages();
         }
-        if let Some(run) = lock(&self.run).take() {
+        if let Some(run) = lock_mutex(&self.run).take() {
             run.stop_browser();
         }
     }
 
     /// Ends the browser if it does not answer. Called after a call has timed out: a stuck page
     /// affects only itself, but a stuck browser has to be ended.
-    pub fn check(self: &Arc<Self>) {
+    pub fn check_alive(self: &Arc<Self>) {
         let browser = Arc::clone(self);
         tokio::spawn(async move {
-            let asked = browser.line.call(None, "Browser.getVersion", json!({}));
-            if !matches!(tokio::time::timeout(ALIVE, asked).await, Ok(Ok(_))) {
+            let asked = browser.connection.call_method(None, "Browser.getVersion", json!({}));
+            if !matches!(tokio::time::timeout(ALIVE_TIMEOUT, asked).await, Ok(Ok(_))) {
                 tracing::warn!("the browser does not answer: stopping it");
-                browser.end();
+                browser.shut_down();
             }
         });
     }
 
     /// Opens the proxy through which a session's pages reach the network.
-    pub fn road(
+    pub fn open_proxy(
         &self,
         session: &Arc<Session>,
         config: &Config,
         launcher: &Launcher,
         denied: &[String],
-        traffic: &Arc<Traffic>,
+        traffic: &Arc<SessionTraffic>,
     ) -> Result<SessionProxy> {
-        let run = lock(&self.run);
+        let run = lock_mutex(&self.run);
         let run = run
             .as_ref()
             .ok_or_else(|| Error::new(Kind::Unavailable, "the browser has just ended"))?;
-        run.open_session_proxy(session, config, launcher, denied, traffic.ear())
+        run.open_session_proxy(session, config, launcher, denied, traffic.decision_callback())
     }
 
     /// Registers a context, so that it receives events.
-    pub fn add_context(&self, context: &Arc<Context>) {
-        lock(&self.contexts).insert(context.id.clone(), Arc::downgrade(context));
+    pub fn add_context(&self, context: &Arc<BrowserContext>) {
+        lock_mutex(&self.contexts).insert(context.id.clone(), Arc::downgrade(context));
     }
 
     /// Removes a context.
     pub fn remove_context(&self, id: &str) {
-        lock(&self.contexts).remove(id);
+        lock_mutex(&self.contexts).remove(id);
     }
 
-    fn context(&self, id: Option<&str>) -> Option<Arc<Context>> {
-        lock(&self.contexts).get(id?).and_then(Weak::upgrade)
+    fn context(&self, id: Option<&str>) -> Option<Arc<BrowserContext>> {
+        lock_mutex(&self.contexts).get(id?).and_then(Weak::upgrade)
     }
 
-    fn all_contexts(&self) -> Vec<Arc<Context>> {
-        lock(&self.contexts).values().filter_map(Weak::upgrade).collect()
+    fn all_contexts(&self) -> Vec<Arc<BrowserContext>> {
+        lock_mutex(&self.contexts).values().filter_map(Weak::upgrade).collect()
     }
 }
 
 /// Guard of one call that uses a browser.
-pub struct Busy(Arc<Browser>);
+pub struct BusyGuard(Arc<BrowserProcess>);
 
-impl Drop for Busy {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
-        self.0.touch();
-        self.0.busy.fetch_sub(1, Ordering::SeqCst);
+        self.0.mark_used();
+        self.0.calls_in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Receives the browser's own events, which belong to no page.
-struct Root(Weak<Browser>);
+struct BrowserEventSink(Weak<BrowserProcess>);
 
-impl Sink for Root {
-    fn take(&self, line: &Line, event: Event<'_>) {
+impl EventSink for BrowserEventSink {
+    fn handle_event(&self, line: &CdpConnection, event: CdpEvent<'_>) {
         let Some(browser) = self.0.upgrade() else { return };
         let params = event.params;
         match event.method {
@@ -307,13 +308,23 @@ impl Sink for Root {
                 let info = &params["targetInfo"];
                 let context = browser.context(info["browserContextId"].as_str());
                 match context {
-                    Some(context) if info["type"] == "page" => context.adopt(line, session, info),
+                    Some(context) if info["type"] == "page" => {
+                        context.adopt_page(line, session, info)
+                    }
                     // Workers may run unobserved; a page that belongs to no context is closed.
                     _ => {
-                        line.order(Some(session), "Runtime.runIfWaitingForDebugger", json!({}));
-                        line.order(None, "Target.detachFromTarget", json!({"sessionId": session}));
+                        line.send_command(
+                            Some(session),
+                            "Runtime.runIfWaitingForDebugger",
+                            json!({}),
+                        );
+                        line.send_command(
+                            None,
+                            "Target.detachFromTarget",
+                            json!({"sessionId": session}),
+                        );
                         if info["type"] == "page" {
-                            line.order(
+                            line.send_command(
                                 None,
                                 "Target.closeTarget",
                                 json!({"targetId": info["targetId"]}),
@@ -324,9 +335,9 @@ impl Sink for Root {
             }
             "Target.detachedFromTarget" => {
                 let session = params["sessionId"].as_str().unwrap_or_default();
-                line.forget(session);
+                line.remove_sink(session);
                 for context in browser.all_contexts() {
-                    context.lose(session);
+                    context.remove_page(session);
                 }
             }
             "Browser.downloadWillBegin" => {
@@ -335,7 +346,7 @@ impl Sink for Root {
                 let frame = params["frameId"].as_str().unwrap_or_default();
                 let contexts = browser.all_contexts();
                 match contexts.iter().find(|context| context.has_frame(frame)) {
-                    Some(context) => context.download(event.method, params),
+                    Some(context) => context.handle_download(event.method, params),
                     None => {
                         contexts.iter().for_each(|context| context.cancel_download(&params["guid"]))
                     }
@@ -346,20 +357,20 @@ impl Sink for Root {
                 browser
                     .all_contexts()
                     .iter()
-                    .for_each(|context| context.download(event.method, params));
+                    .for_each(|context| context.handle_download(event.method, params));
             }
             _ => {}
         }
     }
 }
 
-fn cannot_start(program: &Path) -> Error {
+fn start_error(program: &Path) -> Error {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Error::new(Kind::Unavailable, format!("the browser {name} did not start"))
         .reason("browser_failed")
         .hint("Try again; `ringfence doctor` shows which browser is used, or why none is.")
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

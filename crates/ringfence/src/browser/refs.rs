@@ -5,36 +5,36 @@ use std::collections::HashMap;
 use crate::base::{Error, Kind, Result};
 
 /// Maximum number of named nodes per document; more would be of no use to a caller.
-const MOST: usize = 50_000;
+const MAX_REFS: usize = 50_000;
 
 /// Node and the document it is part of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Node {
+pub struct NodeRef {
     /// Id of the frame.
     pub frame: String,
     /// Id of the document.
     pub document: String,
     /// The browser's id of the node.
-    pub backend: i64,
+    pub backend_node: i64,
 }
 
 /// Refs of one page.
 #[derive(Debug, Default)]
-pub struct Refs {
-    names: HashMap<Node, u64>,
-    nodes: HashMap<u64, Node>,
+pub struct ElementRefs {
+    names: HashMap<NodeRef, u64>,
+    nodes: HashMap<u64, NodeRef>,
     /// Never reset, so that an old name cannot come to mean another node.
     last: u64,
 }
 
-impl Refs {
+impl ElementRefs {
     /// Returns the node's name, which stays the same as long as the document does. None beyond the
     /// maximum.
-    pub fn name(&mut self, node: Node) -> Option<String> {
+    pub fn name_node(&mut self, node: NodeRef) -> Option<String> {
         if let Some(number) = self.names.get(&node) {
             return Some(format!("e{number}"));
         }
-        if self.names.len() >= MOST {
+        if self.names.len() >= MAX_REFS {
             return None;
         }
         self.last += 1;
@@ -50,11 +50,11 @@ impl Refs {
     }
 
     /// Returns the node with this name.
-    pub fn find(&self, name: &str) -> Result<Node> {
-        let number = number(name).unwrap_or(0);
+    pub fn find_node(&self, name: &str) -> Result<NodeRef> {
+        let number = parse_ref(name).unwrap_or(0);
         match self.nodes.get(&number) {
             Some(node) => Ok(node.clone()),
-            None if number > 0 && number <= self.last => Err(stale(name)),
+            None if number > 0 && number <= self.last => Err(stale_error(name)),
             None => {
                 Err(Error::new(Kind::NotFound, format!("ref `{name}` does not exist on this page"))
                     .hint("Take the refs from a browser.snapshot of this page."))
@@ -64,7 +64,7 @@ impl Refs {
 }
 
 /// Parses a ref such as `e12`; returns None for a selector.
-pub fn number(name: &str) -> Option<u64> {
+pub fn parse_ref(name: &str) -> Option<u64> {
     let digits = name.strip_prefix('e')?;
     let plain =
         (1..=12).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -72,7 +72,7 @@ pub fn number(name: &str) -> Option<u64> {
 }
 
 /// Returns the error for a ref whose page has changed.
-pub fn stale(name: &str) -> Error {
+pub fn stale_error(name: &str) -> Error {
     Error::new(Kind::Conflict, format!("`{name}` belongs to a page that has changed since"))
         .reason("stale")
         .hint("Take a new browser.snapshot and use its refs.")
@@ -82,28 +82,28 @@ pub fn stale(name: &str) -> Error {
 mod tests {
     use super::*;
 
-    fn node(document: &str, backend: i64) -> Node {
-        Node { frame: "f".into(), document: document.into(), backend }
+    fn node(document: &str, backend: i64) -> NodeRef {
+        NodeRef { frame: "f".into(), document: document.into(), backend_node: backend }
     }
 
     #[test]
     fn a_name_stays_with_its_node_and_is_never_given_again() {
-        let mut refs = Refs::default();
-        assert_eq!(refs.name(node("a", 7)).unwrap(), "e1");
-        assert_eq!(refs.name(node("a", 9)).unwrap(), "e2");
-        assert_eq!(refs.name(node("a", 7)).unwrap(), "e1");
-        assert_eq!(refs.find("e2").unwrap(), node("a", 9));
+        let mut refs = ElementRefs::default();
+        assert_eq!(refs.name_node(node("a", 7)).unwrap(), "e1");
+        assert_eq!(refs.name_node(node("a", 9)).unwrap(), "e2");
+        assert_eq!(refs.name_node(node("a", 7)).unwrap(), "e1");
+        assert_eq!(refs.find_node("e2").unwrap(), node("a", 9));
         refs.clear();
-        assert_eq!(refs.find("e2").unwrap_err().reason_name(), Some("stale"));
-        assert_eq!(refs.name(node("b", 7)).unwrap(), "e3");
-        assert_eq!(refs.find("e4").unwrap_err().kind(), Kind::NotFound);
+        assert_eq!(refs.find_node("e2").unwrap_err().reason_name(), Some("stale"));
+        assert_eq!(refs.name_node(node("b", 7)).unwrap(), "e3");
+        assert_eq!(refs.find_node("e4").unwrap_err().kind(), Kind::NotFound);
     }
 
     #[test]
     fn a_ref_is_told_from_a_selector() {
-        assert_eq!(number("e12"), Some(12));
+        assert_eq!(parse_ref("e12"), Some(12));
         for other in ["e", "em", "e1x", "#e1", "e-1", "e+1", "e1234567890123", "div"] {
-            assert_eq!(number(other), None, "{other}");
+            assert_eq!(parse_ref(other), None, "{other}");
         }
     }
 }

@@ -7,81 +7,86 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
-use super::process::Browser;
+use super::process::BrowserProcess;
 use crate::base::ids::short;
 use crate::base::workspace::{Place, Workspace, os_error};
 use crate::base::{Error, Kind, Result};
 
 /// Maximum number of files per upload.
-pub const FILES: usize = 20;
+pub const MAX_FILES: usize = 20;
 /// The total size per session is limited to this many times the maximum size of one file.
-const LARGEST: u64 = 4;
+const SESSION_SIZE_FACTOR: u64 = 4;
 /// Maximum number of copies per session.
-const COPIES: usize = 1000;
+const MAX_COPIES: usize = 1000;
 
 /// Copies of files made for one session.
-pub struct Uploads {
+pub struct SessionUploads {
     /// The browser's private directory, for opening files safely: the browser can write there, too.
-    files: Arc<Workspace>,
+    browser_dir: Arc<Workspace>,
     /// Its path, which has the same name inside and outside the sandbox.
     dir: PathBuf,
     /// Directory of the copies, relative to it.
-    below: String,
-    largest: u64,
-    made: Mutex<Made>,
+    relative_dir: String,
+    max_file_bytes: u64,
+    copies: Mutex<CopiedFiles>,
 }
 
 #[derive(Default)]
-struct Made {
+struct CopiedFiles {
     paths: Vec<String>,
     bytes: u64,
 }
 
-impl Uploads {
+impl SessionUploads {
     /// Creates the store for the copies of one session; `largest` limits the size of one file.
-    pub fn new(browser: &Browser, largest: u64) -> Arc<Uploads> {
-        Uploads::in_folder(Arc::clone(&browser.files), browser.dir.clone(), largest)
+    pub fn new(browser: &BrowserProcess, largest: u64) -> Arc<SessionUploads> {
+        SessionUploads::in_dir(Arc::clone(&browser.files), browser.dir.clone(), largest)
     }
 
-    fn in_folder(files: Arc<Workspace>, dir: PathBuf, largest: u64) -> Arc<Uploads> {
-        Arc::new(Uploads {
-            files,
+    fn in_dir(files: Arc<Workspace>, dir: PathBuf, largest: u64) -> Arc<SessionUploads> {
+        Arc::new(SessionUploads {
+            browser_dir: files,
             dir,
-            below: format!("uploads/{}", short("u")),
-            largest,
-            made: Mutex::default(),
+            relative_dir: format!("uploads/{}", short("u")),
+            max_file_bytes: largest,
+            copies: Mutex::default(),
         })
     }
 
     /// Copies files of the workspace to where the browser can read them, and returns the paths of
     /// the copies.
-    pub fn hand_over(&self, workspace: &Workspace, paths: &[String]) -> Result<Vec<PathBuf>> {
-        if paths.len() > FILES {
+    pub fn copy_for_browser(
+        &self,
+        workspace: &Workspace,
+        paths: &[String],
+    ) -> Result<Vec<PathBuf>> {
+        if paths.len() > MAX_FILES {
             return Err(Error::invalid_arguments(format!(
-                "at most {FILES} files can be uploaded at once"
+                "at most {MAX_FILES} files can be uploaded at once"
             )));
         }
-        paths.iter().map(|path| self.copy(workspace, path)).collect()
+        paths.iter().map(|path| self.copy_file(workspace, path)).collect()
     }
 
-    fn copy(&self, workspace: &Workspace, path: &str) -> Result<PathBuf> {
+    fn copy_file(&self, workspace: &Workspace, path: &str) -> Result<PathBuf> {
         let opened = workspace.open_read(path)?;
         let name = opened.path.rsplit('/').next().unwrap_or("file").to_owned();
-        let mut made = self.lock();
-        let left = self.largest.saturating_mul(LARGEST).saturating_sub(made.bytes);
-        if made.paths.len() >= COPIES || left == 0 {
+        let mut made = self.lock_copies();
+        let left =
+            self.max_file_bytes.saturating_mul(SESSION_SIZE_FACTOR).saturating_sub(made.bytes);
+        if made.paths.len() >= MAX_COPIES || left == 0 {
             return Err(Error::new(
                 Kind::ResourceExhausted,
                 "this session has reached its upload limit",
             )
             .hint("Close its pages with browser.tabs close_all, which also removes the copies."));
         }
-        let below = format!("{}/{}/{name}", self.below, short("u"));
+        let below = format!("{}/{}/{name}", self.relative_dir, short("u"));
         let failed = |error: io::Error| {
             Error::internal("the file cannot be passed to the browser").source(error)
         };
         // The browser can write here, too, so open it like any untrusted path.
-        let Place::Ready { dir, name, .. } = self.files.place(&below, true)? else {
+        let Place::Ready { dir, name, .. } = self.browser_dir.place(&below, true)? else {
             return Err(Error::internal("cannot create the directory for uploads"));
         };
         let flags =
@@ -90,11 +95,12 @@ impl Uploads {
             .map_err(|errno| os_error(errno, path))?;
         made.paths.push(below.clone());
         let mut to = std::fs::File::from(to);
-        let most = self.largest.min(left);
+        let most = self.max_file_bytes.min(left);
         let copied = io::copy(&mut opened.file.take(most + 1), &mut to).map_err(failed)?;
         if copied > most {
             to.set_len(0).map_err(failed)?;
-            let (one, all) = (self.largest >> 20, (self.largest * LARGEST) >> 20);
+            let (one, all) =
+                (self.max_file_bytes >> 20, (self.max_file_bytes * SESSION_SIZE_FACTOR) >> 20);
             let message = format!(
                 "an uploaded file may have at most {one} MiB, and all of a session {all} MiB"
             );
@@ -105,29 +111,29 @@ impl Uploads {
         Ok(self.dir.join(below))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Made> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_copies(&self) -> MutexGuard<'_, CopiedFiles> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Uploads {
+impl Drop for SessionUploads {
     fn drop(&mut self) {
         // Open each parent by descriptor: the browser may have put a link in the way.
         let remove = |path: &str, flags: AtFlags| {
             if let Some((above, name)) = path.rsplit_once('/')
-                && let Ok((dir, _)) = self.files.open_dir(above)
+                && let Ok((dir, _)) = self.browser_dir.open_dir(above)
             {
                 // A file that no longer exists needs no removal.
                 let _ = unlinkat(&dir, name, flags);
             }
         };
-        let paths = std::mem::take(&mut self.lock().paths);
+        let paths = std::mem::take(&mut self.lock_copies().paths);
         for path in &paths {
             remove(path, AtFlags::empty());
             remove(path.rsplit_once('/').map_or("", |(folder, _)| folder), AtFlags::REMOVEDIR);
         }
         if !paths.is_empty() {
-            remove(&self.below, AtFlags::REMOVEDIR);
+            remove(&self.relative_dir, AtFlags::REMOVEDIR);
         }
     }
 }
@@ -145,16 +151,17 @@ mod tests {
         std::fs::write(work.join("big.txt"), "123456789").unwrap();
         let workspace = Workspace::open(&work, &[]).unwrap();
         let uploads =
-            Uploads::in_folder(Arc::new(Workspace::open(&dir, &[]).unwrap()), dir.clone(), 8);
-        let copies = uploads.hand_over(&workspace, &["a.txt".into(), "a.txt".into()]).unwrap();
+            SessionUploads::in_dir(Arc::new(Workspace::open(&dir, &[]).unwrap()), dir.clone(), 8);
+        let copies =
+            uploads.copy_for_browser(&workspace, &["a.txt".into(), "a.txt".into()]).unwrap();
         assert!(copies.iter().all(|copy| std::fs::read(copy).unwrap() == b"12345678"));
         assert_eq!(
-            uploads.hand_over(&workspace, &["big.txt".into()]).unwrap_err().kind(),
+            uploads.copy_for_browser(&workspace, &["big.txt".into()]).unwrap_err().kind(),
             Kind::TooLarge
         );
-        uploads.hand_over(&workspace, &["a.txt".into(), "a.txt".into()]).unwrap();
+        uploads.copy_for_browser(&workspace, &["a.txt".into(), "a.txt".into()]).unwrap();
         assert_eq!(
-            uploads.hand_over(&workspace, &["a.txt".into()]).unwrap_err().kind(),
+            uploads.copy_for_browser(&workspace, &["a.txt".into()]).unwrap_err().kind(),
             Kind::ResourceExhausted
         );
         drop(uploads);

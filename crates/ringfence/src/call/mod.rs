@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::task::TaskTracker;
 
 use crate::approval::Gate;
-use crate::audit::Audit;
+use crate::audit::AuditLog;
 use crate::base::call::digest;
 use crate::base::caller::Abilities;
 use crate::base::change::Changes;
@@ -121,7 +121,7 @@ pub struct Pipeline {
     state: RwLock<Arc<PipelineState>>,
     pub policy: Policy,
     pub gate: Arc<Gate>,
-    pub audit: Audit,
+    pub audit: AuditLog,
     pub parked: park::ParkedCalls,
     pub list_changes: Changes,
     /// Calls in flight.
@@ -133,7 +133,7 @@ pub struct Pipeline {
 impl Pipeline {
     /// Opens the audit log and builds the first state.
     pub fn new(config: Arc<Config>, reload: Option<ConfigReloader>) -> Result<Self> {
-        let audit = Audit::open(&config.root, config.limits.audit_rotate_bytes)?;
+        let audit = AuditLog::open(&config.root, config.limits.audit_rotate_bytes)?;
         Ok(Pipeline {
             policy: Policy::new(Places::of_config(&config)),
             gate: Arc::new(Gate::new(config.approval.terminal)),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Pipeline;
-use crate::audit::Record;
+use crate::audit::CallRecord;
 use crate::base::{Error, Kind};
 
 /// A count is written at most this long after its first call, so that a killed server loses little.
@@ -11,7 +11,7 @@ const COUNT_DELAY: Duration = Duration::from_secs(5);
 
 impl Pipeline {
     /// Ends a refused call without an audit record of its own and returns the error for the caller.
-    pub(super) fn count_refusal(&self, record: Record, error: &Error, wait: Duration) -> Error {
+    pub(super) fn count_refusal(&self, record: CallRecord, error: &Error, wait: Duration) -> Error {
         let principal = record.principal().to_owned();
         if record.count_refusal(error) {
             let audit = self.audit.clone();

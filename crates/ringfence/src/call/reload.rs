@@ -228,7 +228,7 @@ impl Pipeline {
 
     /// Writes an audit event. A reload is not refused when it cannot be recorded; a call will be.
     fn record_reload(&self, fields: Value) {
-        if let Err(error) = self.audit.event("config.reload", fields) {
+        if let Err(error) = self.audit.write_event("config.reload", fields) {
             tracing::error!("{}", error.log_line());
         }
     }

@@ -11,7 +11,7 @@ use tracing::Instrument;
 use super::prepare::{find_tool, prepare_call, restrict_workspace, timeout_hint};
 use super::{CallRequest, Pipeline, PipelineState, overrides};
 use crate::approval::{Granted, QuestionContext};
-use crate::audit::Record;
+use crate::audit::CallRecord;
 use crate::base::call::{Facts, Output, Prepared, Status, digest};
 use crate::base::caller::{Caller, Event};
 use crate::base::clock::Deadline;
@@ -67,7 +67,7 @@ impl Pipeline {
             tool = shown
         );
         let work = async move {
-            let record = Record::open(
+            let record = CallRecord::open(
                 &pipeline.audit,
                 &request.trace_id,
                 json!({
@@ -95,7 +95,7 @@ impl Pipeline {
         request: CallRequest,
         caller: Caller,
         cancel: Cancel,
-        mut record: Record,
+        mut record: CallRecord,
     ) -> Result<Output> {
         let result = self.execute(state, request, caller, &cancel, &mut record).await;
         // The output of programs is already redacted. This covers other sources: a file, a page, a
@@ -132,7 +132,7 @@ impl Pipeline {
         request: CallRequest,
         caller: Caller,
         cancel: &Cancel,
-        record: &mut Record,
+        record: &mut CallRecord,
     ) -> Result<Output> {
         self.release_stale_sandboxes(&request.session_ref.session);
         let tool = find_tool(state, &request.tool, &request.session_ref.session.workspace)?;
@@ -141,18 +141,18 @@ impl Pipeline {
         let (workspace, client_sandbox) =
             restrict_workspace(self, &*tool, &config, &request).await?;
         if let Some(about) = &client_sandbox {
-            record.set(json!({"client_sandbox": about["mode"]}));
+            record.set_fields(json!({"client_sandbox": about["mode"]}));
         }
         let session = &request.session_ref.session;
         let shape = overrides::merge_overrides(request.overrides.clone(), &session.overrides());
         let shape = overrides::check_overrides(&shape, &config, &session.workspace)?;
         let overrides = (!shape.is_empty()).then(|| overrides::describe_overrides(&shape));
         if let Some(overrides) = &overrides {
-            record.set(json!({"overrides": overrides}));
+            record.set_fields(json!({"overrides": overrides}));
         }
         let mut prepared = prepare_call(&config, &*tool, &request, &shape, &workspace)?;
         prepared.definition = state.trust_key(&prepared.tool, prepared.definition);
-        record.set(json!({
+        record.set_fields(json!({
             "tool": prepared.tool,
             "arguments_hash": prepared.arguments_hash,
             "cwd": prepared.cwd,
@@ -161,7 +161,7 @@ impl Pipeline {
         }));
         let deadline = Arc::new(Deadline::after(prepared.limit));
         let limit = prepared.limit;
-        let approvals = record.approvals();
+        let approvals = record.call_events();
         let patience = request.response_timeout;
         let timeout_hint = timeout_hint(&config, &*tool, request.timeout, limit);
         let ask = QuestionContext {
@@ -174,9 +174,9 @@ impl Pipeline {
             response_timeout: patience,
         };
         let granted = self.gate.pass_call(&ask, prepared).await;
-        record.set(json!({"approval": approval_outcome(&granted)}));
+        record.set_fields(json!({"approval": approval_outcome(&granted)}));
         let granted = granted?;
-        record.start()?;
+        record.write_start()?;
         let cx = Arc::new(RunCx {
             trace_id: request.trace_id.clone(),
             session: Arc::clone(&request.session_ref.session),

@@ -19,15 +19,15 @@ use crate::base::clock::{format_span, unix_millis};
 use crate::base::{Error, Kind, Result, visible};
 
 /// Timeout for one exchange with a server.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between two polls of `--watch`.
-const GLANCE: Duration = Duration::from_millis(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// Upper bound for one list; a server holds a bounded number of questions per session.
-const REPLY_BYTES: u64 = 64 * 1024 * 1024;
+const MAX_REPLY_BYTES: u64 = 64 * 1024 * 1024;
 
 /// List the calls that wait for approval, and allow or deny them
 #[derive(Debug, Args)]
-pub struct Approvals {
+pub struct ApprovalsArgs {
     /// Runtime directory of the servers (default: $XDG_STATE_HOME/ringfence)
     #[arg(long, value_name = "DIR", global = true)]
     pub root: Option<PathBuf>,
@@ -39,12 +39,12 @@ pub struct Approvals {
     pub watch: bool,
     #[command(subcommand)]
     /// Answer to give; without one, waiting questions are listed or, with --watch, asked.
-    pub command: Option<Command>,
+    pub command: Option<ApprovalsCommand>,
 }
 
 /// Answer to one waiting question.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum ApprovalsCommand {
     /// Allow a waiting call
     Allow {
         /// Id of the question, as listed
@@ -64,49 +64,55 @@ pub enum Command {
 }
 
 /// Console of the person who answers: a real terminal, or a script in tests.
-trait Desk {
+trait ApproverConsole {
     /// Returns whether a person reads what is shown and types the answers.
-    fn is_manned(&self) -> bool;
+    fn is_interactive(&self) -> bool;
     /// Shows text to the person.
-    fn show(&mut self, text: &str) -> Result<()>;
+    fn show_message(&mut self, text: &str) -> Result<()>;
     /// Prints text to the person or to a pipe.
-    fn print(&mut self, text: &str) -> Result<()>;
+    fn print_output(&mut self, text: &str) -> Result<()>;
     /// Discards input typed before the question was on the screen.
-    fn forget_typed(&mut self);
+    fn discard_input(&mut self);
     /// Returns a line if one was typed in time; an empty string means end of input.
-    fn typed(&mut self, within: Duration) -> Result<Option<String>>;
+    fn read_line(&mut self, within: Duration) -> Result<Option<String>>;
 }
 
 /// Runs `ringfence approvals`.
-pub fn run(args: &Approvals, root: &Path) -> Result<()> {
-    run_at(args, root, &mut Terminal)
+pub fn run(args: &ApprovalsArgs, root: &Path) -> Result<()> {
+    run_with_console(args, root, &mut StdioConsole)
 }
 
-fn run_at(args: &Approvals, root: &Path, desk: &mut dyn Desk) -> Result<()> {
+fn run_with_console(
+    args: &ApprovalsArgs,
+    root: &Path,
+    desk: &mut dyn ApproverConsole,
+) -> Result<()> {
     match &args.command {
-        Some(Command::Allow { id, inside: true, .. }) => {
-            decide(root, id, ApprovalAnswer::Inside, desk)
+        Some(ApprovalsCommand::Allow { id, inside: true, .. }) => {
+            answer_by_id(root, id, ApprovalAnswer::Inside, desk)
         }
-        Some(Command::Allow { id, session: true, .. }) => {
-            decide(root, id, ApprovalAnswer::Session, desk)
+        Some(ApprovalsCommand::Allow { id, session: true, .. }) => {
+            answer_by_id(root, id, ApprovalAnswer::Session, desk)
         }
-        Some(Command::Allow { id, .. }) => decide(root, id, ApprovalAnswer::Once, desk),
-        Some(Command::Deny { id }) => decide(root, id, ApprovalAnswer::Deny, desk),
-        None if args.watch => watch(root, desk),
-        None => list(root, args.json, desk),
+        Some(ApprovalsCommand::Allow { id, .. }) => {
+            answer_by_id(root, id, ApprovalAnswer::Once, desk)
+        }
+        Some(ApprovalsCommand::Deny { id }) => answer_by_id(root, id, ApprovalAnswer::Deny, desk),
+        None if args.watch => watch_questions(root, desk),
+        None => list_questions(root, args.json, desk),
     }
 }
 
 /// Waiting question and the server that asks it.
-struct Question {
+struct WaitingQuestion {
     server: u32,
     socket: PathBuf,
     prompt: ApprovalPrompt,
 }
 
-impl Question {
+impl WaitingQuestion {
     /// Returns the heading: the question's id, its age, and the time until it expires.
-    fn header(&self) -> String {
+    fn format_header(&self) -> String {
         let (now, prompt) = (unix_millis(), &self.prompt);
         let since = |earlier: u64, later: u64| {
             format_span(Duration::from_millis(later.saturating_sub(earlier)))
@@ -125,33 +131,33 @@ impl Question {
     }
 }
 
-fn list(root: &Path, as_json: bool, desk: &mut dyn Desk) -> Result<()> {
-    let questions = waiting(root)?;
+fn list_questions(root: &Path, as_json: bool, desk: &mut dyn ApproverConsole) -> Result<()> {
+    let questions = collect_questions(root)?;
     if as_json {
-        let shown: Vec<Value> = questions.iter().map(as_value).collect::<Result<_>>()?;
+        let shown: Vec<Value> = questions.iter().map(question_to_json).collect::<Result<_>>()?;
         let text = serde_json::to_string_pretty(&json!({"pending": shown}))
             .map_err(|error| Error::internal("the questions cannot be shown").source(error))?;
-        return desk.print(&format!("{}\n", ascii(&text)));
+        return desk.print_output(&format!("{}\n", escape_non_ascii(&text)));
     }
     if questions.is_empty() {
-        return desk.print("No calls are waiting for approval.\n");
+        return desk.print_output("No calls are waiting for approval.\n");
     }
     for question in &questions {
-        let text = format!("{}\n{}\n", question.header(), question.prompt.render_text());
-        desk.print(&visible::lines(&text))?;
+        let text = format!("{}\n{}\n", question.format_header(), question.prompt.render_text());
+        desk.print_output(&visible::lines(&text))?;
     }
-    desk.print("Answer with `ringfence approvals allow ID [--session|--inside]` or `ringfence approvals deny ID`.\n")
+    desk.print_output("Answer with `ringfence approvals allow ID [--session|--inside]` or `ringfence approvals deny ID`.\n")
 }
 
-fn as_value(question: &Question) -> Result<Value> {
+fn question_to_json(question: &WaitingQuestion) -> Result<Value> {
     let mut value = serde_json::to_value(&question.prompt)
         .map_err(|error| Error::internal("the question cannot be shown").source(error))?;
     value["server"] = json!(question.server);
     Ok(value)
 }
 
-fn want_manned(desk: &dyn Desk) -> Result<()> {
-    if desk.is_manned() {
+fn require_interactive(desk: &dyn ApproverConsole) -> Result<()> {
+    if desk.is_interactive() {
         return Ok(());
     }
     Err(Error::permission_denied(
@@ -161,22 +167,31 @@ fn want_manned(desk: &dyn Desk) -> Result<()> {
     .hint("Run it in a terminal, without pipes. Listing with `ringfence approvals` needs no terminal."))
 }
 
-fn decide(root: &Path, id: &str, answer: ApprovalAnswer, desk: &mut dyn Desk) -> Result<()> {
-    want_manned(desk)?;
-    let questions = waiting(root)?;
+fn answer_by_id(
+    root: &Path,
+    id: &str,
+    answer: ApprovalAnswer,
+    desk: &mut dyn ApproverConsole,
+) -> Result<()> {
+    require_interactive(desk)?;
+    let questions = collect_questions(root)?;
     let question = questions.iter().find(|question| question.prompt.id == id).ok_or_else(|| {
         Error::new(Kind::NotFound, "no waiting question has this id").hint(
             "It may have been answered or have expired; run `ringfence approvals` to list waiting questions.",
         )
     })?;
     if answer != ApprovalAnswer::Deny && !question.prompt.offered_answers().contains(&answer) {
-        return Err(not_offered(answer));
+        return Err(not_offered_error(answer));
     }
     send_answer(question, answer)?;
-    desk.show(&visible::lines(&format!("{} `{}`\n", outcome(answer), question.prompt.tool)))
+    desk.show_message(&visible::lines(&format!(
+        "{} `{}`\n",
+        outcome_label(answer),
+        question.prompt.tool
+    )))
 }
 
-fn not_offered(answer: ApprovalAnswer) -> Error {
+fn not_offered_error(answer: ApprovalAnswer) -> Error {
     let error =
         Error::invalid_arguments(format!("this question does not offer `--{}`", answer.name()));
     match answer {
@@ -187,7 +202,7 @@ fn not_offered(answer: ApprovalAnswer) -> Error {
     }
 }
 
-fn outcome(answer: ApprovalAnswer) -> &'static str {
+fn outcome_label(answer: ApprovalAnswer) -> &'static str {
     match answer {
         ApprovalAnswer::Once => "Allowed once:",
         ApprovalAnswer::Session => "Allowed for this session:",
@@ -196,9 +211,9 @@ fn outcome(answer: ApprovalAnswer) -> &'static str {
     }
 }
 
-fn send_answer(question: &Question, answer: ApprovalAnswer) -> Result<()> {
+fn send_answer(question: &WaitingQuestion, answer: ApprovalAnswer) -> Result<()> {
     let request = ApprovalRequest::Answer { id: question.prompt.id.clone(), answer };
-    let reply = talk(&question.socket, &request).map_err(|error| {
+    let reply = exchange_message(&question.socket, &request).map_err(|error| {
         Error::new(Kind::Unavailable, "the server that asked is gone").source(error)
     })?;
     if reply["ok"] == true {
@@ -210,23 +225,26 @@ fn send_answer(question: &Question, answer: ApprovalAnswer) -> Result<()> {
 }
 
 /// Asks every pending and every new question until the person quits.
-fn watch(root: &Path, desk: &mut dyn Desk) -> Result<()> {
-    want_manned(desk)?;
-    desk.show("Waiting for questions (q and Enter to quit).\n")?;
+fn watch_questions(root: &Path, desk: &mut dyn ApproverConsole) -> Result<()> {
+    require_interactive(desk)?;
+    desk.show_message("Waiting for questions (q and Enter to quit).\n")?;
     let mut skipped = HashSet::new();
     loop {
-        let next =
-            waiting(root)?.into_iter().find(|question| !skipped.contains(&question.prompt.id));
+        let next = collect_questions(root)?
+            .into_iter()
+            .find(|question| !skipped.contains(&question.prompt.id));
         match next {
-            Some(question) => match ask(root, &question, desk)? {
-                Asked::Answered => {}
-                Asked::Failed => {
+            Some(question) => match ask_question(root, &question, desk)? {
+                AskOutcome::Answered => {}
+                AskOutcome::Rejected => {
                     skipped.insert(question.prompt.id);
                 }
-                Asked::Left => return Ok(()),
+                AskOutcome::Quit => return Ok(()),
             },
             None => {
-                if let Some("q" | "Q" | "") = desk.typed(GLANCE)?.as_deref().map(str::trim) {
+                if let Some("q" | "Q" | "") =
+                    desk.read_line(POLL_INTERVAL)?.as_deref().map(str::trim)
+                {
                     return Ok(());
                 }
             }
@@ -234,54 +252,64 @@ fn watch(root: &Path, desk: &mut dyn Desk) -> Result<()> {
     }
 }
 
-enum Asked {
+enum AskOutcome {
     Answered,
     /// The server rejected the answer; asking again would not help.
-    Failed,
-    Left,
+    Rejected,
+    Quit,
 }
 
 /// Asks one question until it is answered here, answered elsewhere, or expired.
-fn ask(root: &Path, question: &Question, desk: &mut dyn Desk) -> Result<Asked> {
-    desk.show(&visible::lines(&format!(
+fn ask_question(
+    root: &Path,
+    question: &WaitingQuestion,
+    desk: &mut dyn ApproverConsole,
+) -> Result<AskOutcome> {
+    desk.show_message(&visible::lines(&format!(
         "\n{}\n{}",
-        question.header(),
+        question.format_header(),
         question.prompt.render_text()
     )))?;
-    let choices = choice_line(&question.prompt);
-    desk.forget_typed();
-    desk.show(&choices)?;
+    let choices = format_choices(&question.prompt);
+    desk.discard_input();
+    desk.show_message(&choices)?;
     loop {
-        let Some(line) = desk.typed(GLANCE)? else {
-            if waiting(root)?.iter().any(|other| other.prompt.id == question.prompt.id) {
+        let Some(line) = desk.read_line(POLL_INTERVAL)? else {
+            if collect_questions(root)?.iter().any(|other| other.prompt.id == question.prompt.id) {
                 continue;
             }
-            desk.show("\nIt was answered elsewhere, withdrawn, or has expired.\n")?;
-            return Ok(Asked::Answered);
+            desk.show_message("\nIt was answered elsewhere, withdrawn, or has expired.\n")?;
+            return Ok(AskOutcome::Answered);
         };
         let answer = match line.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => ApprovalAnswer::Once,
             "s" | "session" if question.prompt.offers_session => ApprovalAnswer::Session,
             "i" | "inside" if question.prompt.offers_inside => ApprovalAnswer::Inside,
             "n" | "no" => ApprovalAnswer::Deny,
-            "q" | "quit" => return Ok(Asked::Left),
-            "" if line.is_empty() => return Ok(Asked::Left),
+            "q" | "quit" => return Ok(AskOutcome::Quit),
+            "" if line.is_empty() => return Ok(AskOutcome::Quit),
             _ => {
-                desk.show(&choices)?;
+                desk.show_message(&choices)?;
                 continue;
             }
         };
         return match send_answer(question, answer) {
             Ok(()) => desk
-                .show(&format!("{} `{}`\n", outcome(answer), visible::lines(&question.prompt.tool)))
-                .map(|()| Asked::Answered),
-            Err(error) => desk.show(&format!("Answer rejected: {error}\n")).map(|()| Asked::Failed),
+                .show_message(&format!(
+                    "{} `{}`\n",
+                    outcome_label(answer),
+                    visible::lines(&question.prompt.tool)
+                ))
+                .map(|()| AskOutcome::Answered),
+            Err(error) => desk
+                .show_message(&format!("Answer rejected: {error}\n"))
+                .map(|()| AskOutcome::Rejected),
         };
     }
 }
 
 /// Returns the line that lists the keys for answering a question.
-fn choice_line(prompt: &ApprovalPrompt) -> String {
+fn format_choices(prompt: &ApprovalPrompt) -> String {
     let key = |answer: &ApprovalAnswer| match answer {
         ApprovalAnswer::Once => 'y',
         ApprovalAnswer::Session => 's',
@@ -296,15 +324,15 @@ fn choice_line(prompt: &ApprovalPrompt) -> String {
 }
 
 /// Collects the questions waiting on all servers of this root, most urgent first.
-fn waiting(root: &Path) -> Result<Vec<Question>> {
+fn collect_questions(root: &Path) -> Result<Vec<WaitingQuestion>> {
     let mut questions = Vec::new();
-    for (server, path) in sockets(root)? {
-        let reply = match talk(&path, &ApprovalRequest::List {}) {
+    for (server, path) in find_sockets(root)? {
+        let reply = match exchange_message(&path, &ApprovalRequest::List {}) {
             Ok(reply) => reply,
             Err(error) => {
                 // A socket whose process is gone was left behind by a crash; a live server may only
                 // be slow.
-                if is_gone(server) {
+                if is_process_gone(server) {
                     let _ = std::fs::remove_file(&path);
                 } else {
                     tracing::warn!("server {server} does not answer: {error}");
@@ -317,7 +345,7 @@ fn waiting(root: &Path) -> Result<Vec<Question>> {
                 tracing::warn!("server {server} sent an invalid reply: {error}");
                 Vec::new()
             });
-        questions.extend(prompts.into_iter().map(|prompt| Question {
+        questions.extend(prompts.into_iter().map(|prompt| WaitingQuestion {
             server,
             socket: path.clone(),
             prompt,
@@ -330,7 +358,7 @@ fn waiting(root: &Path) -> Result<Vec<Question>> {
 }
 
 /// Returns the process id and socket of every server of this root.
-fn sockets(root: &Path) -> Result<Vec<(u32, PathBuf)>> {
+fn find_sockets(root: &Path) -> Result<Vec<(u32, PathBuf)>> {
     let failed = |error: std::io::Error| {
         Error::new(Kind::Unavailable, "cannot list the servers of this root")
             .hint("Give the server's root with `--root` (or SANDBOX_ROOT).")
@@ -354,25 +382,25 @@ fn sockets(root: &Path) -> Result<Vec<(u32, PathBuf)>> {
     Ok(found)
 }
 
-fn is_gone(pid: u32) -> bool {
+fn is_process_gone(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }
 
-fn talk(path: &Path, request: &ApprovalRequest) -> std::io::Result<Value> {
+fn exchange_message(path: &Path, request: &ApprovalRequest) -> std::io::Result<Value> {
     let socket = ApprovalSocket::from_path(path.to_owned())?;
     let mut stream = UnixStream::connect(&socket.address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(SERVER_TIMEOUT))?;
+    stream.set_write_timeout(Some(SERVER_TIMEOUT))?;
     stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
     let mut line = String::new();
-    BufReader::new(stream.take(REPLY_BYTES)).read_line(&mut line)?;
+    BufReader::new(stream.take(MAX_REPLY_BYTES)).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
 }
 
 /// Escapes everything beyond ASCII in JSON text: the value stays the same, and a terminal has
 /// nothing to interpret.
-fn ascii(json: &str) -> String {
+fn escape_non_ascii(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {
         match c {
@@ -386,29 +414,29 @@ fn ascii(json: &str) -> String {
     shown
 }
 
-struct Terminal;
+struct StdioConsole;
 
-impl Desk for Terminal {
-    fn is_manned(&self) -> bool {
+impl ApproverConsole for StdioConsole {
+    fn is_interactive(&self) -> bool {
         std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
     }
 
-    fn show(&mut self, text: &str) -> Result<()> {
-        write_out(&mut std::io::stderr().lock(), text)
+    fn show_message(&mut self, text: &str) -> Result<()> {
+        write_output(&mut std::io::stderr().lock(), text)
     }
 
-    fn print(&mut self, text: &str) -> Result<()> {
-        write_out(&mut std::io::stdout().lock(), text)
+    fn print_output(&mut self, text: &str) -> Result<()> {
+        write_output(&mut std::io::stdout().lock(), text)
     }
 
-    fn forget_typed(&mut self) {
+    fn discard_input(&mut self) {
         // Fails only without a terminal, and then no question is asked.
         let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
     }
 
     /// Bypasses the standard input buffer: a line typed ahead must not remain there and answer the
     /// next question.
-    fn typed(&mut self, within: Duration) -> Result<Option<String>> {
+    fn read_line(&mut self, within: Duration) -> Result<Option<String>> {
         let failed = |error: rustix::io::Errno| {
             Error::new(Kind::Unavailable, "the terminal cannot be read").source(error)
         };
@@ -427,7 +455,7 @@ impl Desk for Terminal {
     }
 }
 
-fn write_out(out: &mut dyn Write, text: &str) -> Result<()> {
+fn write_output(out: &mut dyn Write, text: &str) -> Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader closed the pipe early (`| head`); that is not an error.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

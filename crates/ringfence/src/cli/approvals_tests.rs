@@ -24,26 +24,26 @@ impl Person {
     }
 }
 
-impl Desk for Person {
-    fn is_manned(&self) -> bool {
+impl ApproverConsole for Person {
+    fn is_interactive(&self) -> bool {
         self.manned
     }
 
-    fn show(&mut self, text: &str) -> Result<()> {
+    fn show_message(&mut self, text: &str) -> Result<()> {
         self.seen.push_str(text);
         Ok(())
     }
 
-    fn print(&mut self, text: &str) -> Result<()> {
-        self.show(text)
+    fn print_output(&mut self, text: &str) -> Result<()> {
+        self.show_message(text)
     }
 
-    fn forget_typed(&mut self) {
+    fn discard_input(&mut self) {
         self.seen.push_str("<flush>");
     }
 
     /// `None` is a moment in which nothing was typed; the end of the script is the end of input.
-    fn typed(&mut self, _within: Duration) -> Result<Option<String>> {
+    fn read_line(&mut self, _within: Duration) -> Result<Option<String>> {
         Ok(self.lines.pop_front().unwrap_or(Some("")).map(str::to_owned))
     }
 }
@@ -98,12 +98,12 @@ fn prompt(id: &str) -> Value {
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]
-    approvals: Approvals,
+    approvals: ApprovalsArgs,
 }
 
 fn run_line(root: &Path, line: &str, person: &mut Person) -> Result<()> {
     let words = std::iter::once("approvals").chain(line.split_whitespace());
-    run_at(&Line::try_parse_from(words).unwrap().approvals, root, person)
+    run_with_console(&Line::try_parse_from(words).unwrap().approvals, root, person)
 }
 
 fn own() -> u32 {
@@ -156,7 +156,7 @@ fn sockets_of_crashed_servers_are_skipped_and_removed() {
     let (dead, silent) = (run.join("approvals-4194305.sock"), run.join("approvals-1.sock"));
     drop((UnixListener::bind(&dead).unwrap(), UnixListener::bind(&silent).unwrap()));
     let other = scratch.file("run/notes.txt", "");
-    assert_eq!(waiting(scratch.path()).unwrap().len(), 1);
+    assert_eq!(collect_questions(scratch.path()).unwrap().len(), 1);
     assert!(!dead.exists() && silent.exists() && other.exists());
 }
 

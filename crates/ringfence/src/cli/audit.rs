@@ -10,8 +10,8 @@ use clap::Subcommand;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
-use crate::audit::read::{Event, Reader};
-use crate::audit::verify::{FileReport, PruneSummary, State, verify};
+use crate::audit::read::{LogReader, LoggedEvent};
+use crate::audit::verify::{LogFileReport, LogFileState, PruneSummary, verify_log};
 use crate::base::clock::{format_utc, parse_span};
 use crate::base::{Error, Kind, Result, visible};
 use crate::registry::with_underscores;
@@ -26,10 +26,10 @@ use crate::registry::with_underscores;
 #[command(
     after_help = "Examples:\n  ringfence audit --since 10m               the last ten minutes\n  ringfence audit --follow --tool shell.exec  calls of one tool, live\n  ringfence audit --trace 3f9a01c2          everything about one call\n  ringfence audit --json > audit.jsonl      export\n  ringfence audit verify                    check that the log was not changed\n  ringfence audit prune --before 90d        remove older files"
 )]
-pub struct Args {
+pub struct AuditArgs {
     /// Operation to run instead of printing events.
     #[command(subcommand)]
-    pub command: Option<Command>,
+    pub command: Option<AuditCommand>,
     /// Keep printing new events until the reader closes the pipe or Ctrl-C.
     #[arg(long, short)]
     pub follow: bool,
@@ -56,7 +56,7 @@ pub struct Args {
 
 /// Operation on the log as a whole.
 #[derive(Debug, Clone, Subcommand)]
-pub enum Command {
+pub enum AuditCommand {
     /// Check that no record was changed, added, moved or removed.
     ///
     /// Walks the keyed chain of every file and names the first record that is not as it was
@@ -70,20 +70,20 @@ pub enum Command {
     /// first that is in use or holds a newer record. The files are verified first; if one is
     /// broken, the command stops and removes nothing. The record names each file with its number of
     /// records and its last mac, so that `ringfence audit verify` accepts exactly these as missing.
-    Prune(prune::PruneArgs),
+    Prune(prune::AuditPruneArgs),
 }
 
-impl Command {
+impl AuditCommand {
     fn name_and_scope(&self) -> (&'static str, &'static str) {
         match self {
-            Command::Verify => ("verify", "it checks the whole log"),
-            Command::Prune(_) => ("prune", "it removes whole files"),
+            AuditCommand::Verify => ("verify", "it checks the whole log"),
+            AuditCommand::Prune(_) => ("prune", "it removes whole files"),
         }
     }
 }
 
-impl Args {
-    fn narrows(&self) -> bool {
+impl AuditArgs {
+    fn has_filters(&self) -> bool {
         self.tool.is_some()
             || self.session.is_some()
             || self.trace.is_some()
@@ -92,9 +92,9 @@ impl Args {
 }
 
 /// Runs `ringfence audit` and returns the exit code: 1 if `verify` found a problem.
-pub fn run(args: Args, root: &Path, out: &mut dyn Write) -> Result<u8> {
+pub fn run(args: AuditArgs, root: &Path, out: &mut dyn Write) -> Result<u8> {
     if let Some(command) = &args.command
-        && (args.follow || args.json || args.narrows())
+        && (args.follow || args.json || args.has_filters())
     {
         let (name, why) = command.name_and_scope();
         return Err(Error::invalid_arguments(format!(
@@ -103,8 +103,8 @@ pub fn run(args: Args, root: &Path, out: &mut dyn Write) -> Result<u8> {
         .hint(format!("Remove the options before `{name}`; only --root is accepted there.")));
     }
     let done = match &args.command {
-        Some(Command::Verify) => print_verified(root, out)?,
-        Some(Command::Prune(wanted)) => prune::run(wanted, root, out)?,
+        Some(AuditCommand::Verify) => print_verification(root, out)?,
+        Some(AuditCommand::Prune(wanted)) => prune::run(wanted, root, out)?,
         None => print_events(&args, root, out).map(|()| 0),
     };
     match done {
@@ -120,29 +120,35 @@ pub fn run(args: Args, root: &Path, out: &mut dyn Write) -> Result<u8> {
     }
 }
 
-fn print_verified(root: &Path, out: &mut dyn Write) -> Result<io::Result<u8>> {
-    let report = verify(root)?;
+fn print_verification(root: &Path, out: &mut dyn Write) -> Result<io::Result<u8>> {
+    let report = verify_log(root)?;
     let mut print = || {
         for file in &report.files {
-            writeln!(out, "{}  {:>8}  {}", clean(&file.name), file.records, state(file))?;
+            writeln!(
+                out,
+                "{}  {:>8}  {}",
+                escape_line(&file.name),
+                file.records,
+                describe_state(file)
+            )?;
         }
         for note in &report.notes {
-            writeln!(out, "{}", clean(note))?;
+            writeln!(out, "{}", escape_line(note))?;
         }
         if let Some(pruned) = &report.pruned {
             writeln!(out, "{}", format_pruned(pruned))?;
         }
         let total = format!(
             "{} in {}",
-            count(report.records, "record"),
-            count(report.files.len() as u64, "file")
+            format_count(report.records, "record"),
+            format_count(report.files.len() as u64, "file")
         );
         match &report.problems[..] {
             [] => writeln!(out, "{total}: chain intact")?,
             [first, rest @ ..] => {
-                writeln!(out, "BROKEN: {}", clean(&first.to_string()))?;
+                writeln!(out, "BROKEN: {}", escape_line(&first.to_string()))?;
                 for problem in rest {
-                    writeln!(out, "  also: {}", clean(&problem.to_string()))?;
+                    writeln!(out, "  also: {}", escape_line(&problem.to_string()))?;
                 }
                 writeln!(
                     out,
@@ -156,50 +162,53 @@ fn print_verified(root: &Path, out: &mut dyn Write) -> Result<io::Result<u8>> {
     Ok(print())
 }
 
-fn state(file: &FileReport) -> String {
+fn describe_state(file: &LogFileReport) -> String {
     match file.state {
-        State::Closed => "closed".into(),
-        State::Open => "open (in use)".into(),
-        State::Crashed { torn: 0 } => "crash: its process ended without closing the file".into(),
-        State::Crashed { torn } => {
-            format!("crash: torn tail, {} of an unfinished record", count(torn, "byte"))
+        LogFileState::Closed => "closed".into(),
+        LogFileState::Open => "open (in use)".into(),
+        LogFileState::Crashed { torn: 0 } => {
+            "crash: its process ended without closing the file".into()
         }
-        State::Broken => "BROKEN".into(),
+        LogFileState::Crashed { torn } => {
+            format!("crash: torn tail, {} of an unfinished record", format_count(torn, "byte"))
+        }
+        LogFileState::Broken => "BROKEN".into(),
     }
 }
 
 fn format_pruned(pruned: &PruneSummary) -> String {
     let total = &pruned.total;
-    let amount = files_and_records(total.files, total.records);
-    let (before, on, by) = (format_time(&total.before), format_time(&pruned.ts), clean(&pruned.by));
+    let amount = format_files_and_records(total.files, total.records);
+    let (before, on, by) =
+        (format_time(&total.before), format_time(&pruned.ts), escape_line(&pruned.by));
     let were = if total.files == 1 { "was" } else { "were" };
     format!("{amount} before {before} {were} pruned, the last on {on} by `{by}`")
 }
 
-fn files_and_records(files: u64, records: u64) -> String {
-    format!("{} ({})", count(files, "file"), count(records, "record"))
+fn format_files_and_records(files: u64, records: u64) -> String {
+    format!("{} ({})", format_count(files, "file"), format_count(records, "record"))
 }
 
 /// Formats a time stamp to the second, or the day given by the user.
 fn format_time(ts: &str) -> String {
-    clean(ts.get(..19).unwrap_or(ts)).replacen('T', " ", 1)
+    escape_line(ts.get(..19).unwrap_or(ts)).replacen('T', " ", 1)
 }
 
-fn count(number: u64, what: &str) -> String {
+fn format_count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-fn print_events(args: &Args, root: &Path, out: &mut dyn Write) -> io::Result<()> {
-    let mut reader = Reader::new(root);
+fn print_events(args: &AuditArgs, root: &Path, out: &mut dyn Write) -> io::Result<()> {
+    let mut reader = LogReader::new(root);
     loop {
         reader.read(|event| {
-            if matches(args, &event) { print_event(args.json, &event, out) } else { Ok(()) }
+            if matches_filters(args, &event) { print_event(args.json, &event, out) } else { Ok(()) }
         })?;
         out.flush()?;
         if !args.follow {
             return Ok(());
         }
-        if reader_left() {
+        if has_reader_left() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
     }
@@ -207,7 +216,7 @@ fn print_events(args: &Args, root: &Path, out: &mut dyn Write) -> io::Result<()>
 
 /// Waits briefly before the next poll of the files. Returns true if the reader of our standard
 /// output is gone, which would otherwise be noticed only at the next event.
-fn reader_left() -> bool {
+fn has_reader_left() -> bool {
     let stdout = rustix::stdio::stdout();
     let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
     let moment = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -215,8 +224,8 @@ fn reader_left() -> bool {
     ready > 0 && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
 }
 
-fn matches(args: &Args, event: &Event) -> bool {
-    let Some(value) = &event.value else { return !args.narrows() };
+fn matches_filters(args: &AuditArgs, event: &LoggedEvent) -> bool {
+    let Some(value) = &event.value else { return !args.has_filters() };
     let is = |name: &str, wanted: &Option<String>| {
         wanted.as_ref().is_none_or(|wanted| value[name] == wanted.as_str())
     };
@@ -228,21 +237,27 @@ fn matches(args: &Args, event: &Event) -> bool {
         && args.since.as_ref().is_none_or(|since| text("ts") >= since.as_str())
 }
 
-fn print_event(json: bool, event: &Event, out: &mut dyn Write) -> io::Result<()> {
+fn print_event(json: bool, event: &LoggedEvent, out: &mut dyn Write) -> io::Result<()> {
     match &event.value {
         _ if json => {
             out.write_all(&event.raw)?;
             out.write_all(b"\n")
         }
-        Some(value) => writeln!(out, "{}", show(value)),
-        None => writeln!(out, "{:<26}  unreadable: {} line {}", "", clean(&event.file), event.line),
+        Some(value) => writeln!(out, "{}", format_event(value)),
+        None => writeln!(
+            out,
+            "{:<26}  unreadable: {} line {}",
+            "",
+            escape_line(&event.file),
+            event.line
+        ),
     }
 }
 
 /// Formats a record as one line: time, event, tool, status, principal and session, trace id,
 /// details.
-fn show(value: &Value) -> String {
-    let text = |name: &str| clean(value[name].as_str().unwrap_or_default());
+fn format_event(value: &Value) -> String {
+    let text = |name: &str| escape_line(value[name].as_str().unwrap_or_default());
     let or = |first: String, second: String| if first.is_empty() { second } else { first };
     let who = [text("principal"), text("session")]
         .into_iter()
@@ -256,13 +271,13 @@ fn show(value: &Value) -> String {
         or(or(or(text("status"), text("outcome")), text("ran")), "-".into()),
         or(who.join("/"), "-".into()),
         or(text("trace_id"), "-".into()),
-        details(value)
+        format_details(value)
     );
     line.trim_end().to_owned()
 }
 
-fn details(value: &Value) -> String {
-    const SHOWN: [(&str, &str); 10] = [
+fn format_details(value: &Value) -> String {
+    const DETAIL_FIELDS: [(&str, &str); 10] = [
         ("exit_code", "exit "),
         ("signal", "signal "),
         ("error", ""),
@@ -274,16 +289,17 @@ fn details(value: &Value) -> String {
         ("next", "next "),
         ("duration_ms", "ms "),
     ];
-    let shown = SHOWN.iter().filter_map(|(name, before)| match value.get(*name)? {
-        Value::String(text) => Some(format!("{before}{}", clean(text))),
+    let shown = DETAIL_FIELDS.iter().filter_map(|(name, before)| match value.get(*name)? {
+        Value::String(text) => Some(format!("{before}{}", escape_line(text))),
         Value::Number(number) => Some(format!("{before}{number}")),
         _ => None,
     });
-    let amounts = sum_up(value);
+    let amounts = format_counts(value);
     let denials = value["denials"].as_array().into_iter().flatten();
-    let denials = denials
-        .filter_map(|denial| Some(format!("refused {}", clean(denial.get("name")?.as_str()?))));
-    exec(value)
+    let denials = denials.filter_map(|denial| {
+        Some(format!("refused {}", escape_line(denial.get("name")?.as_str()?)))
+    });
+    format_exec(value)
         .into_iter()
         .chain(amounts)
         .chain(shown)
@@ -293,36 +309,36 @@ fn details(value: &Value) -> String {
 }
 
 /// Returns the counts of a summary record: pruned files, or refused calls.
-fn sum_up(value: &Value) -> Vec<String> {
+fn format_counts(value: &Value) -> Vec<String> {
     let number = |value: &Value| value.as_u64().unwrap_or_default();
     if let Some(removed) = value["removed"].as_array().filter(|_| value["event"] == "prune") {
         let records = removed.iter().map(|file| number(&file["records"])).sum();
         let before = format_time(value["before"].as_str().unwrap_or_default());
         return vec![format!(
             "{} before {before}",
-            files_and_records(removed.len() as u64, records)
+            format_files_and_records(removed.len() as u64, records)
         )];
     }
-    let calls = value["count"].as_u64().map(|calls| count(calls, "call"));
+    let calls = value["count"].as_u64().map(|calls| format_count(calls, "call"));
     let errors = value["errors"].as_object().into_iter().flatten();
-    let errors = errors.map(|(kind, calls)| format!("{} {}", clean(kind), number(calls)));
+    let errors = errors.map(|(kind, calls)| format!("{} {}", escape_line(kind), number(calls)));
     calls.into_iter().chain(errors).collect()
 }
 
 /// Returns the words of a command and the rule that decided about it.
-fn exec(value: &Value) -> Option<String> {
+fn format_exec(value: &Value) -> Option<String> {
     let words = value["command"].as_array()?.iter().filter_map(Value::as_str);
-    let words = clean(&words.collect::<Vec<_>>().join(" "));
+    let words = escape_line(&words.collect::<Vec<_>>().join(" "));
     let rule = &value["rule"];
     Some(match (rule["file"].as_str(), &rule["line"]) {
-        (Some(file), line) => format!("{words} ({}:{line})", clean(file)),
+        (Some(file), line) => format!("{words} ({}:{line})", escape_line(file)),
         (None, _) => words,
     })
 }
 
 /// Escapes control characters. Names in the log come from clients and models and must not drive the
 /// terminal.
-fn clean(text: &str) -> String {
+fn escape_line(text: &str) -> String {
     visible::one_line(text)
 }
 
@@ -336,10 +352,12 @@ fn parse_since(text: &str) -> std::result::Result<String, String> {
         // An age beyond the clock's range selects everything.
         return Ok(SystemTime::now().checked_sub(age).map_or_else(String::new, format_utc));
     }
-    const SHAPE: &[u8] = b"0000-00-00T00:00:00.000000";
+    const TIME_PATTERN: &[u8] = b"0000-00-00T00:00:00.000000";
     let time = text.strip_suffix('Z').unwrap_or(text);
     let fits = |at: usize, byte: u8| {
-        SHAPE.get(at).is_some_and(|s| if *s == b'0' { byte.is_ascii_digit() } else { byte == *s })
+        TIME_PATTERN
+            .get(at)
+            .is_some_and(|s| if *s == b'0' { byte.is_ascii_digit() } else { byte == *s })
     };
     let whole = matches!(time.len(), 10 | 13 | 16 | 19 | 21..=26);
     if whole && time.bytes().enumerate().all(|(at, byte)| fits(at, byte)) {
@@ -355,7 +373,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::audit::{Audit, Record};
+    use crate::audit::{AuditLog, CallRecord};
     use crate::base::TraceId;
     use crate::base::call::Facts;
     use crate::base::ids::short;
@@ -363,10 +381,10 @@ mod tests {
     #[derive(Parser)]
     struct Cli {
         #[command(flatten)]
-        args: Args,
+        args: AuditArgs,
     }
 
-    fn args(words: &[&str]) -> Args {
+    fn args(words: &[&str]) -> AuditArgs {
         Cli::try_parse_from([&["audit"], words].concat())
             .unwrap_or_else(|error| panic!("{error}"))
             .args
@@ -392,14 +410,14 @@ mod tests {
         }
     }
 
-    fn call(audit: &Audit, tool: &str, session: &str) -> TraceId {
+    fn call(audit: &AuditLog, tool: &str, session: &str) -> TraceId {
         let trace = TraceId::mint();
-        let mut record = Record::open(
+        let mut record = CallRecord::open(
             audit,
             &trace,
             json!({"tool": tool, "session": session, "principal": "alice"}),
         );
-        record.start().unwrap();
+        record.write_start().unwrap();
         record.finish(&Facts { exit_code: Some(7), ..Facts::default() }, None, None);
         trace
     }
@@ -408,7 +426,7 @@ mod tests {
     fn filters_pick_and_json_is_the_line_as_it_is() {
         let root = Root::new();
         let (one, two) =
-            (Audit::open(&root.0, 1 << 20).unwrap(), Audit::open(&root.0, 1 << 20).unwrap());
+            (AuditLog::open(&root.0, 1 << 20).unwrap(), AuditLog::open(&root.0, 1 << 20).unwrap());
         let trace = call(&one, "shell.exec", "s-1");
         call(&two, "file.read", "s-1");
         call(&one, "shell.exec", "s-2");
@@ -454,7 +472,7 @@ mod tests {
     #[test]
     fn verify_says_so_and_its_exit_code_does_too() {
         let root = Root::new();
-        let audit = Audit::open(&root.0, 1 << 20).unwrap();
+        let audit = AuditLog::open(&root.0, 1 << 20).unwrap();
         call(&audit, "shell.exec", "s-1");
         let (code, text) = root.output(&["verify"]);
         assert_eq!(code, 0);
@@ -519,7 +537,7 @@ mod tests {
     #[test]
     fn follow_sees_growth_and_new_files_and_ends_with_its_reader() {
         let root = Root::new();
-        let audit = Audit::open(&root.0, 1 << 20).unwrap();
+        let audit = AuditLog::open(&root.0, 1 << 20).unwrap();
         call(&audit, "one", "s-1");
         let mut others = Vec::new();
         let mut pipe = Pipe {
@@ -528,7 +546,7 @@ mod tests {
             more: Box::new(|seen| match seen {
                 2 => drop(call(&audit, "two", "s-1")),
                 4 => {
-                    others.push(Audit::open(&root.0, 1 << 20).unwrap());
+                    others.push(AuditLog::open(&root.0, 1 << 20).unwrap());
                     call(&others[0], "three", "s-1");
                 }
                 // The seventh line finds the pipe closed.
@@ -595,7 +613,7 @@ mod tests {
 
     #[test]
     fn names_cannot_drive_the_terminal() {
-        let line = show(
+        let line = format_event(
             &json!({"ts": "2026-11-15T21:40:03.1Z", "event": "x", "tool": "\u{1b}[2J\u{202e}\u{9b}"}),
         );
         assert!(line.contains("\\u{1b}[2J\\u{202e}\\u{9b}"), "{line:?}");

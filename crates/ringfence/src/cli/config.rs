@@ -13,24 +13,24 @@ use crate::config::{Flags, schema};
 /// schema
 #[derive(clap::Args)]
 #[command(after_help = "Start with:  ringfence config check")]
-pub struct Args {
+pub struct ConfigArgs {
     #[command(subcommand)]
-    command: Command,
+    command: ConfigCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
+enum ConfigCommand {
     /// Report every error and warning in the file, with its location and how to fix it
-    Check(check::Args),
+    Check(check::ConfigCheckArgs),
     /// Show every key with its value and where it was set
-    Show(show::Args),
+    Show(show::ConfigShowArgs),
     /// Print a JSON Schema of the file for editors
     Schema,
 }
 
 /// Location flags shared with `ringfence serve`, so that the same server configuration is resolved.
 #[derive(clap::Args)]
-pub struct Places {
+pub struct ConfigLocation {
     /// Config file to read (default: $XDG_CONFIG_HOME/ringfence/config.toml)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -42,8 +42,8 @@ pub struct Places {
     root: Option<PathBuf>,
 }
 
-impl Places {
-    fn flags(&self) -> Flags {
+impl ConfigLocation {
+    fn to_flags(&self) -> Flags {
         Flags {
             config: self.config.clone(),
             workspace: self.workspace.clone(),
@@ -54,25 +54,25 @@ impl Places {
 }
 
 /// Runs `ringfence config` and returns the exit code.
-pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
+pub fn run(args: &ConfigArgs, out: &mut impl Write) -> Result<u8> {
     match &args.command {
-        Command::Check(args) => check::run(args, out),
-        Command::Show(args) => show::run(args, out),
-        Command::Schema => write_json(&schema::schema(), out).map(|()| 0),
+        ConfigCommand::Check(args) => check::run(args, out),
+        ConfigCommand::Show(args) => show::run(args, out),
+        ConfigCommand::Schema => write_json(&schema::schema(), out).map(|()| 0),
     }
 }
 
 fn write_json(value: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Error::internal("the result cannot be written as JSON").source(error))?;
-    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(unwritable)
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(output_error)
 }
 
-fn unwritable(error: std::io::Error) -> Error {
+fn output_error(error: std::io::Error) -> Error {
     Error::internal("the output cannot be written").source(error)
 }
 
 /// Escapes control characters: text from a file must not drive the terminal.
-fn plain(text: &str) -> String {
+fn escape_text(text: &str) -> String {
     visible::lines(text)
 }

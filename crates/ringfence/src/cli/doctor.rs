@@ -7,11 +7,11 @@ mod canary;
 mod config;
 mod fixes;
 mod health;
-mod place;
 mod rules;
 mod show;
 mod trials;
 mod verdict;
+mod workspace;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,17 +21,17 @@ use serde::Serialize;
 
 use crate::base::{Error, Result};
 use crate::config::{Env, Flags, prepare_root, resolve};
-use health::Health;
-use place::Place;
-use trials::Fence;
-use verdict::Verdict;
+use health::HealthCheck;
+use trials::TrialResult;
+use verdict::HostVerdict;
+use workspace::TrialWorkspace;
 
 /// Test every sandbox layer on this host; report what works and how to fix the rest
 #[derive(clap::Args)]
 #[command(
     after_help = "Exit codes: 0 if the profile `default` works, 1 if only `contained` works, 2 if neither works."
 )]
-pub struct Args {
+pub struct DoctorArgs {
     /// Directory to use as the workspace of the tests (default: the current directory)
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
@@ -51,17 +51,17 @@ pub struct Args {
 
 /// Everything `ringfence doctor` reports; `--json` prints it as it is.
 #[derive(Serialize)]
-struct Findings {
+struct DoctorReport {
     version: &'static str,
     host: HostSettings,
-    layers: Vec<Layer>,
-    fences: Vec<Fence>,
-    health: Vec<Health>,
-    verdict: Verdict,
+    layers: Vec<LayerResult>,
+    fences: Vec<TrialResult>,
+    health: Vec<HealthCheck>,
+    verdict: HostVerdict,
 }
 
 #[derive(Serialize)]
-struct Layer {
+struct LayerResult {
     name: &'static str,
     #[serde(flatten)]
     tried: ProbeResult,
@@ -70,24 +70,24 @@ struct Layer {
 }
 
 /// Runs `ringfence doctor` and returns the exit code.
-pub fn run(args: Args, out: &mut impl Write) -> Result<u8> {
+pub fn run(args: DoctorArgs, out: &mut impl Write) -> Result<u8> {
     let unwritable = |error| Error::internal("the output cannot be written").source(error);
     if let Some(task) = &args.canary {
         return canary::run(task, out).map(|()| 0).map_err(unwritable);
     }
     let json = args.json;
-    let findings = find(args)?;
+    let findings = collect_findings(args)?;
     let written = match json {
         true => serde_json::to_string_pretty(&findings)
             .map_err(std::io::Error::other)
             .and_then(|text| writeln!(out, "{text}")),
-        false => show::write(&findings, show::is_terminal(), out),
+        false => show::write_report(&findings, show::uses_colour(), out),
     };
     written.and_then(|()| out.flush()).map_err(unwritable)?;
     Ok(findings.verdict.exit_code)
 }
 
-fn find(args: Args) -> Result<Findings> {
+fn collect_findings(args: DoctorArgs) -> Result<DoctorReport> {
     let flags = Flags {
         root: args.root,
         workspace: args.workspace,
@@ -97,27 +97,27 @@ fn find(args: Args) -> Result<Findings> {
     let env = Env::of_process();
     let config = resolve(&flags, &env);
     let rooted = config.as_ref().ok().map(prepare_root);
-    let mut health = config::look(&config, &flags, &env);
-    health.extend(health::look(&config, rooted.as_ref()));
+    let mut health = config::check_config_health(&config, &flags, &env);
+    health.extend(health::check_environment(&config, rooted.as_ref()));
     let usable = config.ok().filter(|_| matches!(rooted, Some(Ok(()))));
-    let place = Place::make(usable.as_ref(), &flags).map_err(|error| {
+    let place = TrialWorkspace::create(usable.as_ref(), &flags).map_err(|error| {
         Error::internal(format!("cannot create a directory for the tests: {error}"))
     })?;
     // Must come before anything that starts a thread: the probes fork this process.
-    let tried = probe::probe_all(&place.probes);
+    let tried = probe::probe_all(&place.probe_dir);
     let host = HostSettings::read();
-    let fences = trials::run(&place, &host, &tried);
-    health.extend(usable.as_ref().map(rules::look).into_iter().flatten());
+    let fences = trials::run_trials(&place, &host, &tried);
+    health.extend(usable.as_ref().map(rules::check_rules).into_iter().flatten());
     let configured = usable.as_ref().map(|config| config.sandbox.profile);
-    let verdict = verdict::judge(&fences, configured, place.network);
-    let layers = tried.into_iter().map(|tried| layer(tried, &host)).collect();
-    Ok(Findings { version: env!("CARGO_PKG_VERSION"), host, layers, fences, health, verdict })
+    let verdict = verdict::judge_host(&fences, configured, place.network);
+    let layers = tried.into_iter().map(|tried| layer_result(tried, &host)).collect();
+    Ok(DoctorReport { version: env!("CARGO_PKG_VERSION"), host, layers, fences, health, verdict })
 }
 
-fn layer(tried: ProbeResult, host: &HostSettings) -> Layer {
+fn layer_result(tried: ProbeResult, host: &HostSettings) -> LayerResult {
     // No fix for bubblewrap: it is only a workaround for a refusal that has its own line and its
     // own fix.
     let mend = tried.outcome == ProbeOutcome::Refused && tried.part != SandboxFeature::Bwrap;
-    let fix = mend.then(|| fixes::of(tried.part, tried.errno, host));
-    Layer { name: tried.part.name(), tried, fix }
+    let fix = mend.then(|| fixes::suggest_fix(tried.part, tried.errno, host));
+    LayerResult { name: tried.part.name(), tried, fix }
 }

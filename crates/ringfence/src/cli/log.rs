@@ -26,23 +26,24 @@ use crate::base::{Error, Kind, Result};
 use crate::config::resolve::log::{Log, LogFormat, LogLevel};
 
 /// Redacts secrets from a line just before it is written.
-pub type Redact = fn(&str) -> Cow<'_, str>;
+pub type RedactLine = fn(&str) -> Cow<'_, str>;
 
 /// Opens the log as configured. Every later event goes there, including panics.
-pub fn start(log: &Log, redact: Redact) -> Result<()> {
+pub fn start_logging(log: &Log, redact: RedactLine) -> Result<()> {
     let out = match &log.file {
-        Some(path) => {
-            Out::File(open(path).map_err(|error| unusable(path, &error.to_string()).source(error))?)
-        }
-        None => Out::Stderr,
+        Some(path) => LogDestination::File(
+            open_log_file(path)
+                .map_err(|error| log_file_error(path, &error.to_string()).source(error))?,
+        ),
+        None => LogDestination::Stderr,
     };
-    if let (Out::File(file), Some(path)) = (&out, &log.file)
+    if let (LogDestination::File(file), Some(path)) = (&out, &log.file)
         && !file.metadata().is_ok_and(|facts| facts.is_file())
     {
-        return Err(unusable(path, "it is not a regular file"));
+        return Err(log_file_error(path, "it is not a regular file"));
     }
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(Lines { out: Arc::new(out), redact })
+        .with_writer(LogWriter { out: Arc::new(out), redact })
         .with_target(false)
         .with_ansi(false);
     let lines = match log.format {
@@ -51,7 +52,7 @@ pub fn start(log: &Log, redact: Redact) -> Result<()> {
     };
     tracing_subscriber::registry()
         .with(lines)
-        .with(Targets::new().with_target("ringfence", level(log.level)))
+        .with(Targets::new().with_target("ringfence", level_filter(log.level)))
         .try_init()
         .map_err(|error| Error::internal("cannot start the log").source(error))?;
     std::panic::set_hook(Box::new(|panic| {
@@ -66,13 +67,13 @@ pub fn start(log: &Log, redact: Redact) -> Result<()> {
     Ok(())
 }
 
-fn unusable(path: &Path, why: &str) -> Error {
+fn log_file_error(path: &Path, why: &str) -> Error {
     Error::new(Kind::Unavailable, format!("the log file {} cannot be used: {why}", path.display()))
         .reason("bad_log_file")
         .hint("Give a file in an existing directory with `--log-file` (or RINGFENCE_LOG_FILE).")
 }
 
-fn open(path: &Path) -> io::Result<File> {
+fn open_log_file(path: &Path) -> io::Result<File> {
     // NOFOLLOW: anyone else who can create links in that directory must not choose the file we
     // write to. NONBLOCK: opening a pipe without a reader must not block.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -86,7 +87,7 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-fn level(level: LogLevel) -> LevelFilter {
+fn level_filter(level: LogLevel) -> LevelFilter {
     match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -96,35 +97,35 @@ fn level(level: LogLevel) -> LevelFilter {
     }
 }
 
-enum Out {
+enum LogDestination {
     Stderr,
     File(File),
 }
 
 /// Destination of log lines; the formatter passes each line in a single write.
-struct Lines {
-    out: Arc<Out>,
-    redact: Redact,
+struct LogWriter {
+    out: Arc<LogDestination>,
+    redact: RedactLine,
 }
 
-struct Line<'a>(&'a Lines);
+struct LogLineWriter<'a>(&'a LogWriter);
 
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Line<'a>;
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = LogLineWriter<'a>;
 
-    fn make_writer(&'a self) -> Line<'a> {
-        Line(self)
+    fn make_writer(&'a self) -> LogLineWriter<'a> {
+        LogLineWriter(self)
     }
 }
 
-impl Write for Line<'_> {
+impl Write for LogLineWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
-        let text = one_line(&text);
+        let text = escape_line(&text);
         let text = (self.0.redact)(&text);
         match &*self.0.out {
-            Out::Stderr => io::stderr().write_all(text.as_bytes())?,
-            Out::File(file) => (&mut &*file).write_all(text.as_bytes())?,
+            LogDestination::Stderr => io::stderr().write_all(text.as_bytes())?,
+            LogDestination::File(file) => (&mut &*file).write_all(text.as_bytes())?,
         }
         Ok(bytes.len())
     }
@@ -135,7 +136,7 @@ impl Write for Line<'_> {
 }
 
 /// Escapes a line so that foreign text in it cannot forge another log line.
-fn one_line(text: &str) -> String {
+fn escape_line(text: &str) -> String {
     let escape = |c: char| match c {
         c if c.is_control() => c.escape_default().collect(),
         // These escapes mean the same in JSON, which itself escapes only some control characters.
@@ -150,19 +151,19 @@ fn one_line(text: &str) -> String {
 
 /// Runs `work` and buffers its events, because it runs before the log is open; they are logged
 /// later.
-pub fn hold<T>(work: impl FnOnce() -> T) -> (T, Held) {
-    let held = Held::default();
+pub fn buffer_events<T>(work: impl FnOnce() -> T) -> (T, BufferedEvents) {
+    let held = BufferedEvents::default();
     let keeper = tracing_subscriber::registry().with(held.clone());
     (tracing::subscriber::with_default(keeper, work), held)
 }
 
 /// Events buffered before the log was open.
 #[derive(Clone, Default)]
-pub struct Held(Arc<Mutex<Vec<(Level, String)>>>);
+pub struct BufferedEvents(Arc<Mutex<Vec<(Level, String)>>>);
 
-impl Held {
+impl BufferedEvents {
     /// Logs the buffered events.
-    pub fn say(self) {
+    pub fn replay_events(self) {
         for (level, text) in self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             match level {
                 Level::ERROR => tracing::error!("{text}"),
@@ -174,10 +175,10 @@ impl Held {
     }
 }
 
-impl<S: Subscriber> Layer<S> for Held {
+impl<S: Subscriber> Layer<S> for BufferedEvents {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        struct Message(String);
-        impl Visit for Message {
+        struct MessageVisitor(String);
+        impl Visit for MessageVisitor {
             fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
                 if field.name() == "message" {
                     self.0 = format!("{value:?}");
@@ -187,7 +188,7 @@ impl<S: Subscriber> Layer<S> for Held {
         if !event.metadata().target().starts_with("ringfence") {
             return;
         }
-        let mut message = Message(String::new());
+        let mut message = MessageVisitor(String::new());
         event.record(&mut message);
         self.0
             .lock()
@@ -202,9 +203,9 @@ mod tests {
 
     #[test]
     fn a_line_cannot_hold_another() {
-        assert_eq!(one_line("a\nb\u{1b}[31m\tü\n"), "a\\nb\\u{1b}[31m\\tü\n");
+        assert_eq!(escape_line("a\nb\u{1b}[31m\tü\n"), "a\\nb\\u{1b}[31m\\tü\n");
         assert_eq!(
-            one_line("a\u{202e}\u{a0}\u{2028}\u{e0041}\n"),
+            escape_line("a\u{202e}\u{a0}\u{2028}\u{e0041}\n"),
             "a\\u202e\\u00a0\\u2028\\udb40\\udc41\n"
         );
     }
@@ -213,8 +214,11 @@ mod tests {
     fn every_line_passes_the_redactor() {
         let folder = crate::config::scratch::Scratch::new();
         let path = folder.path().join("log");
-        let redact: Redact = |line| line.replace("hunter2", "[secret]").into();
-        let lines = Lines { out: Arc::new(Out::File(open(&path).unwrap())), redact };
+        let redact: RedactLine = |line| line.replace("hunter2", "[secret]").into();
+        let lines = LogWriter {
+            out: Arc::new(LogDestination::File(open_log_file(&path).unwrap())),
+            redact,
+        };
         let layer = tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(false).json();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::warn!(password = "hunter2", "it is hunter2");
@@ -229,7 +233,7 @@ mod tests {
 
     #[test]
     fn what_is_said_too_early_is_kept() {
-        let ((), held) = hold(|| tracing::warn!("too early"));
+        let ((), held) = buffer_events(|| tracing::warn!("too early"));
         assert_eq!(*held.0.lock().unwrap(), [(Level::WARN, "too early".to_owned())]);
     }
 }

@@ -30,31 +30,31 @@ use crate::mcp::failed_start;
 #[command(
     after_help = "Start with:  ringfence serve --workspace .\nAdd to Codex: codex mcp add ringfence -- ringfence serve"
 )]
-struct Cli {
+struct CommandLine {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 // The help texts are the doc comments of the argument types: one on a variant would replace them,
 // including their long form.
 #[derive(Subcommand)]
-enum Command {
-    Serve(serve::Args),
+enum CliCommand {
+    Serve(serve::ServeArgs),
     /// Run a demonstration; it takes seconds, touches none of your files and needs no network
     Try,
-    Sandbox(sandbox::Args),
-    Doctor(doctor::Args),
-    Rules(rules::Args),
-    Config(config::Args),
-    Audit(audit::Args),
-    Secret(secret::Args),
-    Approvals(approvals::Approvals),
+    Sandbox(sandbox::SandboxArgs),
+    Doctor(doctor::DoctorArgs),
+    Rules(rules::RulesArgs),
+    Config(config::ConfigArgs),
+    Audit(audit::AuditArgs),
+    Secret(secret::SecretArgs),
+    Approvals(approvals::ApprovalsArgs),
 }
 
 /// Runs the command named on the command line and returns its exit code.
 pub fn run() -> ExitCode {
-    leave_no_core();
-    let cli = match Cli::try_parse() {
+    disable_core_dumps();
+    let cli = match CommandLine::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse_arguments(&error),
     };
@@ -62,30 +62,32 @@ pub fn run() -> ExitCode {
     // sandbox; neither works in a process that others cannot inspect. `approvals` stays inspectable
     // because the server inspects the process that answers a question; it holds nothing that its
     // user must not see.
-    if !matches!(cli.command, Command::Doctor(_) | Command::Sandbox(_) | Command::Approvals(_))
-        && let Err(error) = hide()
+    if !matches!(
+        cli.command,
+        CliCommand::Doctor(_) | CliCommand::Sandbox(_) | CliCommand::Approvals(_)
+    ) && let Err(error) = make_undumpable()
     {
-        report(&error);
+        report_error(&error);
         return ExitCode::from(error.kind().row().exit);
     }
     let result = match cli.command {
-        Command::Serve(args) => serve::run(args),
-        Command::Try => try_it::run(&mut std::io::stdout().lock()).map(|()| 0),
-        Command::Sandbox(args) => sandbox::run(args),
-        Command::Doctor(args) => doctor::run(args, &mut std::io::stdout().lock()),
-        Command::Rules(args) => rules::run(&args, &mut std::io::stdout().lock()),
-        Command::Config(args) => config::run(&args, &mut std::io::stdout().lock()),
-        Command::Audit(args) => root(args.root.clone())
+        CliCommand::Serve(args) => serve::run(args),
+        CliCommand::Try => try_it::run(&mut std::io::stdout().lock()).map(|()| 0),
+        CliCommand::Sandbox(args) => sandbox::run(args),
+        CliCommand::Doctor(args) => doctor::run(args, &mut std::io::stdout().lock()),
+        CliCommand::Rules(args) => rules::run(&args, &mut std::io::stdout().lock()),
+        CliCommand::Config(args) => config::run(&args, &mut std::io::stdout().lock()),
+        CliCommand::Audit(args) => root_dir(args.root.clone())
             .and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock())),
-        Command::Secret(args) => secret::run(&args, &mut std::io::stdout().lock()).map(|()| 0),
-        Command::Approvals(args) => {
-            root(args.root.clone()).and_then(|root| approvals::run(&args, &root)).map(|()| 0)
+        CliCommand::Secret(args) => secret::run(&args, &mut std::io::stdout().lock()).map(|()| 0),
+        CliCommand::Approvals(args) => {
+            root_dir(args.root.clone()).and_then(|root| approvals::run(&args, &root)).map(|()| 0)
         }
     };
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            report(&error);
+            report_error(&error);
             ExitCode::from(error.kind().row().exit)
         }
     }
@@ -98,7 +100,7 @@ fn refuse_arguments(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let mut args = std::env::args_os().skip(1);
     if error.use_stderr()
-        && hide().is_ok()
+        && make_undumpable().is_ok()
         && args.next().is_some_and(|word| word == "serve")
         && !args.any(|arg| arg.to_string_lossy().starts_with("--http"))
     {
@@ -113,7 +115,7 @@ fn refuse_arguments(error: &clap::Error) -> ExitCode {
 
 /// Makes this process non-dumpable. Commands run as the same user and could otherwise read our
 /// environment, pipes and memory through /proc.
-fn hide() -> Result<()> {
+fn make_undumpable() -> Result<()> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .map_err(|error| Error::internal("cannot make this process non-dumpable").source(error))
 }
@@ -121,7 +123,7 @@ fn hide() -> Result<()> {
 /// Disables core dumps, because this process holds secrets. A limit of 1 byte also keeps the kernel
 /// from piping the dump to a program (`core_pattern`). If the limit cannot be set, it stays
 /// unchanged.
-fn leave_no_core() {
+fn disable_core_dumps() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Core);
     let _ =
@@ -129,7 +131,7 @@ fn leave_no_core() {
 }
 
 /// Prints an error for a person at a terminal: what happened, then what to do.
-fn report(error: &Error) {
+fn report_error(error: &Error) {
     let mut stderr = std::io::stderr().lock();
     let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
     // If standard error is closed, there is nowhere left to report to.
@@ -142,6 +144,6 @@ fn report(error: &Error) {
 }
 
 /// Returns the root directory selected by this flag and the environment.
-fn root(flag: Option<PathBuf>) -> Result<PathBuf> {
+fn root_dir(flag: Option<PathBuf>) -> Result<PathBuf> {
     resolve_root(&Flags { root: flag, ..Flags::default() }, &Env::of_process())
 }

@@ -22,45 +22,45 @@ use crate::rulebook::{Places, Policy, Rulebook};
 #[command(
     after_help = "Start with:  ringfence rules explain -- git push\nA first file: echo 'prefix_rule(pattern=[\"git\", \"push\"], decision=\"prompt\")' > ~/.codex/rules/my.rules"
 )]
-pub struct Args {
+pub struct RulesArgs {
     #[command(subcommand)]
-    command: Command,
+    command: RulesCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
+enum RulesCommand {
     /// Print the verdict on a command as JSON, exactly like `codex execpolicy check`
-    Check(check::Args),
+    Check(check::RulesCheckArgs),
     /// Run the examples (`match`, `not_match`) in the rules
-    Test(Files),
+    Test(RuleFiles),
     /// Explain which rule decides about a command, where it is defined, and what would happen
-    Explain(explain::Args),
+    Explain(explain::RulesExplainArgs),
     /// Warn about rules that allow more than they seem to, never decide anything or match no
     /// program
-    Lint(Files),
+    Lint(RuleFiles),
 }
 
 /// Rule files to read.
 #[derive(clap::Args)]
-pub struct Files {
+pub struct RuleFiles {
     /// Read this file instead of the usual ones; may be repeated
     #[arg(short = 'r', long = "rules", value_name = "FILE")]
     rules: Vec<PathBuf>,
 }
 
 /// Runs `ringfence rules` and returns the exit code.
-pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
+pub fn run(args: &RulesArgs, out: &mut impl Write) -> Result<u8> {
     match &args.command {
-        Command::Check(args) => check::run(args, out),
-        Command::Test(files) => test::run(files, out),
-        Command::Explain(args) => explain::run(args, out),
-        Command::Lint(files) => lint::run(files, out),
+        RulesCommand::Check(args) => check::run(args, out),
+        RulesCommand::Test(files) => test::run(files, out),
+        RulesCommand::Explain(args) => explain::run(args, out),
+        RulesCommand::Lint(files) => lint::run(files, out),
     }
 }
 
 /// Reads the rules once. As in the server, this happens in a child process, because a rules file is
 /// a program.
-fn read(files: &Files) -> Result<(Rulebook, Places)> {
+fn read_rules(files: &RuleFiles) -> Result<(Rulebook, Places)> {
     let env = Env::of_process();
     let (places, workspace) = match files.rules.is_empty() {
         true => (Places::of(&env, Vec::new()), env.cwd.clone()),
@@ -75,40 +75,45 @@ fn read(files: &Files) -> Result<(Rulebook, Places)> {
 }
 
 /// Prints all errors and notes to standard error. Returns whether there are errors.
-fn report(book: &Rulebook) -> bool {
+fn report_faults(book: &Rulebook) -> bool {
     let mut stderr = std::io::stderr().lock();
     for fault in &book.faults {
         // If standard error is closed, there is nowhere left to report to.
         let _ = writeln!(stderr, "error: {fault}\n");
     }
     for ignored in &book.ignored {
-        let _ = writeln!(stderr, "note: {}: {}", plain(&ignored.location()), plain(&ignored.what));
+        let _ = writeln!(
+            stderr,
+            "note: {}: {}",
+            escape_line(&ignored.location()),
+            escape_line(&ignored.what)
+        );
     }
     !book.faults.is_empty()
 }
 
 /// If there are no rules, notes where they would be read from.
-fn report_none(book: &Rulebook, places: &Places) {
+fn report_missing_rules(book: &Rulebook, places: &Places) {
     if book.files.is_empty() && book.faults.is_empty() {
         let none = || format!("no rules found in {}", places.shown());
         let _ = writeln!(
             std::io::stderr(),
             "note: {}",
-            plain(&places.overlooked(book).unwrap_or_else(none))
+            escape_line(&places.overlooked(book).unwrap_or_else(none))
         );
     }
 }
 
-fn unwritable(error: std::io::Error) -> Error {
+fn output_error(error: std::io::Error) -> Error {
     Error::internal("the output cannot be written").source(error)
 }
 
 /// Escapes control characters: text from a file must not drive the terminal.
-fn plain(text: &str) -> String {
+fn escape_line(text: &str) -> String {
     visible::one_line(text)
 }
 
 /// Formats a count: `1 rule`, `2 rules`.
-fn count(number: usize, what: &str) -> String {
+fn format_count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

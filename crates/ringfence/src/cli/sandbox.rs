@@ -21,7 +21,7 @@ use crate::sandbox::foreground::{self, ForegroundOptions, ForegroundRules, OnPro
 Signals: SIGTERM, SIGINT and SIGHUP are passed to the command, which is killed after the grace period ([limits] grace_ms).\n\n\
 Try:  ringfence sandbox -- sh -c 'touch /etc/x; curl https://example.com; cat ~/.ssh/*'"
 )]
-pub struct Args {
+pub struct SandboxArgs {
     /// Directory the command may write to (default: the current directory)
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
@@ -86,7 +86,7 @@ pub struct Args {
 }
 
 /// Runs `ringfence sandbox` and returns the exit code, normally the command's own.
-pub fn run(args: Args) -> Result<u8> {
+pub fn run(args: SandboxArgs) -> Result<u8> {
     let flags = Flags {
         root: args.root,
         workspace: args.workspace,

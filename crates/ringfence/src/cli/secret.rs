@@ -28,9 +28,9 @@ use crate::redact::secret::Secret;
 #[command(
     after_help = "Examples:\n  ringfence secret set DB                        type the value; it is not shown\n  pass show db | ringfence secret set DB         from another program\n  ringfence secret set DB --expires-in 30d < f   from a file; calls are refused after 30 days\n  ringfence secret list                          show stored and required secrets\n  ringfence secret rm DB\n\nValues are never accepted on the command line, which shells keep in their history and other processes can see."
 )]
-pub struct Args {
+pub struct SecretArgs {
     #[command(subcommand)]
-    command: Command,
+    command: SecretCommand,
     /// Directory for runtime files (default: $XDG_STATE_HOME/ringfence)
     #[arg(long, value_name = "DIR", global = true)]
     root: Option<PathBuf>,
@@ -43,7 +43,7 @@ pub struct Args {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum SecretCommand {
     /// Store a value, typed or read from standard input; replaces the old value
     ///
     /// At a terminal, prompts for the value without echo. Otherwise reads standard input to the end
@@ -81,7 +81,7 @@ enum Command {
 }
 
 /// Runs `ringfence secret`.
-pub fn run(args: &Args, out: &mut impl Write) -> Result<()> {
+pub fn run(args: &SecretArgs, out: &mut impl Write) -> Result<()> {
     let flags = Flags {
         root: args.root.clone(),
         config: args.config.clone(),
@@ -90,17 +90,17 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     };
     let keeping = resolve_keeping(&flags, &Env::of_process())?;
     let text = match &args.command {
-        Command::Set { more, .. } if !more.is_empty() => {
+        SecretCommand::Set { more, .. } if !more.is_empty() => {
             return Err(Error::invalid_arguments("values are not accepted on the command line")
                 .hint("Type the value at the prompt, or send it to standard input. If the argument was a real value, it is now in your shell's history."));
         }
-        Command::Set { name, expires_in, expires, keyring, .. } => {
+        SecretCommand::Set { name, expires_in, expires, keyring, .. } => {
             let expires = expires
                 .or_else(|| expires_in.map(|age| unix_seconds().saturating_add(age.as_secs())));
-            set(&keeping, name, expires, *keyring)?
+            set_secret(&keeping, name, expires, *keyring)?
         }
-        Command::List { json } => list(&keeping, *json)?,
-        Command::Rm { name, keyring } => remove(&keeping, name, *keyring)?,
+        SecretCommand::List { json } => list_secrets(&keeping, *json)?,
+        SecretCommand::Rm { name, keyring } => remove_secret(&keeping, name, *keyring)?,
     };
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader closed the pipe early (`| head`); that is not an error.
@@ -111,7 +111,12 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     }
 }
 
-fn set(keeping: &Keeping, name: &str, expires: Option<u64>, to_keyring: bool) -> Result<String> {
+fn set_secret(
+    keeping: &Keeping,
+    name: &str,
+    expires: Option<u64>,
+    to_keyring: bool,
+) -> Result<String> {
     if !crate::config::secrets::is_name(name) {
         return Err(Error::invalid_arguments("not a valid name for a secret")
             .hint("Use up to 128 letters, digits and `_`, not starting with a digit: `ringfence secret set DB_PASSWORD`."));
@@ -121,7 +126,7 @@ fn set(keeping: &Keeping, name: &str, expires: Option<u64>, to_keyring: bool) ->
             Error::invalid_arguments("the expiry date is in the past").hint("Give a future day.")
         );
     }
-    let keyring = if to_keyring { Some(keyring_of(keeping)?) } else { None };
+    let keyring = if to_keyring { Some(require_keyring(keeping)?) } else { None };
     let value = read_value(name)?;
     match keyring {
         Some(keyring) => keyring.set(name, &value)?,
@@ -131,7 +136,7 @@ fn set(keeping: &Keeping, name: &str, expires: Option<u64>, to_keyring: bool) ->
     let mut text =
         format!("Stored `{name}` {place}. Use it as ${{secret:{name}}} in a tool's args or env.\n");
     if let Some(expires) = expires {
-        text.push_str(&format!("It expires at {}.\n", time(expires)));
+        text.push_str(&format!("It expires at {}.\n", format_time(expires)));
     }
     if to_keyring && keeping.store.read()?.contains_key(name) {
         text.push_str(
@@ -147,7 +152,7 @@ fn set(keeping: &Keeping, name: &str, expires: Option<u64>, to_keyring: bool) ->
     Ok(text)
 }
 
-fn keyring_of(keeping: &Keeping) -> Result<&Keyring> {
+fn require_keyring(keeping: &Keeping) -> Result<&Keyring> {
     keeping.keyring.as_ref().ok_or_else(|| {
         Error::new(Kind::Unavailable, "no keyring is available").hint(
             "A keyring needs libsecret's `secret-tool`, a session with a keyring, and `keyring = true` under [secrets]. Omit --keyring to use the store.",
@@ -159,12 +164,12 @@ fn read_value(name: &str) -> Result<Secret> {
     let failed = |error| Error::new(Kind::Unavailable, "the value cannot be read").source(error);
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
-        return prompt::ask(&format!("Value of {name} (not shown): ")).map_err(failed)?.ok_or_else(
-            || {
+        return prompt::prompt_secret(&format!("Value of {name} (not shown): "))
+            .map_err(failed)?
+            .ok_or_else(|| {
                 Error::new(Kind::Cancelled, "nothing was stored")
                     .hint("Type the value and press Enter.")
-            },
-        );
+            });
     }
     // Allows for one line ending, plus one byte to detect a value that is too long.
     let mut value = Zeroizing::new(Vec::with_capacity(VALUE_BYTES + 4));
@@ -176,9 +181,9 @@ fn read_value(name: &str) -> Result<Secret> {
     Ok(Secret::new(std::mem::take(&mut *value)))
 }
 
-fn remove(keeping: &Keeping, name: &str, from_keyring: bool) -> Result<String> {
+fn remove_secret(keeping: &Keeping, name: &str, from_keyring: bool) -> Result<String> {
     let was_there = match from_keyring {
-        true => keyring_of(keeping)?.remove(name)?,
+        true => require_keyring(keeping)?.remove(name)?,
         false => keeping.store.remove(name)?,
     };
     if was_there {
@@ -190,7 +195,7 @@ fn remove(keeping: &Keeping, name: &str, from_keyring: bool) -> Result<String> {
 }
 
 /// One row of `ringfence secret list`.
-struct Row {
+struct SecretRow {
     name: String,
     place: &'static str,
     set: Option<u64>,
@@ -198,7 +203,7 @@ struct Row {
     tools: Vec<String>,
 }
 
-fn rows(keeping: &Keeping) -> Result<Vec<Row>> {
+fn collect_rows(keeping: &Keeping) -> Result<Vec<SecretRow>> {
     let stored = keeping.store.read()?;
     let in_keyring: BTreeSet<String> = match &keeping.keyring {
         Some(keyring) => {
@@ -224,20 +229,21 @@ fn rows(keeping: &Keeping) -> Result<Vec<Row>> {
         };
         let tools = keeping.uses.get(name).cloned().unwrap_or_default();
         let (set, expires) = (item.map(|item| item.set), item.and_then(|item| item.expires));
-        Row { name: name.clone(), place, set, expires, tools }
+        SecretRow { name: name.clone(), place, set, expires, tools }
     };
     Ok(names.into_iter().map(row).collect())
 }
 
-fn list(keeping: &Keeping, as_json: bool) -> Result<String> {
-    let rows = rows(keeping)?;
+fn list_secrets(keeping: &Keeping, as_json: bool) -> Result<String> {
+    let rows = collect_rows(keeping)?;
     if as_json {
-        let expired = |row: &Row| row.expires.is_some_and(|expires| expires <= unix_seconds());
+        let expired =
+            |row: &SecretRow| row.expires.is_some_and(|expires| expires <= unix_seconds());
         let all: Vec<_> = rows
             .iter()
             .map(|row| {
                 json!({
-                    "name": row.name, "place": row.place, "set": row.set.map(time), "expires": row.expires.map(time),
+                    "name": row.name, "place": row.place, "set": row.set.map(format_time), "expires": row.expires.map(format_time),
                     "expired": expired(row), "used_by": row.tools,
                 })
             })
@@ -253,10 +259,10 @@ fn list(keeping: &Keeping, as_json: bool) -> Result<String> {
     let mut text =
         format!("{:width$}  {:7}  {:20}  {:29}  USED BY\n", "NAME", "WHERE", "SET", "EXPIRES");
     for row in &rows {
-        let set = row.set.map_or_else(|| "-".to_owned(), time);
+        let set = row.set.map_or_else(|| "-".to_owned(), format_time);
         let expires = match row.expires {
-            Some(at) if at <= unix_seconds() => format!("{} EXPIRED", time(at)),
-            Some(at) => time(at),
+            Some(at) if at <= unix_seconds() => format!("{} EXPIRED", format_time(at)),
+            Some(at) => format_time(at),
             None => "-".to_owned(),
         };
         let tools = if row.tools.is_empty() { "-".to_owned() } else { row.tools.join(", ") };
@@ -269,7 +275,7 @@ fn list(keeping: &Keeping, as_json: bool) -> Result<String> {
 }
 
 /// Formats a time to the second: `2026-11-16T15:50:33Z`.
-fn time(seconds: u64) -> String {
+fn format_time(seconds: u64) -> String {
     let text =
         format_utc(UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH));
     format!("{}Z", text.split('.').next().unwrap_or_default())
@@ -296,7 +302,10 @@ mod tests {
         for wrong in ["", "d", "30", "0d", "-1d", "3y", "99999999999999w", "9000w", "ü"] {
             assert!(parse_age(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(parse_expiry("2026-12-31").map(time).as_deref(), Ok("2026-12-31T00:00:00Z"));
+        assert_eq!(
+            parse_expiry("2026-12-31").map(format_time).as_deref(),
+            Ok("2026-12-31T00:00:00Z")
+        );
         assert!(parse_expiry("tomorrow").is_err());
     }
 }

@@ -29,7 +29,7 @@ Environment: SANDBOX_WORKSPACE, SANDBOX_ROOT, RINGFENCE_CONFIG, RINGFENCE_TOOLS,
 MCP_AUTH_JWT_SECRET, MCP_AUTH_JWT_PUBLIC_KEY, MCP_AUTH_AUDIENCE, MCP_AUTH_ISSUER, RINGFENCE_LOG (error, warn, info, debug, trace),\n\
 RINGFENCE_LOG_FORMAT, RINGFENCE_LOG_FILE"
 )]
-pub struct Args {
+pub struct ServeArgs {
     /// Directory the tools work in (default: the current directory on stdio, one per caller over
     /// HTTP)
     #[arg(long, value_name = "DIR")]
@@ -83,12 +83,12 @@ pub struct Args {
 
 /// Runs `ringfence serve` and returns the exit code. A stdio server that cannot start still answers
 /// its client with the error, because most clients do not show standard error.
-pub fn run(args: Args) -> Result<u8> {
-    let mut stage = Stage { is_stdio: args.http.is_none(), is_serving: false };
-    match start(args, &mut stage) {
+pub fn run(args: ServeArgs) -> Result<u8> {
+    let mut stage = StartProgress { is_stdio: args.http.is_none(), is_serving: false };
+    match start_server(args, &mut stage) {
         Ok(()) => Ok(0),
         Err(error) if stage.is_stdio && !stage.is_serving => {
-            super::report(&error);
+            super::report_error(&error);
             failed_start::answer_client(&error);
             Ok(error.kind().row().exit)
         }
@@ -97,13 +97,13 @@ pub fn run(args: Args) -> Result<u8> {
 }
 
 /// Start-up progress; decides how a failure is reported.
-struct Stage {
+struct StartProgress {
     is_stdio: bool,
     /// The server reads the client's messages itself from now on.
     is_serving: bool,
 }
 
-fn start(args: Args, stage: &mut Stage) -> Result<()> {
+fn start_server(args: ServeArgs, stage: &mut StartProgress) -> Result<()> {
     let made = config::Made::new(
         Flags {
             root: args.root,
@@ -125,11 +125,11 @@ fn start(args: Args, stage: &mut Stage) -> Result<()> {
         },
         Env::of_process(),
     );
-    let ((config, seen), said) = log::hold(|| made.first());
+    let ((config, seen), said) = log::buffer_events(|| made.first());
     let config = config?;
     stage.is_stdio = config.http.listen.is_none();
-    log::start(&config.log, known::redact)?;
-    said.say();
+    log::start_logging(&config.log, known::redact)?;
+    said.replay_events();
     config::prepare_root(&config)?;
     sandbox::profile::check_profile(&config)?;
     let root = config.root.clone();
@@ -145,23 +145,23 @@ fn start(args: Args, stage: &mut Stage) -> Result<()> {
         .enable_all()
         .build()
         .map_err(|error| Error::internal("cannot start the runtime").source(error))?;
-    let result = runtime.block_on(serve(config, made, seen, stage));
+    let result = runtime.block_on(serve_until_stopped(config, made, seen, stage));
     // A blocked read of standard input may never return and must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
 }
 
-async fn serve(
+async fn serve_until_stopped(
     mut config: Config,
     made: config::Made,
     seen: config::Prints,
-    stage: &mut Stage,
+    stage: &mut StartProgress,
 ) -> Result<()> {
     // Exceeding the file size limit (RLIMIT_FSIZE) must fail the call, not kill the server with
     // SIGXFSZ.
-    let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
+    let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(signal_error)?;
     let listener = match config.http.listen {
-        Some(address) => Some(bind(address).await?),
+        Some(address) => Some(bind_listener(address).await?),
         None => None,
     };
     if let Some(listener) = &listener {
@@ -186,9 +186,9 @@ async fn serve(
         None => None,
     };
     server.pipeline.state().log_failed_commands();
-    tokio::spawn(rules::report(Arc::clone(&server)));
+    tokio::spawn(rules::report_rules(Arc::clone(&server)));
     let watch = server.pipeline.watch_config();
-    let mut hangup = signal(SignalKind::hangup()).map_err(no_signals)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(signal_error)?;
     let told = Arc::clone(&server);
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
@@ -196,11 +196,11 @@ async fn serve(
         }
     });
     let audit = server.pipeline.audit.clone();
-    audit.event(
+    audit.write_event(
         "server.start",
         json!({"version": env!("CARGO_PKG_VERSION"), "transport": if door.is_some() { "http" } else { "stdio" }}),
     )?;
-    tokio::spawn(retention::keep_pruned(Arc::clone(&server)));
+    tokio::spawn(retention::prune_periodically(Arc::clone(&server)));
     let _terminal = match server.config.approval.terminal {
         true => {
             let who = if door.is_some() {
@@ -220,27 +220,27 @@ async fn serve(
         false => None,
     };
     let stopped = Arc::clone(&server);
-    let mut stop = StopSignals::new()?;
+    let mut stop = ServerStopSignals::new()?;
     tokio::spawn(async move {
-        stop.received().await;
+        stop.wait_for_signal().await;
         stopped.shut_down(sandbox::max_end_duration(stopped.config.limits.grace)).await;
     });
     let result = match door {
-        Some((app, listener)) => within_grace(&server, http::serve_http(app, listener)).await,
+        Some((app, listener)) => serve_within_grace(&server, http::serve_http(app, listener)).await,
         None => {
             let line = stdio::connect_client(&server)?;
             stage.is_serving = true;
             greet_terminal();
-            within_grace(&server, stdio::serve_client(Arc::clone(&server), line)).await
+            serve_within_grace(&server, stdio::serve_client(Arc::clone(&server), line)).await
         }
     };
     server.shutdown.cancel(Cause::Eof);
     drop(watch);
     server.pipeline.wait_until_idle(sandbox::max_end_duration(server.config.limits.grace)).await;
-    sandbox::end_zygotes(ZYGOTES_END).await;
+    sandbox::end_zygotes(ZYGOTE_EXIT_TIMEOUT).await;
     let reason = server.shutdown.cause().map_or("eof", Cause::name);
     audit.write_refusal_counts();
-    audit.event("server.stop", json!({"cause": reason}))?;
+    audit.write_event("server.stop", json!({"cause": reason}))?;
     audit.close()?;
     result
 }
@@ -257,7 +257,10 @@ codex mcp add ringfence -- ringfence serve\nPress Ctrl-C to stop. `ringfence try
 }
 
 /// Runs `serving` to its end; after a stop signal, open connections get the grace period to finish.
-async fn within_grace(server: &Server, serving: impl Future<Output = Result<()>>) -> Result<()> {
+async fn serve_within_grace(
+    server: &Server,
+    serving: impl Future<Output = Result<()>>,
+) -> Result<()> {
     let grace = sandbox::max_end_duration(server.config.limits.grace);
     tokio::select! {
         result = serving => result,
@@ -268,7 +271,7 @@ async fn within_grace(server: &Server, serving: impl Future<Output = Result<()>>
     }
 }
 
-async fn bind(address: SocketAddr) -> Result<tokio::net::TcpListener> {
+async fn bind_listener(address: SocketAddr) -> Result<tokio::net::TcpListener> {
     tokio::net::TcpListener::bind(address).await.map_err(|error| {
         Error::new(Kind::Unavailable, format!("cannot listen on {address}"))
             .hint("Choose another address or port with --http.")
@@ -277,30 +280,30 @@ async fn bind(address: SocketAddr) -> Result<tokio::net::TcpListener> {
 }
 
 /// Time for idle zygotes to exit; their runs have already ended.
-const ZYGOTES_END: Duration = Duration::from_secs(2);
+const ZYGOTE_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// SIGXFSZ has this number on macOS and on every Linux architecture except MIPS.
 const SIGXFSZ: i32 = 25;
 
-fn no_signals(error: std::io::Error) -> Error {
+fn signal_error(error: std::io::Error) -> Error {
     Error::internal("cannot listen for signals").source(error)
 }
 
-struct StopSignals {
+struct ServerStopSignals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
-impl StopSignals {
+impl ServerStopSignals {
     fn new() -> Result<Self> {
-        let listen = |kind| signal(kind).map_err(no_signals);
-        Ok(StopSignals {
+        let listen = |kind| signal(kind).map_err(signal_error);
+        Ok(ServerStopSignals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
         })
     }
 
-    async fn received(&mut self) {
+    async fn wait_for_signal(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

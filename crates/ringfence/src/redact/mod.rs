@@ -5,7 +5,7 @@
 
 pub mod known;
 pub mod own;
-pub mod redact;
+pub mod record;
 pub mod secret;
 pub mod shown;
 pub mod sieve;

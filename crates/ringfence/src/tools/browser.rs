@@ -18,11 +18,11 @@ use super::run::command;
 use super::run::execs::{ExecList, Policed};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec};
 use crate::base::{Cause, Error, Kind, Result};
-use crate::browser::find::find;
+use crate::browser::executable::find_browser;
 use crate::browser::navigate::NOT_COMMITTED;
-use crate::browser::page::Page;
-use crate::browser::tabs::{Context, Tabs};
-use crate::browser::{Busy, log};
+use crate::browser::page::BrowserPage;
+use crate::browser::tabs::{BrowserContext, SessionTabs};
+use crate::browser::{BusyGuard, page_log};
 use crate::config::{Config, Profile};
 use crate::redact::own::Own;
 use crate::sandbox::browser::BrowserOptions;
@@ -74,14 +74,14 @@ pub fn spec(config: &Config, about: About) -> Spec {
             Profile::Contained => Some(
                 "a browser needs namespaces, which the profile `contained` does not use".to_owned(),
             ),
-            _ => find(config).err().map(|error| error.message().to_owned()),
+            _ => find_browser(config).err().map(|error| error.message().to_owned()),
         },
     }
 }
 
 /// Refuses, before the user is asked, calls that cannot work or must not run.
 pub fn prepare(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<Plan> {
-    find(cx.config)?;
+    find_browser(cx.config)?;
     if timeout_ms == Some(0) {
         return Err(Error::invalid_arguments("`timeout_ms` is zero")
             .hint("Omit it for the default of 30 seconds."));
@@ -117,11 +117,11 @@ pub fn budget(cx: &RunCx, max_bytes: Option<usize>) -> usize {
 
 /// A page in use. While it is held, its browser is not considered idle.
 pub struct Held {
-    pub context: Arc<Context>,
-    pub page: Arc<Page>,
+    pub context: Arc<BrowserContext>,
+    pub page: Arc<BrowserPage>,
     /// Kept alive here in case the session does not do so.
-    _tabs: Arc<Tabs>,
-    _busy: Busy,
+    _tabs: Arc<SessionTabs>,
+    _busy: BusyGuard,
 }
 
 impl Held {
@@ -133,14 +133,15 @@ impl Held {
             return Held::existing_in(cx, tabs, Some(handle)).await;
         }
         let denied = denied_hosts(cx).await?;
-        let opened = tabs.open(&cx.session, &cx.config, launcher, &denied, Box::pin(terms(cx)));
+        let opened =
+            tabs.open_context(&cx.session, &cx.config, launcher, &denied, Box::pin(terms(cx)));
         let (context, busy) = opened.await?;
-        context.road.update_access(&denied, cx.cell(launcher)?, cx.workspace.rights().network)?;
-        let page = match context.page(None).filter(|_| page.is_none()) {
+        context.proxy.update_access(&denied, cx.cell(launcher)?, cx.workspace.rights().network)?;
+        let page = match context.find_page(None).filter(|_| page.is_none()) {
             Some(page) => page,
             None => context.open_page().await?,
         };
-        context.traffic.record_under(cx.approvals.clone());
+        context.traffic.set_call(cx.approvals.clone());
         Ok(Held { context, page, _tabs: tabs, _busy: busy })
     }
 
@@ -161,27 +162,27 @@ impl Held {
         Held::existing_in(cx, tabs(cx)?, page).await
     }
 
-    async fn existing_in(cx: &RunCx, tabs: Arc<Tabs>, handle: Option<&str>) -> Result<Held> {
-        let found = match tabs.current().await {
-            Some((context, busy)) => context.page(handle).map(|page| (context, page, busy)),
+    async fn existing_in(cx: &RunCx, tabs: Arc<SessionTabs>, handle: Option<&str>) -> Result<Held> {
+        let found = match tabs.current_context().await {
+            Some((context, busy)) => context.find_page(handle).map(|page| (context, page, busy)),
             None => None,
         };
         let (context, page, busy) = found.ok_or_else(|| no_page(cx, &tabs, handle))?;
         let cell = cx.cell(&Launcher::from_current_exe())?;
-        context.road.update_access(
+        context.proxy.update_access(
             &denied_hosts(cx).await?,
             cell,
             cx.workspace.rights().network,
         )?;
-        context.select(&page);
-        context.traffic.record_under(cx.approvals.clone());
+        context.select_page(&page);
+        context.traffic.set_call(cx.approvals.clone());
         Ok(Held { context, page, _tabs: tabs, _busy: busy })
     }
 }
 
 /// Returns the pages that this call may see.
-pub fn tabs(cx: &RunCx) -> Result<Arc<Tabs>> {
-    Tabs::of(&cx.view, cx.workspace.taken_away())
+pub fn tabs(cx: &RunCx) -> Result<Arc<SessionTabs>> {
+    SessionTabs::for_call(&cx.view, cx.workspace.taken_away())
 }
 
 /// Returns the hosts that the rules deny now.
@@ -207,17 +208,17 @@ async fn terms(cx: &RunCx) -> Result<BrowserOptions> {
     Ok(BrowserOptions { execs, on_end: ended, cancel: cx.cancel.root(), tasks: cx.tasks.clone() })
 }
 
-fn no_page(cx: &RunCx, tabs: &Tabs, handle: Option<&str>) -> Error {
+fn no_page(cx: &RunCx, tabs: &SessionTabs, handle: Option<&str>) -> Error {
     if !cx.view.persistent {
         return Error::new(Kind::NotFound, "this call has no session, so it has no page")
             .reason("no_session")
             .hint("Send the handle that results carry in `_meta` (dev.ringfence/session) with each call.");
     }
     match handle {
-        Some(handle) if tabs.knew(handle) => Error::new(Kind::NotFound, format!("the page `{handle}` is gone"))
+        Some(handle) if tabs.has_issued(handle) => Error::new(Kind::NotFound, format!("the page `{handle}` is gone"))
             .reason("page_closed")
             .hint("It was closed, or its browser ended (idle browsers are stopped). Open it again with browser.navigate."),
-        Some(handle) => Error::new(Kind::NotFound, format!("there is no page `{}`", log::cut(handle, 40)))
+        Some(handle) => Error::new(Kind::NotFound, format!("there is no page `{}`", page_log::truncate_text(handle, 40)))
             .hint("Leave `page` out for the current one; browser.tabs lists them."),
         None => Error::new(Kind::NotFound, "there is no page yet").hint("Open one with browser.navigate."),
     }
@@ -267,7 +268,7 @@ pub fn overdue(limit: Duration) -> Error {
 
 /// Replaces the page if it hangs, and returns an error that says so instead of the original one.
 async fn recover(held: &Held, error: Error) -> Error {
-    held.context.browser.check();
+    held.context.browser.check_alive();
     if !held.page.is_hung().await {
         return error;
     }
@@ -291,7 +292,7 @@ pub fn fit(lines: &[String], most: usize) -> (String, bool) {
         if text.len() + line.len() + 1 > most {
             // A single line may be longer than the limit.
             if text.is_empty() {
-                text.push_str(&log::cut(line, most));
+                text.push_str(&page_log::truncate_text(line, most));
                 text.push('\n');
             }
             let left = lines.len() - at;

@@ -28,7 +28,7 @@ use crate::redact::own::Own;
 use limits::Limit;
 
 use crate::approval::{ApprovalPrompt, Gate, Granted, QuestionContext};
-use crate::audit::Approvals;
+use crate::audit::CallEvents;
 use crate::base::call::{Output, Prepared, digest};
 use crate::base::caller::Caller;
 use crate::base::change::Changes;
@@ -159,7 +159,7 @@ pub struct RunCx {
     /// Bytes of text that this client accepts before it truncates a result.
     pub budget: usize,
     pub view: SessionRef,
-    pub approvals: Approvals,
+    pub approvals: CallEvents,
     pub patience: Option<Duration>,
     /// How to give a call like this one more time, for errors that report a timeout.
     pub timeout_hint: String,

@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::audit::chain::Link;
-use crate::audit::store::{HEAD, LOG};
+use crate::audit::chain::RecordLink;
+use crate::audit::store::{HEAD_SUFFIX, LOG_SUFFIX};
 
 /// Event name of the record.
-pub(in crate::audit) const EVENT: &str = "prune";
+pub(in crate::audit) const PRUNE_EVENT: &str = "prune";
 
 /// File that was removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +33,8 @@ pub struct PrunedFile {
 }
 
 impl PrunedFile {
-    fn last_record(&self) -> Link {
-        Link { file: self.file.clone(), at: Some((self.records, self.mac.clone())) }
+    fn link_to_last(&self) -> RecordLink {
+        RecordLink { file: self.file.clone(), record: Some((self.records, self.mac.clone())) }
     }
 }
 
@@ -52,7 +52,11 @@ pub struct PruneTotal {
 }
 
 impl PruneTotal {
-    pub(in crate::audit) fn add(mut self, removed: &[PrunedFile], before: &str) -> PruneTotal {
+    pub(in crate::audit) fn add_files(
+        mut self,
+        removed: &[PrunedFile],
+        before: &str,
+    ) -> PruneTotal {
         if self.files == 0 {
             self.first = removed.first().map(|file| file.first.clone()).unwrap_or_default();
         }
@@ -82,13 +86,13 @@ impl PruneRecord {
     pub(in crate::audit) fn new(
         (by, before): (&str, &str),
         removed: Vec<PrunedFile>,
-        mut links: BTreeSet<Link>,
+        mut links: BTreeSet<RecordLink>,
         total: PruneTotal,
     ) -> PruneRecord {
         for file in &removed {
-            links.remove(&file.last_record());
+            links.remove(&file.link_to_last());
         }
-        let links = links.iter().map(Link::to_json).collect();
+        let links = links.iter().map(RecordLink::to_json).collect();
         PruneRecord {
             ts: String::new(),
             by: by.to_owned(),
@@ -113,7 +117,7 @@ impl PruneRecord {
             event: String,
         }
         let any: AnyRecord = serde_json::from_slice(line).ok()?;
-        if any.event == EVENT { serde_json::from_slice(line).ok() } else { None }
+        if any.event == PRUNE_EVENT { serde_json::from_slice(line).ok() } else { None }
     }
 }
 
@@ -132,14 +136,14 @@ pub struct PruneSummary {
 #[derive(Debug, Default)]
 pub(in crate::audit) struct PruneHistory {
     files: BTreeSet<String>,
-    links: BTreeSet<Link>,
+    links: BTreeSet<RecordLink>,
     newest: Option<PruneSummary>,
 }
 
 impl PruneHistory {
-    pub(in crate::audit) fn add(&mut self, record: PruneRecord) {
-        self.links.extend(record.links.iter().filter_map(Link::from_json));
-        self.links.extend(record.removed.iter().map(PrunedFile::last_record));
+    pub(in crate::audit) fn add_record(&mut self, record: PruneRecord) {
+        self.links.extend(record.links.iter().filter_map(RecordLink::from_json));
+        self.links.extend(record.removed.iter().map(PrunedFile::link_to_last));
         self.files.extend(record.removed.into_iter().map(|file| file.file));
         // Each pruning adds to the previous sum, so the largest sum is the newest.
         if self.newest.as_ref().is_none_or(|newest| newest.total.files < record.total.files) {
@@ -148,12 +152,12 @@ impl PruneHistory {
     }
 
     /// Returns whether the record that this link names was pruned.
-    pub(in crate::audit) fn covers(&self, link: &Link) -> bool {
+    pub(in crate::audit) fn covers_link(&self, link: &RecordLink) -> bool {
         self.links.contains(link)
     }
 
     /// Returns whether this file was pruned, as far as the record that says so still exists.
-    pub(in crate::audit) fn names(&self, file: &str) -> bool {
+    pub(in crate::audit) fn names_file(&self, file: &str) -> bool {
         self.files.contains(file)
     }
 
@@ -163,12 +167,14 @@ impl PruneHistory {
 
     /// Returns files that were recorded as pruned but still exist, in whole or in part, oldest
     /// first.
-    pub(in crate::audit) fn leftovers(&self, names: &[String]) -> Vec<String> {
-        let logs = names
-            .iter()
-            .filter_map(|name| name.strip_suffix(LOG).or_else(|| name.strip_suffix(HEAD)));
-        let found: BTreeSet<String> =
-            logs.map(|stem| format!("{stem}{LOG}")).filter(|log| self.names(log)).collect();
+    pub(in crate::audit) fn find_leftovers(&self, names: &[String]) -> Vec<String> {
+        let logs = names.iter().filter_map(|name| {
+            name.strip_suffix(LOG_SUFFIX).or_else(|| name.strip_suffix(HEAD_SUFFIX))
+        });
+        let found: BTreeSet<String> = logs
+            .map(|stem| format!("{stem}{LOG_SUFFIX}"))
+            .filter(|log| self.names_file(log))
+            .collect();
         found.into_iter().collect()
     }
 }

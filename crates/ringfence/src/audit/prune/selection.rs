@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::audit::scan::{Problem, Scan, State, is_in_use, links};
-use crate::audit::store::{LATEST, Snapshot, Store, open_regular};
+use crate::audit::scan::{FileScan, LogFileState, LogProblem, header_links, is_in_use};
+use crate::audit::store::{AuditDirectory, DirectorySnapshot, LATEST, open_regular};
 use crate::audit::survey::LogSurvey;
-use crate::audit::verify::{missing, unreadable};
+use crate::audit::verify::{missing_file, unreadable_error};
 use crate::base::{Error, Kind, Result};
 
 /// Reason why a file and all files after it are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeptBecause {
+pub enum KeepReason {
     /// It is the newest file.
     Newest,
     /// A process is writing it.
@@ -25,11 +25,15 @@ pub enum KeptBecause {
 const ATTEMPTS: usize = 5;
 
 /// Selects at most `at_most` files and verifies them.
-pub(super) fn select(store: &Store, before: &str, at_most: usize) -> Result<PruneSelection> {
+pub(super) fn select_files(
+    store: &AuditDirectory,
+    before: &str,
+    at_most: usize,
+) -> Result<PruneSelection> {
     for _ in 1..ATTEMPTS {
-        let names = store.contents().map_err(unreadable)?.names;
+        let names = store.list_contents().map_err(unreadable_error)?.names;
         match PruneSelection::read(store, before, at_most) {
-            Err(_) if store.has_lost(&names).map_err(unreadable)? => {}
+            Err(_) if store.has_lost_files(&names).map_err(unreadable_error)? => {}
             done => return done,
         }
     }
@@ -39,18 +43,19 @@ pub(super) fn select(store: &Store, before: &str, at_most: usize) -> Result<Prun
 /// Verified files that may be removed, oldest first.
 #[derive(Default)]
 pub(super) struct PruneSelection {
-    pub(super) files: Vec<(String, Scan)>,
+    pub(super) files: Vec<(String, FileScan)>,
     pub(super) leftovers: usize,
     /// None if there are too many files for one record, or no files at all.
-    pub(super) kept_from: Option<(String, KeptBecause)>,
+    pub(super) kept_from: Option<(String, KeepReason)>,
 }
 
 impl PruneSelection {
-    fn read(store: &Store, before: &str, at_most: usize) -> Result<PruneSelection> {
-        let Snapshot { names, latest } = store.snapshot().map_err(unreadable)?;
+    fn read(store: &AuditDirectory, before: &str, at_most: usize) -> Result<PruneSelection> {
+        let DirectorySnapshot { names, latest } =
+            store.take_snapshot().map_err(unreadable_error)?;
         let survey = LogSurvey::read(store, &names);
         let mut selection = PruneSelection {
-            leftovers: survey.pruned.leftovers(&names).len(),
+            leftovers: survey.pruned.find_leftovers(&names).len(),
             ..PruneSelection::default()
         };
         let latest = match latest {
@@ -60,16 +65,23 @@ impl PruneSelection {
                 let what = damaged
                     .and_then(std::result::Result::err)
                     .unwrap_or_else(|| "it is missing".into());
-                return Err(broken_log(&Problem { file: LATEST.into(), line: 1, seq: None, what }));
+                return Err(broken_log_error(&LogProblem {
+                    file: LATEST.into(),
+                    line: 1,
+                    seq: None,
+                    description: what,
+                }));
             }
         };
         let mut wanted = survey.wanted_records();
-        for name in survey.in_order().into_iter().filter(|name| !survey.pruned.names(name)) {
+        for name in
+            survey.files_in_order().into_iter().filter(|name| !survey.pruned.names_file(name))
+        {
             if selection.files.len() == at_most {
                 break;
             }
             let wanted = wanted.remove(name).unwrap_or_default();
-            match examine(store, name, (&survey, &latest, before), wanted)? {
+            match examine_file(store, name, (&survey, &latest, before), wanted)? {
                 Ok(scan) => selection.files.push((name.to_owned(), scan)),
                 Err(why) => {
                     selection.kept_from = Some((name.to_owned(), why));
@@ -81,34 +93,34 @@ impl PruneSelection {
         Ok(selection)
     }
 
-    pub(super) fn by_name(&self) -> BTreeMap<&str, &Scan> {
+    pub(super) fn by_name(&self) -> BTreeMap<&str, &FileScan> {
         self.files.iter().map(|(name, scan)| (name.as_str(), scan)).collect()
     }
 }
 
 /// Verifies a file, or returns why it is kept.
-fn examine(
-    store: &Store,
+fn examine_file(
+    store: &AuditDirectory,
     name: &str,
     (survey, latest, before): (&LogSurvey, &str, &str),
     wanted: BTreeSet<u64>,
-) -> Result<std::result::Result<Scan, KeptBecause>> {
+) -> Result<std::result::Result<FileScan, KeepReason>> {
     let is_newer = |ts: &Value| ts.as_str().is_some_and(|ts| ts >= before);
     if name == latest {
-        return Ok(Err(KeptBecause::Newest));
+        return Ok(Err(KeepReason::Newest));
     }
     // Checked before the file is verified, which may take long.
-    if open_regular(&store.path(name)).is_ok_and(|file| is_in_use(&file)) {
-        return Ok(Err(KeptBecause::InUse));
+    if open_regular(&store.file_path(name)).is_ok_and(|file| is_in_use(&file)) {
+        return Ok(Err(KeepReason::InUse));
     }
     if survey.headers.get(name).is_some_and(|header| is_newer(&header["ts"])) {
-        return Ok(Err(KeptBecause::NotOldEnough));
+        return Ok(Err(KeepReason::NotOldEnough));
     }
-    let scan = Scan::run(store, name, wanted).map_err(unreadable)?;
+    let scan = FileScan::scan_file(store, name, wanted).map_err(unreadable_error)?;
     Ok(match (&scan.problem, scan.state) {
-        (Some(problem), _) => return Err(broken_log(problem)),
-        (None, State::Open) => Err(KeptBecause::InUse),
-        (None, _) if is_newer(&scan.last["ts"]) => Err(KeptBecause::NotOldEnough),
+        (Some(problem), _) => return Err(broken_log_error(problem)),
+        (None, LogFileState::Open) => Err(KeepReason::InUse),
+        (None, _) if is_newer(&scan.last["ts"]) => Err(KeepReason::NotOldEnough),
         (None, _) => Ok(scan),
     })
 }
@@ -117,17 +129,22 @@ fn examine(
 /// counts as accounted for, and the removed file's own links are gone with it. Both must be correct
 /// before that, or the prune record would hide what `verify` reports.
 pub(super) fn check_links(
-    store: &Store,
+    store: &AuditDirectory,
     survey: &LogSurvey,
-    selected: &BTreeMap<&str, &Scan>,
+    selected: &BTreeMap<&str, &FileScan>,
 ) -> Result<()> {
     let problem = |file: &str, what: String| {
-        broken_log(&Problem { file: file.to_owned(), line: 1, seq: Some(1), what })
+        broken_log_error(&LogProblem {
+            file: file.to_owned(),
+            line: 1,
+            seq: Some(1),
+            description: what,
+        })
     };
     for (holder, header) in &survey.headers {
-        for link in links(header) {
+        for link in header_links(header) {
             match selected.get(link.file.as_str()) {
-                Some(scan) if !scan.holds(&link) => {
+                Some(scan) if !scan.holds_link(&link) => {
                     return Err(problem(
                         &link.file,
                         format!("the record that {holder} line 1 links does not exist"),
@@ -135,9 +152,9 @@ pub(super) fn check_links(
                 }
                 None if selected.contains_key(holder.as_str())
                     && !survey.headers.contains_key(&link.file)
-                    && !survey.pruned.covers(&link) =>
+                    && !survey.pruned.covers_link(&link) =>
                 {
-                    return Err(broken_log(&missing(
+                    return Err(broken_log_error(&missing_file(
                         &link.file,
                         format!("{holder} line 1 links it"),
                     )));
@@ -148,7 +165,7 @@ pub(super) fn check_links(
     }
     let has_records = |name: &str| match selected.get(name) {
         Some(scan) => scan.records > 1,
-        None => store.head(name).is_ok_and(|(seq, _)| seq > 1),
+        None => store.read_head(name).is_ok_and(|(seq, _)| seq > 1),
     };
     let mut successors: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, header) in &survey.headers {
@@ -177,7 +194,7 @@ pub(super) fn check_links(
 }
 
 /// Returns the error for a broken log. Nothing is pruned from one, because it is evidence.
-pub(super) fn broken_log(problem: &Problem) -> Error {
+pub(super) fn broken_log_error(problem: &LogProblem) -> Error {
     Error::new(Kind::Conflict, format!("nothing was pruned, because the log is broken: {problem}"))
         .reason("audit_broken")
         .hint("Run `ringfence audit verify`. To start a new log and keep this one as evidence, stop all servers and move the directory `audit` away.")

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{KeptBecause, has_files_before, plan_prune, prune, prune_in_batches};
-use crate::audit::store::{head_of, names};
+use super::{KeepReason, has_files_before, plan_prune, prune_in_batches, prune_log};
+use crate::audit::store::{head_name, list_names};
 use crate::audit::testing::Dir;
-use crate::audit::verify::{Report, State, verify};
-use crate::audit::{Audit, read};
+use crate::audit::verify::{LogFileState, VerifyReport, verify_log};
+use crate::audit::{AuditLog, read};
 use crate::base::Kind;
 
 const LARGE: u64 = 1 << 30;
@@ -21,13 +21,13 @@ const EVERYTHING: &str = "9999";
 
 /// One closed file with a record in it; its name.
 fn write_file(root: &Dir) -> String {
-    Audit::open(root.path(), LARGE).unwrap().event("test", json!({})).unwrap();
+    AuditLog::open(root.path(), LARGE).unwrap().write_event("test", json!({})).unwrap();
     root.logs().pop().unwrap()
 }
 
 #[track_caller]
-fn intact(root: &Path) -> Report {
-    let report = verify(root).unwrap();
+fn intact(root: &Path) -> VerifyReport {
+    let report = verify_log(root).unwrap();
     assert!(report.problems.is_empty(), "{:#?}", report.problems);
     report
 }
@@ -37,7 +37,7 @@ fn pruned_files(root: &Path) -> u64 {
 }
 
 fn refused(root: &Path) -> String {
-    let error = prune(root, EVERYTHING, "test").unwrap_err();
+    let error = prune_log(root, EVERYTHING, "test").unwrap_err();
     assert_eq!((error.kind(), error.reason_name()), (Kind::Conflict, Some("audit_broken")));
     error.message().to_owned()
 }
@@ -62,17 +62,17 @@ fn only_old_closed_files_before_the_newest_go() {
         header["ts"].as_str().unwrap().to_owned()
     };
     let kept = |before: &str| plan_prune(root.path(), before).unwrap();
-    assert_eq!(kept("2000").kept_from, Some((files[0].clone(), KeptBecause::NotOldEnough)));
+    assert_eq!(kept("2000").kept_from, Some((files[0].clone(), KeepReason::NotOldEnough)));
     let plan = kept(&opened(&files[2]));
     assert_eq!(
         plan.removed.iter().map(|file| &file.file).collect::<Vec<_>>(),
         [&files[0], &files[1]]
     );
-    assert_eq!(plan.kept_from, Some((files[2].clone(), KeptBecause::NotOldEnough)));
+    assert_eq!(plan.kept_from, Some((files[2].clone(), KeepReason::NotOldEnough)));
     let plan = kept(EVERYTHING);
     assert_eq!(
         (plan.removed.len(), plan.kept_from),
-        (3, Some((files[3].clone(), KeptBecause::Newest)))
+        (3, Some((files[3].clone(), KeepReason::Newest)))
     );
     assert_eq!(root.logs(), files, "a plan changes nothing");
     // A record that is not old enough keeps a file whose header is.
@@ -81,15 +81,15 @@ fn only_old_closed_files_before_the_newest_go() {
     assert!(kept(last["ts"].as_str().unwrap()).removed.is_empty());
 
     assert!(has_files_before(root.path(), EVERYTHING) && !has_files_before(root.path(), "2000"));
-    let report = prune(root.path(), &opened(&files[2]), "test").unwrap();
+    let report = prune_log(root.path(), &opened(&files[2]), "test").unwrap();
     assert_eq!((report.removed.len(), report.leftovers), (2, 0));
     let (name, record) = prune_record(&root);
     assert_eq!(root.logs(), [files[2].clone(), files[3].clone(), name]);
-    assert_eq!(intact(root.path()).files.last().unwrap().state, State::Closed);
+    assert_eq!(intact(root.path()).files.last().unwrap().state, LogFileState::Closed);
     let total = &record["total"];
     assert_eq!([&total["files"], &total["records"]], [&json!(2), &json!(6)]);
     assert_eq!(record["removed"][0]["records"], 3);
-    assert!(prune(Dir::new().path(), EVERYTHING, "test").is_err());
+    assert!(prune_log(Dir::new().path(), EVERYTHING, "test").is_err());
 }
 
 /// Two processes rotate in turns, so that files continue others that are not their predecessors.
@@ -97,14 +97,14 @@ fn only_old_closed_files_before_the_newest_go() {
 fn links_of_every_kind_survive_many_prunes_and_records_stay_small() {
     let root = Dir::new();
     let (one, two) =
-        (Audit::open(root.path(), 600).unwrap(), Audit::open(root.path(), 900).unwrap());
+        (AuditLog::open(root.path(), 600).unwrap(), AuditLog::open(root.path(), 900).unwrap());
     let mut largest = 0;
     for round in 0..30 {
         for n in 0..(round % 7) {
-            one.event("test", json!({"n": n})).unwrap();
-            two.event("test", json!({"n": n})).unwrap();
+            one.write_event("test", json!({"n": n})).unwrap();
+            two.write_event("test", json!({"n": n})).unwrap();
         }
-        prune(root.path(), EVERYTHING, "test").unwrap();
+        prune_log(root.path(), EVERYTHING, "test").unwrap();
         intact(root.path());
         if round > 5 {
             let (name, record) = prune_record(&root);
@@ -116,7 +116,7 @@ fn links_of_every_kind_survive_many_prunes_and_records_stay_small() {
         }
     }
     drop((one, two));
-    prune(root.path(), EVERYTHING, "test").unwrap();
+    prune_log(root.path(), EVERYTHING, "test").unwrap();
     assert!(pruned_files(root.path()) > 50, "{}", pruned_files(root.path()));
     assert!(
         root.logs().len() < 10 && largest < 20_000,
@@ -144,16 +144,16 @@ fn many_files_are_pruned_in_several_records() {
 fn one_changed_byte_of_the_record_is_found() {
     let root = Dir::new();
     (0..3).for_each(|_| drop(write_file(&root)));
-    prune(root.path(), EVERYTHING, "test").unwrap();
+    prune_log(root.path(), EVERYTHING, "test").unwrap();
     write_file(&root);
     let (name, _) = prune_record(&root);
-    for name in [&name, &head_of(&name)] {
+    for name in [&name, &head_name(&name)] {
         let original = fs::read(root.audit(name)).unwrap();
         for at in 0..original.len() {
             let mut bytes = original.clone();
             bytes[at] ^= 1;
             fs::write(root.audit(name), &bytes).unwrap();
-            assert!(!verify(root.path()).unwrap().problems.is_empty(), "{name} byte {at}");
+            assert!(!verify_log(root.path()).unwrap().problems.is_empty(), "{name} byte {at}");
         }
         fs::write(root.audit(name), &original).unwrap();
     }
@@ -168,20 +168,20 @@ fn a_record_of_another_history_accounts_for_nothing() {
     fs::create_dir(other.path().join("audit")).unwrap();
     fs::copy(root.audit("key"), other.audit("key")).unwrap();
     (0..3).for_each(|_| drop(write_file(&other)));
-    prune(other.path(), EVERYTHING, "test").unwrap();
+    prune_log(other.path(), EVERYTHING, "test").unwrap();
     let (name, _) = prune_record(&other);
-    for name in [&name, &head_of(&name)] {
+    for name in [&name, &head_name(&name)] {
         fs::copy(other.audit(name), root.audit(name)).unwrap();
     }
     let first = root.logs().remove(0);
     fs::remove_file(root.audit(&first)).unwrap();
-    fs::remove_file(root.audit(&head_of(&first))).unwrap();
-    let report = verify(root.path()).unwrap();
+    fs::remove_file(root.audit(&head_name(&first))).unwrap();
+    let report = verify_log(root.path()).unwrap();
     assert!(
         report
             .problems
             .iter()
-            .any(|problem| problem.file == first && problem.what.contains("missing"))
+            .any(|problem| problem.file == first && problem.description.contains("missing"))
     );
 }
 
@@ -189,13 +189,13 @@ fn a_record_of_another_history_accounts_for_nothing() {
 #[test]
 fn nothing_that_verify_reports_is_covered_up() {
     let root = Dir::new();
-    let one = Audit::open(root.path(), LARGE).unwrap();
-    one.event("test", json!({"n": 1})).unwrap();
+    let one = AuditLog::open(root.path(), LARGE).unwrap();
+    one.write_event("test", json!({"n": 1})).unwrap();
     let first = root.logs().remove(0);
-    let old = [first.clone(), head_of(&first)]
+    let old = [first.clone(), head_name(&first)]
         .map(|name| (root.audit(&name), fs::read(root.audit(&name)).unwrap()));
     let turned_back = fs::read(root.audit("latest")).unwrap();
-    one.event("test", json!({"n": 2})).unwrap();
+    one.write_event("test", json!({"n": 2})).unwrap();
     drop(one);
     write_file(&root);
     write_file(&root);
@@ -225,14 +225,14 @@ fn nothing_that_verify_reports_is_covered_up() {
 
 /// Opens a file, writes to it, and leaves it as a killed process does.
 fn leave_crashed(root: &Dir, events: usize, torn: &[u8]) -> String {
-    let audit = Audit::open(root.path(), LARGE).unwrap();
-    (0..events).for_each(|n| audit.event("test", json!({"n": n})).unwrap());
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
+    (0..events).for_each(|n| audit.write_event("test", json!({"n": n})).unwrap());
     let name = root.logs().pop().unwrap();
     let (log, head) =
-        (fs::read(root.audit(&name)).unwrap(), fs::read(root.audit(&head_of(&name))).unwrap());
+        (fs::read(root.audit(&name)).unwrap(), fs::read(root.audit(&head_name(&name))).unwrap());
     drop(audit);
     fs::write(root.audit(&name), [&log[..], torn].concat()).unwrap();
-    fs::write(root.audit(&head_of(&name)), head).unwrap();
+    fs::write(root.audit(&head_name(&name)), head).unwrap();
     name
 }
 
@@ -247,8 +247,8 @@ fn what_crashes_left_is_pruned_too() {
     fs::write(root.audit("latest"), latest).unwrap();
     let whole = write_file(&root);
     write_file(&root);
-    assert_eq!(intact(root.path()).files[0].state, State::Crashed { torn: 12 });
-    let removed = prune(root.path(), EVERYTHING, "test").unwrap().removed;
+    assert_eq!(intact(root.path()).files[0].state, LogFileState::Crashed { torn: 12 });
+    let removed = prune_log(root.path(), EVERYTHING, "test").unwrap().removed;
     assert_eq!(
         removed.into_iter().map(|file| file.file).collect::<Vec<_>>(),
         [torn, unused, whole]
@@ -260,15 +260,15 @@ fn what_crashes_left_is_pruned_too() {
 #[test]
 fn pruning_beside_servers_and_readers_breaks_nothing() {
     let root = Dir::new();
-    drop(Audit::open(root.path(), LARGE).unwrap());
+    drop(AuditLog::open(root.path(), LARGE).unwrap());
     let is_over = AtomicBool::new(false);
     let pruned = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..3)
             .map(|_| {
                 scope.spawn(|| {
                     for _ in 0..4 {
-                        let audit = Audit::open(root.path(), 3000).unwrap();
-                        (0..100).for_each(|n| audit.event("test", json!({"n": n})).unwrap());
+                        let audit = AuditLog::open(root.path(), 3000).unwrap();
+                        (0..100).for_each(|n| audit.write_event("test", json!({"n": n})).unwrap());
                     }
                 })
             })
@@ -278,7 +278,7 @@ fn pruning_beside_servers_and_readers_breaks_nothing() {
                 scope.spawn(|| {
                     let mut removed = Vec::new();
                     while !is_over.load(Ordering::Acquire) {
-                        removed.extend(prune(root.path(), EVERYTHING, "test").unwrap().removed);
+                        removed.extend(prune_log(root.path(), EVERYTHING, "test").unwrap().removed);
                     }
                     removed
                 })
@@ -286,7 +286,7 @@ fn pruning_beside_servers_and_readers_breaks_nothing() {
             .collect();
         while writers.iter().any(|writer| !writer.is_finished()) {
             intact(root.path());
-            read::Reader::new(root.path()).read(|_| Ok(())).unwrap();
+            read::LogReader::new(root.path()).read(|_| Ok(())).unwrap();
         }
         is_over.store(true, Ordering::Release);
         writers.into_iter().for_each(|writer| writer.join().unwrap());
@@ -294,8 +294,11 @@ fn pruning_beside_servers_and_readers_breaks_nothing() {
     });
     assert!(pruned.len() > 20, "{}", pruned.len());
     assert_eq!(pruned_files(root.path()), pruned.len() as u64, "each file is recorded once");
-    let heads =
-        names(&root.audit("")).unwrap().into_iter().filter(|name| name.ends_with(".head")).count();
+    let heads = list_names(&root.audit(""))
+        .unwrap()
+        .into_iter()
+        .filter(|name| name.ends_with(".head"))
+        .count();
     assert_eq!(heads, root.logs().len());
 }
 
@@ -306,26 +309,26 @@ fn a_record_that_cannot_be_written_removes_nothing() {
     let files = root.logs();
     // A directory in the place of a temporary file cannot be replaced.
     fs::create_dir(root.audit("tmp-log")).unwrap();
-    let error = prune(root.path(), EVERYTHING, "test").unwrap_err();
+    let error = prune_log(root.path(), EVERYTHING, "test").unwrap_err();
     assert_eq!(error.reason_name(), Some("audit_unwritable"), "{error:?}");
     assert_eq!(root.logs(), files);
     fs::remove_dir(root.audit("tmp-log")).unwrap();
-    assert_eq!(prune(root.path(), EVERYTHING, "test").unwrap().removed.len(), 2);
+    assert_eq!(prune_log(root.path(), EVERYTHING, "test").unwrap().removed.len(), 2);
     intact(root.path());
 }
 
 #[test]
 fn a_file_is_rotated_by_age_when_it_has_records() {
     let root = Dir::new();
-    let audit = Audit::open(root.path(), LARGE).unwrap();
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
     audit.rotate_older_than(Duration::ZERO);
     assert_eq!(root.logs().len(), 1, "a header alone is nothing to rotate");
-    audit.event("test", json!({})).unwrap();
+    audit.write_event("test", json!({})).unwrap();
     audit.rotate_older_than(Duration::from_secs(3600));
     assert_eq!(root.logs().len(), 1);
     audit.rotate_older_than(Duration::ZERO);
     assert_eq!(root.logs().len(), 2);
-    audit.event("test", json!({})).unwrap();
+    audit.write_event("test", json!({})).unwrap();
     drop(audit);
     intact(root.path());
 }

@@ -4,133 +4,153 @@ use std::sync::Weak;
 
 use serde_json::{Value, json};
 
-use super::state::{Dialog, Frame, Request, Response};
-use super::{Page, State, is_id};
+use super::state::{DocumentResponse, OpenRequest, PageDialog, PageFrame};
+use super::{BrowserPage, PageState, is_valid_id};
 use crate::browser::address;
-use crate::browser::cdp::{Event, Line, Sink};
-use crate::browser::log::{Entry, Kind, cut, plain};
+use crate::browser::cdp::{CdpConnection, CdpEvent, EventSink};
+use crate::browser::page_log::{PageLogEntry, PageLogKind, escape_line, truncate_text};
 
 /// Maximum size of dragged data.
-const DRAG: usize = 256 << 10;
+const MAX_DRAG_BYTES: usize = 256 << 10;
 
 /// Receives the events of a page without keeping the page alive.
-pub struct Ear(pub Weak<Page>);
+pub struct PageEventSink(pub Weak<BrowserPage>);
 
-impl Sink for Ear {
-    fn take(&self, line: &Line, event: Event<'_>) {
+impl EventSink for PageEventSink {
+    fn handle_event(&self, line: &CdpConnection, event: CdpEvent<'_>) {
         let Some(page) = self.0.upgrade() else { return };
-        if !has_ids(event.params) || !has_ids(&event.params["frame"]) {
+        if !has_valid_ids(event.params) || !has_valid_ids(&event.params["frame"]) {
             return;
         }
         match event.method {
             "Page.javascriptDialogOpening" => page.answer_dialog(line, event.params),
-            "Page.frameNavigated" => page.arrive(line, &event.params["frame"]),
-            "Inspector.targetCrashed" => page.lose(true),
-            method => page.update(|state| take(state, method, event.params)),
+            "Page.frameNavigated" => page.apply_navigation(line, &event.params["frame"]),
+            "Inspector.targetCrashed" => page.mark_gone(true),
+            method => page.update_state(|state| apply_event(state, method, event.params)),
         }
     }
 
-    fn miss(&self, method: &str, bytes: usize) {
+    fn handle_skipped(&self, method: &str, bytes: usize) {
         if let Some(page) = self.0.upgrade() {
-            let text = format!("a page event was skipped: {}, {bytes} bytes", cut(method, 100));
-            page.update(|state| state.log.add(Entry::new(Kind::Error, &text).level("too_large")));
+            let text =
+                format!("a page event was skipped: {}, {bytes} bytes", truncate_text(method, 100));
+            page.update_state(|state| {
+                state
+                    .log
+                    .add_entry(PageLogEntry::new(PageLogKind::Error, &text).with_level("too_large"))
+            });
         }
     }
 }
 
 /// Returns whether the ids can be the browser's own: they are stored, and everything stored is
 /// bounded.
-fn has_ids(params: &Value) -> bool {
+fn has_valid_ids(params: &Value) -> bool {
     const IDS: [&str; 6] = ["frameId", "parentFrameId", "loaderId", "requestId", "id", "parentId"];
-    IDS.iter().all(|name| is_id(text(&params[name])))
+    IDS.iter().all(|name| is_valid_id(text_of(&params[name])))
 }
 
-fn text(value: &Value) -> &str {
+fn text_of(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn take(state: &mut State, method: &str, params: &Value) {
+fn apply_event(state: &mut PageState, method: &str, params: &Value) {
     match method {
-        "Page.lifecycleEvent" => lifecycle(state, params),
+        "Page.lifecycleEvent" => apply_lifecycle(state, params),
         "Page.frameAttached" => {
-            let parent = Some(text(&params["parentFrameId"]).to_owned());
+            let parent = Some(text_of(&params["parentFrameId"]).to_owned());
             state.set_frame(
-                text(&params["frameId"]),
-                Frame { parent, document: String::new(), url: String::new() },
+                text_of(&params["frameId"]),
+                PageFrame { parent, document: String::new(), url: String::new() },
             );
         }
         "Page.frameDetached" if params["reason"] != "swap" => {
-            state.drop_frame(text(&params["frameId"]))
+            state.drop_frame(text_of(&params["frameId"]))
         }
-        "Page.navigatedWithinDocument" if params["frameId"] == state.main.as_str() => {
-            state.url = cut(text(&params["url"]), 4000);
-            state.moves += 1;
+        "Page.navigatedWithinDocument" if params["frameId"] == state.main_frame.as_str() => {
+            state.url = truncate_text(text_of(&params["url"]), 4000);
+            state.in_document_moves += 1;
         }
         "Page.frameRequestedNavigation"
         | "Page.frameStartedNavigating"
         | "Page.frameStartedLoading"
-            if params["frameId"] == state.main.as_str() =>
+            if params["frameId"] == state.main_frame.as_str() =>
         {
-            state.leaving = true;
+            state.is_navigating = true;
         }
-        "Page.frameStoppedLoading" if params["frameId"] == state.main.as_str() => {
-            state.leaving = false
+        "Page.frameStoppedLoading" if params["frameId"] == state.main_frame.as_str() => {
+            state.is_navigating = false
         }
-        "Network.requestWillBeSent" => request(state, params),
-        "Network.responseReceived" => response(state, params),
+        "Network.requestWillBeSent" => apply_request(state, params),
+        "Network.responseReceived" => apply_response(state, params),
         "Network.loadingFinished" => {
-            if let Some(request) = state.end_request(text(&params["requestId"])) {
-                state.log.add(ended(&request));
+            if let Some(request) = state.end_request(text_of(&params["requestId"])) {
+                state.log.add_entry(finished_entry(&request));
             }
         }
-        "Network.loadingFailed" => failure(state, params),
+        "Network.loadingFailed" => apply_failure(state, params),
         "Network.webSocketCreated" => {
-            let url = text(&params["url"]);
+            let url = text_of(&params["url"]);
             state.counts.total += 1;
-            state.log.add(Entry::new(Kind::Network, "WebSocket").level("opened").url(url));
+            state.log.add_entry(
+                PageLogEntry::new(PageLogKind::Network, "WebSocket")
+                    .with_level("opened")
+                    .with_url(url),
+            );
         }
         "Network.webSocketFrameError" => {
-            state.log.add(Entry::new(Kind::Network, text(&params["errorMessage"])).level("failed"));
+            state.log.add_entry(
+                PageLogEntry::new(PageLogKind::Network, text_of(&params["errorMessage"]))
+                    .with_level("failed"),
+            );
         }
-        "Runtime.consoleAPICalled" => console(state, params),
+        "Runtime.consoleAPICalled" => apply_console(state, params),
         "Runtime.exceptionThrown" => {
             let details = &params["exceptionDetails"];
-            let entry = Entry::new(Kind::Error, &super::exception(details)).level("exception");
-            state.log.add(
+            let entry = PageLogEntry::new(PageLogKind::Error, &super::exception_text(details))
+                .with_level("exception");
+            state.log.add_entry(
                 entry
-                    .url(text(&details["url"]))
-                    .line(details["lineNumber"].as_u64().map(|line| line + 1)),
+                    .with_url(text_of(&details["url"]))
+                    .with_line(details["lineNumber"].as_u64().map(|line| line + 1)),
             );
         }
         "Input.dragIntercepted" => {
             let data = &params["data"];
-            state.drag = (data.to_string().len() <= DRAG).then(|| data.clone());
+            state.drag_data = (data.to_string().len() <= MAX_DRAG_BYTES).then(|| data.clone());
         }
         "Log.entryAdded" => {
             let entry = &params["entry"];
-            let kind = if entry["level"] == "error" { Kind::Error } else { Kind::Console };
-            let added = Entry::new(kind, text(&entry["text"])).level(text(&entry["level"]));
-            state.log.add(added.url(text(&entry["url"])).line(entry["lineNumber"].as_u64()));
+            let kind =
+                if entry["level"] == "error" { PageLogKind::Error } else { PageLogKind::Console };
+            let added = PageLogEntry::new(kind, text_of(&entry["text"]))
+                .with_level(text_of(&entry["level"]));
+            state.log.add_entry(
+                added.with_url(text_of(&entry["url"])).with_line(entry["lineNumber"].as_u64()),
+            );
         }
         _ => {}
     }
 }
 
-fn lifecycle(state: &mut State, params: &Value) {
-    if params["frameId"] != state.main.as_str() {
+fn apply_lifecycle(state: &mut PageState, params: &Value) {
+    if params["frameId"] != state.main_frame.as_str() {
         return;
     }
-    let (document, name) = (text(&params["loaderId"]), text(&params["name"]));
+    let (document, name) = (text_of(&params["loaderId"]), text_of(&params["name"]));
     if name == "commit" || name == "init" {
-        state.commit(document);
-    } else if document == state.document() && !state.has_reached(name) && state.reached.len() < 32 {
-        state.reached.push(name.to_owned());
+        state.commit_document(document);
+    } else if document == state.current_document()
+        && !state.has_reached(name)
+        && state.reached_events.len() < 32
+    {
+        state.reached_events.push(name.to_owned());
     }
 }
 
-fn request(state: &mut State, params: &Value) {
-    let id = text(&params["requestId"]);
-    let main = params["frameId"] == state.main.as_str()
+fn apply_request(state: &mut PageState, params: &Value) {
+    let id = text_of(&params["requestId"]);
+    let main = params["frameId"] == state.main_frame.as_str()
         && params["type"] == "Document"
         && params["loaderId"] == id;
     if main && params.get("redirectResponse").is_none() {
@@ -138,51 +158,55 @@ fn request(state: &mut State, params: &Value) {
     }
     if let Some(before) = params.get("redirectResponse") {
         if main {
-            state.redirect(text(&before["url"]), before["status"].as_u64().unwrap_or(0));
+            state.add_redirect(text_of(&before["url"]), before["status"].as_u64().unwrap_or(0));
         }
         if let Some(mut request) = state.end_request(id) {
             request.status = before["status"].as_u64();
-            state.log.add(ended(&request));
+            state.log.add_entry(finished_entry(&request));
         }
     }
     state.counts.total += 1;
     let asked = &params["request"];
-    let url = text(&asked["url"]);
+    let url = text_of(&asked["url"]);
     // Resources contained in the page itself are not traffic.
     if url.starts_with("data:") || url.starts_with("blob:") {
         return;
     }
-    let request = Request {
-        url: cut(url, 2000),
-        method: cut(text(&asked["method"]), 20),
-        kind: cut(text(&params["type"]), 20),
+    let request = OpenRequest {
+        url: truncate_text(url, 2000),
+        method: truncate_text(text_of(&asked["method"]), 20),
+        kind: truncate_text(text_of(&params["type"]), 20),
         status: None,
     };
     state.add_request(id, request);
 }
 
-fn response(state: &mut State, params: &Value) {
-    let id = text(&params["requestId"]);
+fn apply_response(state: &mut PageState, params: &Value) {
+    let id = text_of(&params["requestId"]);
     let status = params["response"]["status"].as_u64();
-    if params["frameId"] == state.main.as_str()
+    if params["frameId"] == state.main_frame.as_str()
         && params["type"] == "Document"
         && params["loaderId"] == id
     {
-        state.response = Some(Response { document: id.to_owned(), status: status.unwrap_or(0) });
+        state.response =
+            Some(DocumentResponse { document: id.to_owned(), status: status.unwrap_or(0) });
     }
     if let Some(request) = state.requests.get_mut(id) {
         request.status = status;
     }
 }
 
-fn ended(request: &Request) -> Entry {
+fn finished_entry(request: &OpenRequest) -> PageLogEntry {
     let level = if request.status.is_some_and(|status| status >= 400) { "failed" } else { "ok" };
     let text = format!("{} {}", request.method, request.kind);
-    Entry::new(Kind::Network, &text).level(level).url(&request.url).status(request.status)
+    PageLogEntry::new(PageLogKind::Network, &text)
+        .with_level(level)
+        .with_url(&request.url)
+        .with_status(request.status)
 }
 
-fn failure(state: &mut State, params: &Value) {
-    let Some(request) = state.end_request(text(&params["requestId"])) else { return };
+fn apply_failure(state: &mut PageState, params: &Value) {
+    let Some(request) = state.end_request(text_of(&params["requestId"])) else { return };
     if params["canceled"] == true {
         return;
     }
@@ -191,98 +215,114 @@ fn failure(state: &mut State, params: &Value) {
         Some(reason) => {
             format!("{} {}: blocked by the browser ({reason})", request.method, request.kind)
         }
-        None => format!("{} {}: {}", request.method, request.kind, text(&params["errorText"])),
+        None => format!("{} {}: {}", request.method, request.kind, text_of(&params["errorText"])),
     };
-    state.log.add(
-        Entry::new(Kind::Network, &why).level("failed").url(&request.url).status(request.status),
+    state.log.add_entry(
+        PageLogEntry::new(PageLogKind::Network, &why)
+            .with_level("failed")
+            .with_url(&request.url)
+            .with_status(request.status),
     );
 }
 
-fn console(state: &mut State, params: &Value) {
+fn apply_console(state: &mut PageState, params: &Value) {
     let said: Vec<String> = params["args"]
         .as_array()
         .into_iter()
         .flatten()
         .take(20)
-        .map(|value| cut(&shown(value), 1000))
+        .map(|value| truncate_text(&format_console_value(value), 1000))
         .collect();
     let at = &params["stackTrace"]["callFrames"][0];
-    let level = text(&params["type"]);
-    let kind = if level == "error" || level == "assert" { Kind::Error } else { Kind::Console };
-    let entry = Entry::new(kind, &said.join(" ")).level(level).url(text(&at["url"]));
-    state.log.add(entry.line(at["lineNumber"].as_u64().map(|line| line + 1)));
+    let level = text_of(&params["type"]);
+    let kind = if level == "error" || level == "assert" {
+        PageLogKind::Error
+    } else {
+        PageLogKind::Console
+    };
+    let entry =
+        PageLogEntry::new(kind, &said.join(" ")).with_level(level).with_url(text_of(&at["url"]));
+    state.log.add_entry(entry.with_line(at["lineNumber"].as_u64().map(|line| line + 1)));
 }
 
 /// Formats a value as a console shows it.
-fn shown(value: &Value) -> String {
+fn format_console_value(value: &Value) -> String {
     match (&value["value"], &value["description"], &value["preview"]) {
         (Value::String(text), ..) => text.clone(),
         (plain, ..) if !plain.is_null() => plain.to_string(),
         (_, _, preview) if preview["properties"].is_array() => {
             let fields = preview["properties"].as_array().into_iter().flatten();
             let fields: Vec<String> = fields
-                .map(|field| format!("{}: {}", text(&field["name"]), text(&field["value"])))
+                .map(|field| format!("{}: {}", text_of(&field["name"]), text_of(&field["value"])))
                 .collect();
             format!("{{{}}}", fields.join(", "))
         }
         (_, Value::String(description), _) => description.clone(),
-        _ => text(&value["type"]).to_owned(),
+        _ => text_of(&value["type"]).to_owned(),
     }
 }
 
-impl Page {
+impl BrowserPage {
     /// Answers and reports a dialog. It would block the page until answered, so this happens
     /// immediately.
-    fn answer_dialog(&self, line: &Line, params: &Value) {
-        let kind = cut(text(&params["type"]), 20);
-        let (accepted, reply) = self.update(|state| {
+    fn answer_dialog(&self, line: &CdpConnection, params: &Value) {
+        let kind = truncate_text(text_of(&params["type"]), 20);
+        let (accepted, reply) = self.update_state(|state| {
             let asks = kind == "confirm" || kind == "prompt";
             let accepted = !asks || state.answers.accept;
             let reply = state.answers.text.clone().filter(|_| accepted && kind == "prompt");
-            let message = plain(&cut(text(&params["message"]), 1000));
+            let message = escape_line(&truncate_text(text_of(&params["message"]), 1000));
             let done = if accepted { "accepted" } else { "dismissed" };
-            state.log.add(Entry::new(Kind::Dialog, &format!("{kind}: {message}")).level(done));
-            state.add_dialog(Dialog { kind: kind.clone(), message, accepted });
+            state.log.add_entry(
+                PageLogEntry::new(PageLogKind::Dialog, &format!("{kind}: {message}"))
+                    .with_level(done),
+            );
+            state.add_dialog(PageDialog { kind: kind.clone(), message, accepted });
             (accepted, reply)
         });
         let mut answer = json!({"accept": accepted});
         if let Some(reply) = reply {
             answer["promptText"] = json!(reply);
         }
-        line.order(Some(&self.session), "Page.handleJavaScriptDialog", answer);
+        line.send_command(Some(&self.session), "Page.handleJavaScriptDialog", answer);
     }
 
     /// Handles a frame that shows another document. A main frame that went to an address that is
     /// not allowed is sent to a blank page.
-    fn arrive(&self, line: &Line, frame: &Value) {
-        let (id, url) = (text(&frame["id"]), text(&frame["url"]));
-        let refused = self.update(|state| {
+    fn apply_navigation(&self, line: &CdpConnection, frame: &Value) {
+        let (id, url) = (text_of(&frame["id"]), text_of(&frame["url"]));
+        let refused = self.update_state(|state| {
             let parent = frame["parentId"].as_str().map(str::to_owned);
-            let document = text(&frame["loaderId"]).to_owned();
-            if id == state.main {
-                if !state.commit(&document) {
+            let document = text_of(&frame["loaderId"]).to_owned();
+            if id == state.main_frame {
+                if !state.commit_document(&document) {
                     return false;
                 }
                 // The fragment is reported separately.
-                state.url = cut(&format!("{url}{}", text(&frame["urlFragment"])), 4000);
+                state.url =
+                    truncate_text(&format!("{url}{}", text_of(&frame["urlFragment"])), 4000);
             }
             let top = parent.is_none();
-            state.set_frame(id, Frame { parent, document, url: cut(url, 2000) });
-            let refused = top && !address::may_stay(url);
+            state.set_frame(id, PageFrame { parent, document, url: truncate_text(url, 2000) });
+            let refused = top && !address::may_stay_at(url);
             if refused {
                 state.counts.blocked += 1;
-                state.log.add(
-                    Entry::new(
-                        Kind::Blocked,
+                state.log.add_entry(
+                    PageLogEntry::new(
+                        PageLogKind::Blocked,
                         "the page navigated to an address that is not allowed",
                     )
-                    .url(url),
+                    .with_url(url),
                 );
             }
             refused
         });
         if refused {
-            line.order(Some(&self.session), "Page.navigate", json!({"url": address::BLANK}));
+            line.send_command(
+                Some(&self.session),
+                "Page.navigate",
+                json!({"url": address::BLANK_PAGE}),
+            );
         }
     }
 }

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use crate::browser::log::cut;
+use crate::browser::page_log::truncate_text;
 
-const ACTIONABLE: &[&str] = &[
+const ACTIONABLE_ROLES: &[&str] = &[
     "button",
     "link",
     "textbox",
@@ -40,7 +40,7 @@ const ACTIONABLE: &[&str] = &[
     "IframePresentational",
 ];
 /// Roles that give orientation.
-const CONTEXT: &[&str] = &[
+const CONTEXT_ROLES: &[&str] = &[
     "heading",
     "dialog",
     "alertdialog",
@@ -54,7 +54,7 @@ const CONTEXT: &[&str] = &[
     "menu",
 ];
 /// Roles that mean nothing on their own.
-const HOLLOW: &[&str] = &[
+const EMPTY_ROLES: &[&str] = &[
     "none",
     "generic",
     "InlineTextBox",
@@ -64,16 +64,16 @@ const HOLLOW: &[&str] = &[
     "ListMarker",
     "Ignored",
 ];
-const NAME: usize = 120;
-const LONG_NAME: usize = 400;
+const MAX_NAME_BYTES: usize = 120;
+const MAX_LONG_NAME_BYTES: usize = 400;
 /// Maximum number of lines.
-pub const LINES: usize = 20_000;
-const DEEPEST: usize = 200;
+pub const MAX_LINES: usize = 20_000;
+const MAX_DEPTH: usize = 200;
 /// Maximum number of nodes visited, whether they get a line or not.
-const NODES: usize = 100_000;
+const MAX_NODES: usize = 100_000;
 
 /// Accessibility tree of one frame.
-pub struct Tree {
+pub struct AccessibilityTree {
     /// Id of the frame.
     pub frame: String,
     /// Node id of the element that contains the frame; None for the main frame.
@@ -82,16 +82,16 @@ pub struct Tree {
     by_id: HashMap<String, usize>,
 }
 
-impl Tree {
+impl AccessibilityTree {
     /// Indexes the nodes of a tree.
-    pub fn new(frame: String, owner: Option<i64>, nodes: Value) -> Tree {
+    pub fn new(frame: String, owner: Option<i64>, nodes: Value) -> AccessibilityTree {
         let nodes = match nodes {
             Value::Array(nodes) => nodes,
             _ => Vec::new(),
         };
         let id = |node: &Value| node["nodeId"].as_str().unwrap_or_default().to_owned();
         let by_id = nodes.iter().enumerate().map(|(at, node)| (id(node), at)).collect();
-        Tree { frame, owner, nodes, by_id }
+        AccessibilityTree { frame, owner, nodes, by_id }
     }
 
     fn children(&self, at: usize) -> impl Iterator<Item = usize> {
@@ -105,8 +105,8 @@ impl Tree {
 }
 
 /// Writes the lines, and requests a name for each element that gets one.
-pub struct Writer<'a> {
-    trees: &'a [Tree],
+pub struct OutlineWriter<'a> {
+    trees: &'a [AccessibilityTree],
     by_owner: HashMap<i64, usize>,
     full: bool,
     depth: usize,
@@ -116,17 +116,17 @@ pub struct Writer<'a> {
     visited: HashSet<(usize, usize)>,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> OutlineWriter<'a> {
     /// Creates a writer. `name` returns the ref for a node of a tree.
     pub fn new(
-        trees: &'a [Tree],
+        trees: &'a [AccessibilityTree],
         full: bool,
         depth: Option<usize>,
         name: &'a mut dyn FnMut(usize, i64) -> Option<String>,
-    ) -> Writer<'a> {
+    ) -> OutlineWriter<'a> {
         let by_owner =
             trees.iter().enumerate().filter_map(|(at, tree)| Some((tree.owner?, at))).collect();
-        Writer {
+        OutlineWriter {
             trees,
             by_owner,
             full,
@@ -149,50 +149,51 @@ impl<'a> Writer<'a> {
                 Some((at, node))
             })?,
         };
-        self.visit(tree, root, 0, 0, "");
+        self.visit_node(tree, root, 0, 0, "");
         Some(self.lines)
     }
 
-    fn visit(&mut self, tree: usize, at: usize, indent: usize, deep: usize, above: &str) {
-        let full = self.lines.len() >= LINES || self.visited.len() >= NODES || deep > DEEPEST;
+    fn visit_node(&mut self, tree: usize, at: usize, indent: usize, deep: usize, above: &str) {
+        let full =
+            self.lines.len() >= MAX_LINES || self.visited.len() >= MAX_NODES || deep > MAX_DEPTH;
         if full || !self.visited.insert((tree, at)) {
             return;
         }
         let trees = self.trees;
         let node = &trees[tree].nodes[at];
         let role = node["role"]["value"].as_str().unwrap_or_default();
-        let label = squeeze(node["name"]["value"].as_str().unwrap_or_default());
+        let label = collapse_whitespace(node["name"]["value"].as_str().unwrap_or_default());
         let backend = node["backendDOMNodeId"].as_i64();
-        let shown = node["ignored"] != true && self.keeps(node, role, &label, above);
+        let shown = node["ignored"] != true && self.keeps_node(node, role, &label, above);
         let before = self.lines.len();
         let mut below = indent;
         if shown && indent < self.depth {
-            let line = self.line(tree, node, role, &label, backend);
+            let line = self.format_line(tree, node, role, &label, backend);
             self.lines.push(format!("{}{line}", "  ".repeat(indent)));
             below = indent + 1;
         }
         if below <= self.depth {
             let above = if shown && !label.is_empty() { label.as_str() } else { above };
             for child in trees[tree].children(at) {
-                self.visit(tree, child, below, deep + 1, above);
+                self.visit_node(tree, child, below, deep + 1, above);
             }
             if let Some(inner) = backend.and_then(|backend| self.by_owner.get(&backend).copied())
                 && let Some(root) = trees[inner].root()
             {
-                self.visit(inner, root, below, deep + 1, "");
+                self.visit_node(inner, root, below, deep + 1, "");
             }
         }
         // Drop the line of an unlabelled container without anything to act on.
         let empty = self.lines.len() == before + 1;
-        if shown && empty && !self.full && label.is_empty() && CONTEXT.contains(&role) {
+        if shown && empty && !self.full && label.is_empty() && CONTEXT_ROLES.contains(&role) {
             self.lines.truncate(before);
         }
     }
 
-    fn keeps(&self, node: &Value, role: &str, label: &str, above: &str) -> bool {
-        if HOLLOW.contains(&role) {
+    fn keeps_node(&self, node: &Value, role: &str, label: &str, above: &str) -> bool {
+        if EMPTY_ROLES.contains(&role) {
             // Anything focusable can be acted on, whatever its role.
-            return property(node, "focusable") == Some(&Value::Bool(true))
+            return node_property(node, "focusable") == Some(&Value::Bool(true))
                 && role != "RootWebArea";
         }
         if role == "StaticText" {
@@ -200,17 +201,17 @@ impl<'a> Writer<'a> {
         }
         if self.full {
             return !label.is_empty()
-                || ACTIONABLE.contains(&role)
-                || CONTEXT.contains(&role)
+                || ACTIONABLE_ROLES.contains(&role)
+                || CONTEXT_ROLES.contains(&role)
                 || is_structure(role);
         }
-        ACTIONABLE.contains(&role)
-            || CONTEXT.contains(&role)
-            || property(node, "focusable") == Some(&Value::Bool(true))
-            || property(node, "editable").is_some()
+        ACTIONABLE_ROLES.contains(&role)
+            || CONTEXT_ROLES.contains(&role)
+            || node_property(node, "focusable") == Some(&Value::Bool(true))
+            || node_property(node, "editable").is_some()
     }
 
-    fn line(
+    fn format_line(
         &mut self,
         tree: usize,
         node: &Value,
@@ -223,9 +224,9 @@ impl<'a> Writer<'a> {
             "Iframe" | "IframePresentational" => "iframe".to_owned(),
             role => role.to_owned(),
         };
-        let most = if self.full { LONG_NAME } else { NAME };
+        let most = if self.full { MAX_LONG_NAME_BYTES } else { MAX_NAME_BYTES };
         if !label.is_empty() {
-            line.push_str(&format!(" {}", quoted(&cut(label, most))));
+            line.push_str(&format!(" {}", quote_text(&truncate_text(label, most))));
         }
         let wanted = role != "StaticText" && (self.full || role != "heading");
         if let Some(name) =
@@ -239,18 +240,21 @@ impl<'a> Writer<'a> {
             other => other.to_string(),
         };
         if !value.is_empty() && value != label && role != "StaticText" {
-            line.push_str(&format!(" value={}", quoted(&cut(&squeeze(&value), most))));
+            line.push_str(&format!(
+                " value={}",
+                quote_text(&truncate_text(&collapse_whitespace(&value), most))
+            ));
         }
         for flag in ["disabled", "required", "readonly", "focused", "selected", "expanded", "modal"]
         {
-            match property(node, flag) {
+            match node_property(node, flag) {
                 Some(Value::Bool(true)) => line.push_str(&format!(" {flag}")),
                 Some(Value::Bool(false)) if flag == "expanded" => line.push_str(" collapsed"),
                 _ => {}
             }
         }
         for state in ["checked", "pressed"] {
-            match property(node, state) {
+            match node_property(node, state) {
                 Some(Value::String(text)) if text != "false" => {
                     line.push_str(&if text == "true" {
                         format!(" {state}")
@@ -262,18 +266,18 @@ impl<'a> Writer<'a> {
                 _ => {}
             }
         }
-        if let Some(Value::String(invalid)) = property(node, "invalid")
+        if let Some(Value::String(invalid)) = node_property(node, "invalid")
             && invalid != "false"
         {
             line.push_str(" invalid");
         }
-        if let (true, Some(level)) = (role == "heading", property(node, "level")) {
+        if let (true, Some(level)) = (role == "heading", node_property(node, "level")) {
             line.push_str(&format!(" level={level}"));
         }
         if self.full
-            && let (true, Some(Value::String(url))) = (role == "link", property(node, "url"))
+            && let (true, Some(Value::String(url))) = (role == "link", node_property(node, "url"))
         {
-            line.push_str(&format!(" -> {}", cut(url, 200)));
+            line.push_str(&format!(" -> {}", truncate_text(url, 200)));
         }
         line
     }
@@ -296,28 +300,28 @@ fn is_structure(role: &str) -> bool {
     .contains(&role)
 }
 
-fn property<'a>(node: &'a Value, name: &str) -> Option<&'a Value> {
+fn node_property<'a>(node: &'a Value, name: &str) -> Option<&'a Value> {
     let all = node["properties"].as_array()?;
     all.iter().find(|property| property["name"] == name).map(|property| &property["value"]["value"])
 }
 
 /// Collapses whitespace to one bounded line: pages can make names of any length.
-fn squeeze(text: &str) -> String {
+fn collapse_whitespace(text: &str) -> String {
     let mut line = String::new();
     for word in text.split_whitespace() {
         if !line.is_empty() {
             line.push(' ');
         }
         line.push_str(word);
-        if line.len() > LONG_NAME {
-            return cut(&line, LONG_NAME);
+        if line.len() > MAX_LONG_NAME_BYTES {
+            return truncate_text(&line, MAX_LONG_NAME_BYTES);
         }
     }
     line
 }
 
 /// Quotes text so that a page cannot close the quotes.
-fn quoted(text: &str) -> String {
+fn quote_text(text: &str) -> String {
     Value::from(text).to_string()
 }
 
@@ -345,7 +349,7 @@ mod tests {
         node
     }
 
-    fn page() -> Vec<Tree> {
+    fn page() -> Vec<AccessibilityTree> {
         let mut button = node("4", Some("2"), "button", "Save \"it\"\n now", &["5"], 14);
         button["properties"] = json!([{"name": "disabled", "value": {"value": true}}]);
         let nodes = json!([
@@ -360,13 +364,16 @@ mod tests {
             node("1", None, "RootWebArea", "", &["2"], 91),
             node("2", Some("1"), "link", "Away", &[], 92)
         ]);
-        vec![Tree::new("main".into(), None, nodes), Tree::new("child".into(), Some(13), inner)]
+        vec![
+            AccessibilityTree::new("main".into(), None, nodes),
+            AccessibilityTree::new("child".into(), Some(13), inner),
+        ]
     }
 
     fn written(full: bool, depth: Option<usize>, from: Option<i64>) -> Option<Vec<String>> {
         let trees = page();
         let mut name = |tree: usize, backend: i64| Some(format!("e{tree}.{backend}"));
-        Writer::new(&trees, full, depth, &mut name).write(from)
+        OutlineWriter::new(&trees, full, depth, &mut name).write(from)
     }
 
     #[test]
@@ -405,9 +412,12 @@ mod tests {
                 100 + at as i64,
             ));
         }
-        let trees = [Tree::new("main".into(), None, json!(nodes))];
+        let trees = [AccessibilityTree::new("main".into(), None, json!(nodes))];
         let mut name = |_: usize, _: i64| None;
-        assert_eq!(Writer::new(&trees, false, None, &mut name).write(None).unwrap().len(), 59);
+        assert_eq!(
+            OutlineWriter::new(&trees, false, None, &mut name).write(None).unwrap().len(),
+            59
+        );
     }
 
     #[test]
@@ -422,12 +432,12 @@ mod tests {
         nodes.extend(
             texts.iter().map(|id| node(id, Some("1"), "StaticText", &"ab ".repeat(1000), &[], 3)),
         );
-        let trees = [Tree::new("main".into(), None, json!(nodes))];
+        let trees = [AccessibilityTree::new("main".into(), None, json!(nodes))];
         let mut name = |_: usize, _: i64| None;
         let begun = std::time::Instant::now();
-        let lines = Writer::new(&trees, true, None, &mut name).write(None).unwrap();
+        let lines = OutlineWriter::new(&trees, true, None, &mut name).write(None).unwrap();
         assert_eq!(lines.len(), 1, "the words are in the name above");
-        assert!(lines[0].len() < LONG_NAME + 100);
+        assert!(lines[0].len() < MAX_LONG_NAME_BYTES + 100);
         assert!(begun.elapsed() < std::time::Duration::from_secs(2), "{:?}", begun.elapsed());
     }
 

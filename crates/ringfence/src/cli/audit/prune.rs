@@ -3,16 +3,16 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::{clean, count, files_and_records, format_time, parse_since};
-use crate::audit::prune::{KeptBecause, PruneReport, plan_prune, prune};
+use super::{escape_line, format_count, format_files_and_records, format_time, parse_since};
+use crate::audit::prune::{KeepReason, PruneReport, plan_prune, prune_log};
 use crate::base::Result;
 
 /// Value of `by` in the prune record.
-const BY: &str = "ringfence audit prune";
+const PRUNED_BY: &str = "ringfence audit prune";
 
 /// Flags of `ringfence audit prune`.
 #[derive(Debug, Clone, clap::Args)]
-pub struct PruneArgs {
+pub struct AuditPruneArgs {
     /// Remove files whose records are all older than this: an age (90d, 12w) or a UTC time
     /// (2026-11-15, 2026-11-15T21:40:03Z).
     #[arg(long, value_name = "WHEN", value_parser = parse_since)]
@@ -22,25 +22,33 @@ pub struct PruneArgs {
     dry_run: bool,
 }
 
-pub(super) fn run(args: &PruneArgs, root: &Path, out: &mut dyn Write) -> Result<io::Result<u8>> {
+pub(super) fn run(
+    args: &AuditPruneArgs,
+    root: &Path,
+    out: &mut dyn Write,
+) -> Result<io::Result<u8>> {
     let report = match args.dry_run {
         true => plan_prune(root, &args.before)?,
-        false => prune(root, &args.before, BY)?,
+        false => prune_log(root, &args.before, PRUNED_BY)?,
     };
-    Ok(print(args, &report, out).map(|()| 0))
+    Ok(print_report(args, &report, out).map(|()| 0))
 }
 
-fn print(args: &PruneArgs, report: &PruneReport, out: &mut dyn Write) -> io::Result<()> {
+fn print_report(
+    args: &AuditPruneArgs,
+    report: &PruneReport,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     for file in &report.removed {
         let (first, last) = (format_time(&file.first), format_time(&file.last));
-        writeln!(out, "{}  {:>8}  {first} to {last}", clean(&file.file), file.records)?;
+        writeln!(out, "{}  {:>8}  {first} to {last}", escape_line(&file.file), file.records)?;
     }
     let (would, done) = match args.dry_run {
         true => ("would be ", "; nothing was removed"),
         false => ("", ""),
     };
     if report.leftovers > 0 {
-        let left = count(report.leftovers as u64, "file");
+        let left = format_count(report.leftovers as u64, "file");
         writeln!(out, "{left} of an interrupted prune {would}removed{done}")?;
     }
     let before = format_time(&args.before);
@@ -51,20 +59,20 @@ fn print(args: &PruneArgs, report: &PruneReport, out: &mut dyn Write) -> io::Res
             writeln!(
                 out,
                 "{} before {before} {would}pruned{done}",
-                files_and_records(files, records)
+                format_files_and_records(files, records)
             )?;
         }
     }
     if let Some((file, why)) = &report.kept_from {
-        writeln!(out, "kept: {}, {}", clean(file), describe_reason(*why))?;
+        writeln!(out, "kept: {}, {}", escape_line(file), describe_reason(*why))?;
     }
     out.flush()
 }
 
-fn describe_reason(why: KeptBecause) -> &'static str {
+fn describe_reason(why: KeepReason) -> &'static str {
     match why {
-        KeptBecause::Newest => "the newest file",
-        KeptBecause::InUse => "which is in use, and files opened after it",
-        KeptBecause::NotOldEnough => "which has newer records, and files opened after it",
+        KeepReason::Newest => "the newest file",
+        KeepReason::InUse => "which is in use, and files opened after it",
+        KeepReason::NotOldEnough => "which has newer records, and files opened after it",
     }
 }

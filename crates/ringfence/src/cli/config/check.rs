@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::{Places, plain, unwritable, write_json};
+use super::{ConfigLocation, escape_text, output_error, write_json};
 use crate::base::{Kind, Result};
 use crate::config::{Env, Finding, Severity};
 use crate::registry::config_check::check_config;
@@ -15,12 +15,12 @@ use crate::registry::config_check::check_config;
 #[command(
     after_help = "Exit codes: 0 if the file is valid (with --strict: and has no warnings), otherwise 64."
 )]
-pub struct Args {
+pub struct ConfigCheckArgs {
     /// File to check (default: the one that `ringfence serve` would read)
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    places: Places,
+    places: ConfigLocation,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -30,8 +30,8 @@ pub struct Args {
 }
 
 /// Runs `ringfence config check` and returns the exit code.
-pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
-    let mut flags = args.places.flags();
+pub fn run(args: &ConfigCheckArgs, out: &mut impl Write) -> Result<u8> {
+    let mut flags = args.places.to_flags();
     flags.config = args.file.clone().or(flags.config);
     let look = check_config(&flags, &Env::of_process())?;
     let count =
@@ -47,18 +47,18 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
         write_json(&result, out)?;
     } else {
         for finding in &look.findings {
-            write_finding(finding, out).map_err(unwritable)?;
+            write_finding(finding, out).map_err(output_error)?;
         }
         let file = look.file().map_or("no config file; defaults are used".to_owned(), |file| {
             format!(
                 "{}: {}, {}, {}",
                 file.display(),
-                some(errors, "error"),
-                some(warnings, "warning"),
-                some(tools, "tool")
+                format_count(errors, "error"),
+                format_count(warnings, "warning"),
+                format_count(tools, "tool")
             )
         });
-        writeln!(out, "{}", plain(&file)).and_then(|()| out.flush()).map_err(unwritable)?;
+        writeln!(out, "{}", escape_text(&file)).and_then(|()| out.flush()).map_err(output_error)?;
     }
     Ok(if is_sound { 0 } else { Kind::InvalidArguments.row().exit })
 }
@@ -68,15 +68,15 @@ fn write_finding(finding: &Finding, out: &mut impl Write) -> std::io::Result<()>
         Severity::Error => "error",
         Severity::Warning => "warning",
     };
-    writeln!(out, "{word}: {}", plain(&finding.line()))?;
+    writeln!(out, "{word}: {}", escape_text(&finding.line()))?;
     if let Some(picture) = &finding.picture {
-        writeln!(out, "{}", plain(picture))?;
+        writeln!(out, "{}", escape_text(picture))?;
     }
-    writeln!(out, "hint: {}\n", plain(&finding.hint))
+    writeln!(out, "hint: {}\n", escape_text(&finding.hint))
 }
 
 /// Formats a count: `no errors`, `1 error`, `2 errors`.
-fn some(count: usize, what: &str) -> String {
+fn format_count(count: usize, what: &str) -> String {
     match count {
         0 => format!("no {what}s"),
         1 => format!("1 {what}"),

@@ -4,42 +4,42 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::{Places, plain, unwritable, write_json};
+use super::{ConfigLocation, escape_text, output_error, write_json};
 use crate::base::nearest::nearest;
 use crate::base::{Error, Result};
 use crate::config::{self, Env, Origin, Show, Shown};
 
 /// Longest value shown, in characters; longer ones are truncated, except with --json.
-const WIDEST: usize = 60;
+const MAX_VALUE_CHARS: usize = 60;
 
 /// Show every key with its value and where it was set
 #[derive(clap::Args)]
 #[command(after_help = "KEY may also name a section: `ringfence config show sandbox mcp.lint`.")]
-pub struct Args {
+pub struct ConfigShowArgs {
     /// Show only these keys and sections
     #[arg(value_name = "KEY")]
     keys: Vec<String>,
     #[command(flatten)]
-    places: Places,
+    places: ConfigLocation,
     /// Print as JSON
     #[arg(long)]
     json: bool,
 }
 
 /// Runs `ringfence config show` and returns the exit code.
-pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
-    let mut show = config::show(&args.places.flags(), &Env::of_process())?;
-    choose(&mut show, &args.keys)?;
+pub fn run(args: &ConfigShowArgs, out: &mut impl Write) -> Result<u8> {
+    let mut show = config::show(&args.places.to_flags(), &Env::of_process())?;
+    select_keys(&mut show, &args.keys)?;
     match args.json {
-        true => write_json(&as_data(&show), out)?,
-        false => write(&show, args.keys.is_empty(), out)
+        true => write_json(&to_json(&show), out)?,
+        false => write_keys(&show, args.keys.is_empty(), out)
             .and_then(|()| out.flush())
-            .map_err(unwritable)?,
+            .map_err(output_error)?,
     }
     Ok(0)
 }
 
-fn choose(show: &mut Show, wanted: &[String]) -> Result<()> {
+fn select_keys(show: &mut Show, wanted: &[String]) -> Result<()> {
     let under = |key: &str, wanted: &str| {
         key == wanted || key.strip_prefix(wanted).is_some_and(|r| r.starts_with('.'))
     };
@@ -61,7 +61,7 @@ fn choose(show: &mut Show, wanted: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn as_data(show: &Show) -> Value {
+fn to_json(show: &Show) -> Value {
     let keys: Vec<Value> = (show.keys.iter())
         .map(|shown| {
             let mut origin = match &shown.origin {
@@ -77,24 +77,24 @@ fn as_data(show: &Show) -> Value {
         })
         .collect();
     let secrets: Vec<Value> = (show.secrets.iter())
-        .map(|needed| json!({"name": needed.name, "state": state(needed.is_set), "tools": needed.tools}))
+        .map(|needed| json!({"name": needed.name, "state": secret_state(needed.is_set), "tools": needed.tools}))
         .collect();
     json!({"file": show.file, "keys": keys, "secrets": secrets})
 }
 
-fn state(is_set: bool) -> &'static str {
+fn secret_state(is_set: bool) -> &'static str {
     if is_set { "set" } else { "missing" }
 }
 
 /// Writes the keys grouped by section; columns are aligned within each group.
-fn write(show: &Show, whole: bool, out: &mut impl Write) -> std::io::Result<()> {
+fn write_keys(show: &Show, whole: bool, out: &mut impl Write) -> std::io::Result<()> {
     let file = show.file.as_ref().map_or("none".to_owned(), |file| file.display().to_string());
-    writeln!(out, "# config file: {}", plain(&file))?;
-    for group in show.keys.chunk_by(|one, other| section(&one.key) == section(&other.key)) {
+    writeln!(out, "# config file: {}", escape_text(&file))?;
+    for group in show.keys.chunk_by(|one, other| key_section(&one.key) == key_section(&other.key)) {
         let rows: Vec<(String, String)> = group
             .iter()
-            .map(|shown| (format!("{} = {}", shown.key, value(shown)), origin(shown)))
-            .map(|(left, right)| (plain(&left), plain(&right)))
+            .map(|shown| (format!("{} = {}", shown.key, format_value(shown)), format_origin(shown)))
+            .map(|(left, right)| (escape_text(&left), escape_text(&right)))
             .collect();
         let width = rows.iter().map(|(left, _)| left.chars().count()).max().unwrap_or(0);
         writeln!(out)?;
@@ -110,30 +110,30 @@ fn write(show: &Show, whole: bool, out: &mut impl Write) -> std::io::Result<()> 
                 out,
                 "{}  {}  (for {})",
                 needed.name,
-                state(needed.is_set),
-                plain(&needed.tools.join(", "))
+                secret_state(needed.is_set),
+                escape_text(&needed.tools.join(", "))
             )?;
         }
     }
     Ok(())
 }
 
-fn section(key: &str) -> &str {
+fn key_section(key: &str) -> &str {
     key.rsplit_once('.').map_or("", |(section, _)| section)
 }
 
-fn value(shown: &Shown) -> String {
+fn format_value(shown: &Shown) -> String {
     let Some(value) = &shown.value else { return "-".to_owned() };
     let text = value.to_string();
-    match text.chars().count() > WIDEST {
-        true => text.chars().take(WIDEST).chain("…".chars()).collect(),
+    match text.chars().count() > MAX_VALUE_CHARS {
+        true => text.chars().take(MAX_VALUE_CHARS).chain("…".chars()).collect(),
         false => text,
     }
 }
 
 /// Returns where a value comes from. The first line of the output names the file's full path, so
 /// the file name and line are enough here.
-fn origin(shown: &Shown) -> String {
+fn format_origin(shown: &Shown) -> String {
     match (&shown.origin, shown.line) {
         (Origin::File(file), Some(line)) => {
             format!("{}:{line}", file.file_name().unwrap_or_default().to_string_lossy())

@@ -46,12 +46,12 @@ impl Canary {
 }
 
 /// Attempts made, and whether each succeeded.
-pub type Came = BTreeMap<Canary, bool>;
+pub type CanaryResults = BTreeMap<Canary, bool>;
 
 /// Targets of the attempts. All of them belong to the user, so that only the sandbox can refuse
 /// access.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Task {
+pub struct CanaryTask {
     pub write: Vec<PathBuf>,
     pub protected: Option<PathBuf>,
     pub hidden: Option<PathBuf>,
@@ -68,12 +68,12 @@ pub const FORBIDDEN: &str = "ringfence-forbidden-canary";
 
 /// Makes the attempts described by `task` (JSON) and prints their results as JSON.
 pub fn run(task: &str, out: &mut impl Write) -> io::Result<()> {
-    let came = attempt(&serde_json::from_str(task)?);
+    let came = try_canaries(&serde_json::from_str(task)?);
     writeln!(out, "{}", serde_json::to_string(&came)?)
 }
 
-fn attempt(task: &Task) -> Came {
-    let mut came = Came::new();
+fn try_canaries(task: &CanaryTask) -> CanaryResults {
+    let mut came = CanaryResults::new();
     let writes = |path: &PathBuf| File::create_new(path).is_ok();
     // The result is checked again from outside: a write to a private /tmp of the run succeeds here
     // but never reaches the host.

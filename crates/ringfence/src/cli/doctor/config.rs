@@ -2,30 +2,31 @@
 
 use jail::probe::ProbeOutcome;
 
-use super::health::{Health, bad, good, shown};
+use super::health::{HealthCheck, health_error, health_ok, path_text};
 use crate::base::Result;
 use crate::config::{Config, Env, Finding, Flags, Severity};
 use crate::registry::config_check::check_config;
 
 /// Checks the config and returns one entry per finding.
-pub fn look(config: &Result<Config>, flags: &Flags, env: &Env) -> Vec<Health> {
-    let mut all: Vec<Health> = match check_config(flags, env) {
-        Ok(look) => look.findings.into_iter().map(of_finding).collect(),
+pub fn check_config_health(config: &Result<Config>, flags: &Flags, env: &Env) -> Vec<HealthCheck> {
+    let mut all: Vec<HealthCheck> = match check_config(flags, env) {
+        Ok(look) => look.findings.into_iter().map(health_from_finding).collect(),
         // The same failure is reported through `config` below.
         Err(_) => Vec::new(),
     };
     match config {
         Ok(config) => {
-            let file = config.file.as_deref().map_or("none; defaults are used".to_owned(), shown);
-            all.insert(0, good("config", file));
+            let file =
+                config.file.as_deref().map_or("none; defaults are used".to_owned(), path_text);
+            all.insert(0, health_ok("config", file));
         }
         Err(_) if all.iter().any(|health| health.outcome == ProbeOutcome::Refused) => {}
-        Err(error) => all.insert(0, bad("config", error)),
+        Err(error) => all.insert(0, health_error("config", error)),
     }
     all
 }
 
-fn of_finding(finding: Finding) -> Health {
+fn health_from_finding(finding: Finding) -> HealthCheck {
     let outcome = match finding.severity {
         Severity::Error => ProbeOutcome::Refused,
         Severity::Warning => ProbeOutcome::NotTried,
@@ -35,7 +36,7 @@ fn of_finding(finding: Finding) -> Health {
         .as_ref()
         .map(|tool| format!("; tool `{tool}` was not loaded"))
         .unwrap_or_default();
-    Health {
+    HealthCheck {
         name: "config",
         outcome,
         text: format!("{}{without}", finding.line()),

@@ -3,33 +3,33 @@
 use jail::probe::ProbeOutcome;
 use policy::{Decision, PrefixRule};
 
-use super::health::Health;
+use super::health::HealthCheck;
 use crate::config::{Config, EscalateRisky};
 use crate::rulebook::leaving::{Treatment, treatment};
 use crate::rulebook::{Leaving, Places, Policy, Rulebook};
 use crate::sandbox::escalate;
 
 /// Reads the rules and returns one entry per finding.
-pub fn look(config: &Config) -> Vec<Health> {
+pub fn check_rules(config: &Config) -> Vec<HealthCheck> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return Vec::new() };
     let policy = Policy::new(Places::of_config(config));
     let book = runtime.block_on(policy.read_once(config.workspace.as_deref()));
-    let mut all = vec![files(&book, policy.places())];
-    all.extend(book.faults.iter().map(|fault| Health {
+    let mut all = vec![check_rule_files(&book, policy.places())];
+    all.extend(book.faults.iter().map(|fault| HealthCheck {
         name: "rules",
         outcome: ProbeOutcome::Refused,
         text: format!("{}: {}", fault.location(), fault.message),
         fix: Some("fix the file; until then nothing it allows leaves the sandbox. `ringfence rules test` shows the location.".to_owned()),
     }));
-    all.extend(book.ignored.iter().map(|ignored| Health {
+    all.extend(book.ignored.iter().map(|ignored| HealthCheck {
         name: "rules",
         outcome: ProbeOutcome::NotTried,
         text: format!("{}: {}", ignored.location(), ignored.what),
         fix: None,
     }));
     if !config.policy.intercept && !book.table.prefixes.is_empty() {
-        all.push(Health {
+        all.push(HealthCheck {
             name: "rules",
             outcome: ProbeOutcome::Refused,
             text: "rules are configured but exec interception is off: every run is refused"
@@ -37,14 +37,14 @@ pub fn look(config: &Config) -> Vec<Health> {
             fix: Some("set `intercept = true` under [policy], or remove the rules.".to_owned()),
         });
     }
-    all.push(way_out(config, &book));
+    all.push(check_escalation(config, &book));
     all
 }
 
 /// Reports the rule files in effect, or where they were searched for.
-fn files(book: &Rulebook, places: &Places) -> Health {
+fn check_rule_files(book: &Rulebook, places: &Places) -> HealthCheck {
     if let Some(overlooked) = places.overlooked(book) {
-        return Health {
+        return HealthCheck {
             name: "rules",
             outcome: ProbeOutcome::NotTried,
             text: overlooked,
@@ -57,12 +57,12 @@ fn files(book: &Rulebook, places: &Places) -> Health {
         0 => format!("none in {}", places.shown()),
         _ => format!("{rules} in {files} files: {}", names.join(", ")),
     };
-    Health { name: "rules", outcome: ProbeOutcome::Ok, text, fix: None }
+    HealthCheck { name: "rules", outcome: ProbeOutcome::Ok, text, fix: None }
 }
 
-fn way_out(config: &Config, book: &Rulebook) -> Health {
+fn check_escalation(config: &Config, book: &Rulebook) -> HealthCheck {
     let name = "escalation";
-    let fine = |text: String| Health { name, outcome: ProbeOutcome::Ok, text, fix: None };
+    let fine = |text: String| HealthCheck { name, outcome: ProbeOutcome::Ok, text, fix: None };
     let policy = &config.policy;
     match book.leaving(config, true) {
         Leaving::Off => fine("off: commands that rules allow run in the sandbox".to_owned()),
@@ -91,7 +91,7 @@ fn way_out(config: &Config, book: &Rulebook) -> Health {
                 ways_out().count()
             ))
         }
-        Leaving::Prevented(why) => Health {
+        Leaving::Prevented(why) => HealthCheck {
             name,
             outcome: ProbeOutcome::Refused,
             text: format!("nothing leaves; commands that rules allow run in the sandbox: {why}"),

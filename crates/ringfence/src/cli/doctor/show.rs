@@ -4,28 +4,33 @@ use std::io::{self, IsTerminal, Write};
 
 use jail::probe::ProbeOutcome;
 
-use super::Findings;
-use super::trials::Fence;
+use super::DoctorReport;
+use super::trials::TrialResult;
 use crate::base::visible;
 
 /// Width of the first column.
-const NAME: usize = 36;
+const NAME_WIDTH: usize = 36;
 /// Longest text in the second column, in characters.
-const TEXT: usize = 200;
+const MAX_TEXT_CHARS: usize = 200;
 
 /// Returns whether to use colour: standard output is a terminal and NO_COLOR is not set.
-pub fn is_terminal() -> bool {
+pub fn uses_colour() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Writes the report as text.
-pub fn write(findings: &Findings, colour: bool, out: &mut impl Write) -> io::Result<()> {
+pub fn write_report(findings: &DoctorReport, colour: bool, out: &mut impl Write) -> io::Result<()> {
     let host = &findings.host;
     let who = if host.root { "root" } else { "an ordinary user" };
-    writeln!(out, "ringfence {} on Linux {}, as {who}", findings.version, clean(&host.kernel))?;
+    writeln!(
+        out,
+        "ringfence {} on Linux {}, as {who}",
+        findings.version,
+        escape_line(&host.kernel)
+    )?;
     writeln!(out, "\nLayers, each tested in its own process")?;
     for layer in &findings.layers {
-        line(
+        write_line(
             out,
             colour,
             layer.tried.outcome,
@@ -36,16 +41,23 @@ pub fn write(findings: &Findings, colour: bool, out: &mut impl Write) -> io::Res
     }
     writeln!(out, "\nThe whole sandbox, tested with a program inside that attacks it")?;
     for fence in &findings.fences {
-        line(out, colour, fence.outcome, &name(fence), &fence.text, fence.fix.as_deref())?;
+        write_line(
+            out,
+            colour,
+            fence.outcome,
+            &trial_name(fence),
+            &fence.text,
+            fence.fix.as_deref(),
+        )?;
     }
     writeln!(out, "\nAlso")?;
     for health in &findings.health {
-        line(out, colour, health.outcome, health.name, &health.text, health.fix.as_deref())?;
+        write_line(out, colour, health.outcome, health.name, &health.text, health.fix.as_deref())?;
     }
-    verdict(findings, out)
+    write_verdict(findings, out)
 }
 
-fn name(fence: &Fence) -> String {
+fn trial_name(fence: &TrialResult) -> String {
     match fence.tier.as_deref() {
         Some("namespaces") => format!("{}, in its own namespaces", fence.profile),
         Some("bwrap") => format!("{}, through bubblewrap", fence.profile),
@@ -54,7 +66,7 @@ fn name(fence: &Fence) -> String {
     }
 }
 
-fn line(
+fn write_line(
     out: &mut impl Write,
     colour: bool,
     outcome: ProbeOutcome,
@@ -71,16 +83,20 @@ fn line(
         true => format!("\x1b[{code}m{mark:<2}\x1b[0m"),
         false => format!("{mark:<2}"),
     };
-    writeln!(out, "{}", format!("  {mark}  {name:<NAME$}  {}", short(&clean(text))).trim_end())?;
+    writeln!(
+        out,
+        "{}",
+        format!("  {mark}  {name:<NAME_WIDTH$}  {}", truncate_text(&escape_line(text))).trim_end()
+    )?;
     match fix {
-        Some(fix) => writeln!(out, "      fix: {}", clean(fix)),
+        Some(fix) => writeln!(out, "      fix: {}", escape_line(fix)),
         None => Ok(()),
     }
 }
 
-fn verdict(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
+fn write_verdict(findings: &DoctorReport, out: &mut impl Write) -> io::Result<()> {
     let verdict = &findings.verdict;
-    writeln!(out, "\nVerdict: {}", clean(&verdict.sentence))?;
+    writeln!(out, "\nVerdict: {}", escape_line(&verdict.sentence))?;
     if let (false, Some(profile)) =
         (verdict.promises.is_empty(), verdict.offered.or(verdict.profile))
     {
@@ -92,7 +108,7 @@ fn verdict(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
             true => writeln!(
                 out,
                 "  - limits on memory and processes, enforced by {}",
-                clean(&verdict.limits)
+                escape_line(&verdict.limits)
             )?,
             false => writeln!(
                 out,
@@ -110,14 +126,14 @@ fn verdict(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Truncates a long reason; `--json` has it in full.
-fn short(text: &str) -> String {
-    match text.char_indices().nth(TEXT) {
+fn truncate_text(text: &str) -> String {
+    match text.char_indices().nth(MAX_TEXT_CHARS) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
         None => text.to_owned(),
     }
 }
 
 /// Escapes control characters: file names may contain anything and must not drive the terminal.
-fn clean(text: &str) -> String {
+fn escape_line(text: &str) -> String {
     visible::one_line(text)
 }

@@ -6,15 +6,15 @@ use jail::probe::{HostSettings, ProbeOutcome, ProbeResult, SandboxFeature};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::canary::{Came, Canary, Task};
+use super::canary::{Canary, CanaryResults, CanaryTask};
 use super::fixes;
-use super::place::Place;
+use super::workspace::TrialWorkspace;
 use crate::config::Profile;
 use crate::sandbox::self_test::{self, SelfTestOutcome};
 
 /// Result of one trial of the whole sandbox.
 #[derive(Serialize)]
-pub struct Fence {
+pub struct TrialResult {
     pub profile: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
@@ -29,55 +29,61 @@ pub struct Fence {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub limits: String,
     /// Attempts made from inside, and whether each succeeded.
-    pub canaries: Came,
+    pub canaries: CanaryResults,
 }
 
-impl Fence {
+impl TrialResult {
     /// Returns whether the sandbox started but let something through that it must refuse.
-    pub fn leaks(&self) -> bool {
-        self.canaries.iter().any(|(canary, came)| *came && complain(*canary, true).is_some())
+    pub fn has_leak(&self) -> bool {
+        self.canaries
+            .iter()
+            .any(|(canary, came)| *came && describe_failure(*canary, true).is_some())
     }
 }
 
 /// Tries every tier of `default`, and `contained`.
-pub fn run(place: &Place, host: &HostSettings, layers: &[ProbeResult]) -> Vec<Fence> {
+pub fn run_trials(
+    place: &TrialWorkspace,
+    host: &HostSettings,
+    layers: &[ProbeResult],
+) -> Vec<TrialResult> {
     // First as an ordinary run does it, which selects its tier automatically.
-    let mut real = attempt(place, host, Profile::Default, None);
+    let mut real = try_profile(place, host, Profile::Default, None);
     real.used = real.outcome == ProbeOutcome::Ok;
     let mut fences = Vec::new();
     for tier in self_test::ALL_TIERS {
         let used = real.used && real.tier.as_deref() == Some(tier.name());
         fences.push(match self_test::available_tiers().contains(tier) {
             _ if used => continue,
-            true => attempt(place, host, Profile::Default, Some(*tier)),
-            false => left_out(*tier, layers),
+            true => try_profile(place, host, Profile::Default, Some(*tier)),
+            false => skipped_trial(*tier, layers),
         });
     }
     // If it was refused, the tier that refused it is already in the list.
     if real.used {
         fences.insert(0, real);
     }
-    let contained = attempt(place, host, Profile::Contained, None);
-    fences.push(Fence { used: contained.outcome == ProbeOutcome::Ok, ..contained });
+    let contained = try_profile(place, host, Profile::Contained, None);
+    fences.push(TrialResult { used: contained.outcome == ProbeOutcome::Ok, ..contained });
     fences
 }
 
-fn left_out(tier: Tier, layers: &[ProbeResult]) -> Fence {
+fn skipped_trial(tier: Tier, layers: &[ProbeResult]) -> TrialResult {
     let bwrap = layers.iter().find(|tried| tried.part == SandboxFeature::Bwrap);
     let text = match (tier, bwrap) {
         (Tier::Root, _) => "only for root",
         (_, Some(tried)) if tried.outcome == ProbeOutcome::NotTried => tried.text.as_str(),
         _ => "runs do not use this tier here",
     };
-    Fence {
+    TrialResult {
         tier: Some(tier.name().to_owned()),
-        ..empty(Profile::Default, ProbeOutcome::NotTried, text.to_owned())
+        ..new_trial(Profile::Default, ProbeOutcome::NotTried, text.to_owned())
     }
 }
 
-fn empty(profile: Profile, outcome: ProbeOutcome, text: String) -> Fence {
-    let (profile, canaries) = (profile.name(), Came::new());
-    Fence {
+fn new_trial(profile: Profile, outcome: ProbeOutcome, text: String) -> TrialResult {
+    let (profile, canaries) = (profile.name(), CanaryResults::new());
+    TrialResult {
         profile,
         tier: None,
         used: false,
@@ -89,28 +95,39 @@ fn empty(profile: Profile, outcome: ProbeOutcome, text: String) -> Fence {
     }
 }
 
-fn attempt(place: &Place, host: &HostSettings, profile: Profile, tier: Option<Tier>) -> Fence {
-    let mut fence = match ended(place, profile, tier) {
+fn try_profile(
+    place: &TrialWorkspace,
+    host: &HostSettings,
+    profile: Profile,
+    tier: Option<Tier>,
+) -> TrialResult {
+    let mut fence = match run_canaries(place, profile, tier) {
         Ok(SelfTestOutcome::Ran { tier, limits, output }) => {
-            ran(place, profile, tier, limits, &output)
+            judge_canaries(place, profile, tier, limits, &output)
         }
-        Ok(SelfTestOutcome::Refused(fault)) => refused(profile, tier, &fault, host),
-        Ok(SelfTestOutcome::Failed(text)) => empty(profile, ProbeOutcome::Refused, text),
-        Err(error) => {
-            empty(profile, ProbeOutcome::Refused, format!("the trial could not be run: {error}"))
-        }
+        Ok(SelfTestOutcome::Refused(fault)) => refused_trial(profile, tier, &fault, host),
+        Ok(SelfTestOutcome::Failed(text)) => new_trial(profile, ProbeOutcome::Refused, text),
+        Err(error) => new_trial(
+            profile,
+            ProbeOutcome::Refused,
+            format!("the trial could not be run: {error}"),
+        ),
     };
     fence.tier = fence.tier.or_else(|| tier.map(|tier| tier.name().to_owned()));
     fence
 }
 
-fn ended(place: &Place, profile: Profile, tier: Option<Tier>) -> std::io::Result<SelfTestOutcome> {
+fn run_canaries(
+    place: &TrialWorkspace,
+    profile: Profile,
+    tier: Option<Tier>,
+) -> std::io::Result<SelfTestOutcome> {
     // Do not test what a profile does not promise.
     let task = match profile {
         Profile::Default => place.task.clone(),
         _ => {
             let process = Some(rustix::process::getpid().as_raw_nonzero().get());
-            Task { protected: None, hidden: None, process, ..place.task.clone() }
+            CanaryTask { protected: None, hidden: None, process, ..place.task.clone() }
         }
     };
     let task = serde_json::to_string(&task)?;
@@ -124,16 +141,16 @@ fn ended(place: &Place, profile: Profile, tier: Option<Tier>) -> std::io::Result
     }
 }
 
-fn ran(
-    place: &Place,
+fn judge_canaries(
+    place: &TrialWorkspace,
     profile: Profile,
     tier: Option<String>,
     limits: String,
     output: &[u8],
-) -> Fence {
-    let mut canaries: Came = serde_json::from_slice(output).unwrap_or_default();
+) -> TrialResult {
+    let mut canaries: CanaryResults = serde_json::from_slice(output).unwrap_or_default();
     // Trust what is observed from outside, not what the program reports.
-    let written = place.take_written();
+    let written = place.remove_written();
     if written || canaries.contains_key(&Canary::WriteOutside) {
         canaries.insert(Canary::WriteOutside, written);
     }
@@ -141,7 +158,7 @@ fn ran(
         canaries.insert(Canary::ReachNetwork, true);
     }
     let wrong: Vec<String> =
-        canaries.iter().filter_map(|(canary, came)| complain(*canary, *came)).collect();
+        canaries.iter().filter_map(|(canary, came)| describe_failure(*canary, *came)).collect();
     let (outcome, text) = match (wrong.is_empty(), canaries.is_empty()) {
         (false, _) => (ProbeOutcome::Refused, wrong.join("; ")),
         (true, true) => {
@@ -149,10 +166,10 @@ fn ran(
         }
         (true, false) => (ProbeOutcome::Ok, format!("{} canaries", canaries.len())),
     };
-    Fence { tier, limits, canaries, ..empty(profile, outcome, text) }
+    TrialResult { tier, limits, canaries, ..new_trial(profile, outcome, text) }
 }
 
-fn complain(canary: Canary, came: bool) -> Option<String> {
+fn describe_failure(canary: Canary, came: bool) -> Option<String> {
     match (canary, came) {
         (Canary::UseHome, true) => None,
         (Canary::UseHome, false) => Some(format!("a run cannot {}", canary.name())),
@@ -162,18 +179,18 @@ fn complain(canary: Canary, came: bool) -> Option<String> {
     }
 }
 
-fn refused(
+fn refused_trial(
     profile: Profile,
     tier: Option<Tier>,
     fault: &SandboxError,
     host: &HostSettings,
-) -> Fence {
+) -> TrialResult {
     let fix = match tier {
         Some(Tier::Root) if fault.errno == Some(Errno::PERM.raw_os_error()) => Some(
             "this root user lacks CAP_SYS_ADMIN, which is needed without user namespaces: fix user namespaces instead."
                 .to_owned(),
         ),
-        _ => fixes::part_of(fault.layer).map(|part| fixes::of(part, fault.errno, host)),
+        _ => fixes::part_for_layer(fault.layer).map(|part| fixes::suggest_fix(part, fault.errno, host)),
     };
-    Fence { fix, ..empty(profile, ProbeOutcome::Refused, fault.to_string()) }
+    TrialResult { fix, ..new_trial(profile, ProbeOutcome::Refused, fault.to_string()) }
 }

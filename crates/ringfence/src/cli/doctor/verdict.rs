@@ -4,12 +4,12 @@ use jail::rights::NetworkAccess;
 use serde::Serialize;
 
 use super::canary::Canary;
-use super::trials::Fence;
+use super::trials::TrialResult;
 use crate::config::Profile;
 
 /// Conclusion about this host.
 #[derive(Serialize)]
-pub struct Verdict {
+pub struct HostVerdict {
     pub exit_code: u8,
     /// True if a run with this config would start now and the sandbox would hold.
     pub ready: bool,
@@ -24,7 +24,7 @@ pub struct Verdict {
     pub offered: Option<&'static str>,
     pub sentence: String,
     /// Promises of the profile, or of the offered one.
-    pub promises: Vec<Promise>,
+    pub promises: Vec<ProfilePromise>,
     /// Promises of `default` that this profile does not make.
     pub not_promised: Vec<&'static str>,
     /// How limits are applied; `limits_enforced` is true if the kernel enforces them.
@@ -35,13 +35,13 @@ pub struct Verdict {
 
 /// One promise of a profile.
 #[derive(Serialize)]
-pub struct Promise {
+pub struct ProfilePromise {
     pub text: &'static str,
     /// True if a canary saw the refusal; otherwise the promise relies on layers that were tested.
     pub seen: bool,
 }
 
-const SEEN_BY: &[(Canary, &str, &str)] = &[
+const CANARY_PROMISES: &[(Canary, &str, &str)] = &[
     (
         Canary::WriteOutside,
         "only the workspace, its cache home and a private /tmp can be written",
@@ -65,7 +65,7 @@ const SEEN_BY: &[(Canary, &str, &str)] = &[
     ),
 ];
 
-const NOT_CONTAINED: &[&str] = &[
+const CONTAINED_GAPS: &[&str] = &[
     "protected paths inside the workspace, .git hooks among them",
     "hidden paths: a run can read everything you can read",
     "modes, owners and times of files outside",
@@ -76,7 +76,11 @@ const NOT_CONTAINED: &[&str] = &[
 
 /// Judges the trials. `configured` is the profile that the config asks for, if the config is
 /// usable.
-pub fn judge(fences: &[Fence], configured: Option<Profile>, network: NetworkAccess) -> Verdict {
+pub fn judge_host(
+    fences: &[TrialResult],
+    configured: Option<Profile>,
+    network: NetworkAccess,
+) -> HostVerdict {
     let works = |profile: Profile| {
         fences.iter().find(|fence| fence.used && fence.profile == profile.name())
     };
@@ -94,7 +98,7 @@ pub fn judge(fences: &[Fence], configured: Option<Profile>, network: NetworkAcce
         Profile::None => Some(Profile::None.name()),
         _ => gets.map(|fence| fence.profile),
     };
-    Verdict {
+    HostVerdict {
         exit_code: match (default, contained) {
             (Some(_), _) => 0,
             (None, Some(_)) => 1,
@@ -105,21 +109,21 @@ pub fn judge(fences: &[Fence], configured: Option<Profile>, network: NetworkAcce
         profile,
         tier: gets.and_then(|fence| fence.tier.clone()),
         offered: offered.map(|fence| fence.profile),
-        sentence: match (usable, fences.iter().find(|fence| fence.leaks())) {
+        sentence: match (usable, fences.iter().find(|fence| fence.has_leak())) {
             // The sandbox lets something through without noticing.
             (_, Some(fence)) => format!(
                 "`{}` starts here but does not hold (see `no` above). Do not rely on it, and report it as described in SECURITY.md.",
                 fence.profile
             ),
-            (true, None) => sentence(configured, gets, default, contained),
+            (true, None) => verdict_sentence(configured, gets, default, contained),
             (false, None) => format!(
                 "nothing starts until the config or root is fixed (see `no` above). The host itself: {}",
-                sentence(configured, gets, default, contained)
+                verdict_sentence(configured, gets, default, contained)
             ),
         },
-        promises: told.map(|fence| promises(fence, network)).unwrap_or_default(),
+        promises: told.map(|fence| list_promises(fence, network)).unwrap_or_default(),
         not_promised: match told {
-            Some(fence) if fence.profile == Profile::Contained.name() => NOT_CONTAINED.to_vec(),
+            Some(fence) if fence.profile == Profile::Contained.name() => CONTAINED_GAPS.to_vec(),
             _ => Vec::new(),
         },
         limits: told.map(|fence| fence.limits.clone()).unwrap_or_default(),
@@ -127,13 +131,13 @@ pub fn judge(fences: &[Fence], configured: Option<Profile>, network: NetworkAcce
     }
 }
 
-fn sentence(
+fn verdict_sentence(
     configured: Profile,
-    gets: Option<&Fence>,
-    default: Option<&Fence>,
-    contained: Option<&Fence>,
+    gets: Option<&TrialResult>,
+    default: Option<&TrialResult>,
+    contained: Option<&TrialResult>,
 ) -> String {
-    let tier = |fence: &Fence| match fence.tier.as_deref() {
+    let tier = |fence: &TrialResult| match fence.tier.as_deref() {
         Some("namespaces") => ", in its own namespaces",
         Some("root") => ", as root without user namespaces",
         Some("bwrap") => ", through bubblewrap",
@@ -155,16 +159,16 @@ fn sentence(
     }
 }
 
-fn promises(fence: &Fence, network: NetworkAccess) -> Vec<Promise> {
+fn list_promises(fence: &TrialResult, network: NetworkAccess) -> Vec<ProfilePromise> {
     let default = fence.profile == Profile::Default.name();
     let seen = |canary: Canary| fence.canaries.get(&canary) == Some(&false);
-    let mut all: Vec<Promise> = Vec::new();
-    for (canary, text, less) in SEEN_BY {
+    let mut all: Vec<ProfilePromise> = Vec::new();
+    for (canary, text, less) in CANARY_PROMISES {
         let text = if default { text } else { less };
         // Without exec interception nothing is promised about execs.
         let told = *canary != Canary::RunForbidden || fence.canaries.contains_key(canary);
         if !text.is_empty() && told {
-            all.push(Promise { text, seen: seen(*canary) });
+            all.push(ProfilePromise { text, seen: seen(*canary) });
         }
     }
     let way_out = match network {
@@ -176,7 +180,7 @@ fn promises(fence: &Fence, network: NetworkAccess) -> Vec<Promise> {
             "the host's network, as configured; only other kinds of sockets are refused"
         }
     };
-    all.push(Promise {
+    all.push(ProfilePromise {
         text: way_out,
         seen: network != NetworkAccess::All && seen(Canary::ReachNetwork),
     });
@@ -185,7 +189,7 @@ fn promises(fence: &Fence, network: NetworkAccess) -> Vec<Promise> {
         (false, true) => "processes outside cannot be signalled or traced",
         (false, false) => "processes outside cannot be traced",
     };
-    all.push(Promise { text: processes, seen: seen(Canary::SignalOutside) });
-    all.push(Promise { text: "every process of a run ends with it", seen: false });
+    all.push(ProfilePromise { text: processes, seen: seen(Canary::SignalOutside) });
+    all.push(ProfilePromise { text: "every process of a run ends with it", seen: false });
     all
 }

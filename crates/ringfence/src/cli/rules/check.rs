@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::{Files, read, report, report_none, unwritable};
+use super::{RuleFiles, output_error, read_rules, report_faults, report_missing_rules};
 use crate::base::{Error, Result};
 
 /// Print the verdict on a command as JSON, exactly like `codex execpolicy check`
@@ -13,9 +13,9 @@ use crate::base::{Error, Result};
 This matches text only. Use `ringfence rules explain` to see what happens at run time.\n\n\
 Try:  ringfence rules check --pretty -- git push origin main"
 )]
-pub struct Args {
+pub struct RulesCheckArgs {
     #[command(flatten)]
-    files: Files,
+    files: RuleFiles,
     /// Print the JSON on several lines
     #[arg(long)]
     pretty: bool,
@@ -33,12 +33,12 @@ pub struct Args {
 }
 
 /// Runs `ringfence rules check` and returns the exit code.
-pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
-    let (book, places) = read(&args.files)?;
-    if report(&book) {
+pub fn run(args: &RulesCheckArgs, out: &mut impl Write) -> Result<u8> {
+    let (book, places) = read_rules(&args.files)?;
+    if report_faults(&book) {
         return Ok(1);
     }
-    report_none(&book, &places);
+    report_missing_rules(&book, &places);
     let check = book.table.check_command(&args.command, args.resolve_host_executables);
     let text = if args.pretty {
         serde_json::to_string_pretty(&check)
@@ -47,6 +47,6 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
     };
     let text = text
         .map_err(|error| Error::internal("the verdict cannot be written as JSON").source(error))?;
-    writeln!(out, "{text}").map_err(unwritable)?;
+    writeln!(out, "{text}").map_err(output_error)?;
     Ok(0)
 }

@@ -4,7 +4,10 @@ use std::io::{self, Write};
 
 use ::policy::{Decision, HostFile, PrefixRule, RuleTable};
 
-use super::{Files, count, plain, read, report, report_none, unwritable};
+use super::{
+    RuleFiles, escape_line, format_count, output_error, read_rules, report_faults,
+    report_missing_rules,
+};
 use crate::base::Result;
 use crate::rulebook::lint::words;
 use crate::rulebook::{Rulebook, locate, unasked};
@@ -17,9 +20,9 @@ const CANNOT_LEAVE: &str = "A command that cannot leave runs in the sandbox, as 
 #[command(
     after_help = "Exit codes: 0; 1 if a file cannot be read or is invalid.\n\nTry:  ringfence rules explain -- git push origin main"
 )]
-pub struct Args {
+pub struct RulesExplainArgs {
     #[command(flatten)]
-    files: Files,
+    files: RuleFiles,
     /// Command to explain, with its arguments
     #[arg(
         value_name = "COMMAND",
@@ -31,18 +34,18 @@ pub struct Args {
 }
 
 /// Runs `ringfence rules explain` and returns the exit code.
-pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
-    let (book, places) = read(&args.files)?;
-    let broken = report(&book);
-    report_none(&book, &places);
+pub fn run(args: &RulesExplainArgs, out: &mut impl Write) -> Result<u8> {
+    let (book, places) = read_rules(&args.files)?;
+    let broken = report_faults(&book);
+    report_missing_rules(&book, &places);
     let Some((program, rest)) = args.command.split_first() else { return Ok(1) };
     let file = locate(program, &places.search_path);
-    let found = Found { book: &book, program, rest, file };
-    found.tell(&args.command, broken, out).map_err(unwritable)?;
+    let found = RuleExplanation { book: &book, program, rest, file };
+    found.write_to(&args.command, broken, out).map_err(output_error)?;
     Ok(u8::from(broken))
 }
 
-struct Found<'a> {
+struct RuleExplanation<'a> {
     book: &'a Rulebook,
     program: &'a str,
     rest: &'a [String],
@@ -50,32 +53,32 @@ struct Found<'a> {
     file: Option<HostFile>,
 }
 
-impl Found<'_> {
-    fn tell(&self, command: &[String], broken: bool, out: &mut impl Write) -> io::Result<()> {
+impl RuleExplanation<'_> {
+    fn write_to(&self, command: &[String], broken: bool, out: &mut impl Write) -> io::Result<()> {
         let table = &self.book.table;
         let text = table.check_command(command, true);
-        let at_run_time = self.at_run_time(table);
+        let at_run_time = self.rules_at_run_time(table);
         let strictest = at_run_time.iter().map(|rule| rule.decision).max();
 
-        let shown = typed(command);
-        writeln!(out, "{}: {}", plain(&shown), summary(strictest))?;
+        let shown = quote_command(command);
+        writeln!(out, "{}: {}", escape_line(&shown), summarize_decision(strictest))?;
         if !at_run_time.is_empty() {
             writeln!(out)?;
         }
         for rule in &at_run_time {
-            tell_rule(rule, Some(rule.decision) == strictest, out)?;
+            write_rule(rule, Some(rule.decision) == strictest, out)?;
         }
 
         writeln!(
             out,
             "\nAs text: {}",
-            self.about_text(command, text.decision, text.matches.len())
+            self.describe_text_match(command, text.decision, text.matches.len())
         )?;
-        writeln!(out, "\nAt run time: {}", self.about_file())?;
-        for line in self.consequence(&at_run_time, strictest) {
+        writeln!(out, "\nAt run time: {}", self.describe_file())?;
+        for line in self.describe_consequence(&at_run_time, strictest) {
             writeln!(out, "  {line}")?;
         }
-        if is_script(command) {
+        if runs_script(command) {
             writeln!(out, "  The commands in the script are judged one by one as they run.")?;
         }
         if broken {
@@ -89,7 +92,7 @@ impl Found<'_> {
 
     /// Returns every rule that applies to the file that would run, under any of its names, and
     /// whose prefix matches this command. No rule hides another here.
-    fn at_run_time<'t>(&self, table: &'t RuleTable) -> Vec<&'t PrefixRule> {
+    fn rules_at_run_time<'t>(&self, table: &'t RuleTable) -> Vec<&'t PrefixRule> {
         let same = |one: &HostFile, other: &HostFile| {
             (one.device, one.inode) == (other.device, other.inode)
         };
@@ -113,7 +116,11 @@ impl Found<'_> {
     }
 
     /// Describes what happens to the command.
-    fn consequence(&self, rules: &[&PrefixRule], decision: Option<Decision>) -> Vec<String> {
+    fn describe_consequence(
+        &self,
+        rules: &[&PrefixRule],
+        decision: Option<Decision>,
+    ) -> Vec<String> {
         let asked = rules
             .iter()
             .filter(|rule| rule.decision == Decision::Allow && !rule.project)
@@ -155,16 +162,21 @@ impl Found<'_> {
         lines
     }
 
-    fn about_text(&self, command: &[String], decision: Option<Decision>, matches: usize) -> String {
+    fn describe_text_match(
+        &self,
+        command: &[String],
+        decision: Option<Decision>,
+        matches: usize,
+    ) -> String {
         let plainly = self.book.table.check_command(command, false).decision;
         let told = match (decision, matches) {
             (None, _) => "no rule matches".to_owned(),
-            (Some(decision), 1) => format!("one rule matches and says {}", word(decision)),
+            (Some(decision), 1) => format!("one rule matches and says {}", decision_name(decision)),
             (Some(decision), number) => {
                 format!(
                     "{} match, and the strictest says {}",
-                    count(number, "rule"),
-                    word(decision)
+                    format_count(number, "rule"),
+                    decision_name(decision)
                 )
             }
         };
@@ -177,14 +189,14 @@ impl Found<'_> {
         format!("{told}. This is what Codex answers{quirk}.")
     }
 
-    fn about_file(&self) -> String {
-        let program = plain(self.program);
+    fn describe_file(&self) -> String {
+        let program = escape_line(self.program);
         match &self.file {
             Some(file) if file.path == self.program => {
                 "the actual file is judged, whatever starts it and under any name.".to_owned()
             }
             Some(file) => {
-                let path = plain(&file.path);
+                let path = escape_line(&file.path);
                 format!(
                     "the actual file is judged, whatever starts it and under any name: from here `{program}` is {path}."
                 )
@@ -194,23 +206,23 @@ impl Found<'_> {
     }
 }
 
-fn tell_rule(rule: &PrefixRule, decides: bool, out: &mut impl Write) -> io::Result<()> {
+fn write_rule(rule: &PrefixRule, decides: bool, out: &mut impl Write) -> io::Result<()> {
     let mark = if decides { '>' } else { ' ' };
     let place = format!("{}:{}", rule.origin.file, rule.origin.line);
     writeln!(
         out,
         "{mark} {:<9}  {}  ({})",
-        word(rule.decision),
-        plain(&words(rule)),
-        plain(&place)
+        decision_name(rule.decision),
+        escape_line(&words(rule)),
+        escape_line(&place)
     )?;
     match &rule.justification {
-        Some(why) => writeln!(out, "             {}", plain(why)),
+        Some(why) => writeln!(out, "             {}", escape_line(why)),
         None => Ok(()),
     }
 }
 
-fn word(decision: Decision) -> &'static str {
+fn decision_name(decision: Decision) -> &'static str {
     match decision {
         Decision::Allow => "allow",
         Decision::Prompt => "prompt",
@@ -218,7 +230,7 @@ fn word(decision: Decision) -> &'static str {
     }
 }
 
-fn summary(decision: Option<Decision>) -> &'static str {
+fn summarize_decision(decision: Option<Decision>) -> &'static str {
     match decision {
         None => "no rule matches",
         Some(Decision::Allow) => "allowed",
@@ -228,14 +240,14 @@ fn summary(decision: Option<Decision>) -> &'static str {
 }
 
 /// Returns whether the command is a shell with an inline script (`-c`).
-fn is_script(command: &[String]) -> bool {
+fn runs_script(command: &[String]) -> bool {
     let shell = command.first().and_then(|word| word.rsplit('/').next());
     shell.is_some_and(|name| ["sh", "bash", "zsh", "dash", "ksh"].contains(&name))
         && command.get(1).is_some_and(|flag| flag.starts_with('-') && flag.ends_with('c'))
 }
 
 /// Quotes the command roughly as a user would type it.
-fn typed(command: &[String]) -> String {
+fn quote_command(command: &[String]) -> String {
     let quote = |word: &String| match word.is_empty()
         || word.contains(|c: char| c.is_whitespace() || "'\"$`\\;&|<>()*?#".contains(c))
     {

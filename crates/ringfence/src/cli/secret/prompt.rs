@@ -10,9 +10,9 @@ use crate::config::secrets::VALUE_BYTES;
 use crate::redact::secret::Secret;
 
 /// Restores the terminal settings when dropped, on every path.
-struct Restored(Termios);
+struct TerminalGuard(Termios);
 
-impl Drop for Restored {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
         // If the terminal is gone, there is nowhere left to report to.
         let _ = tcsetattr(stdin(), OptionalActions::Flush, &self.0);
@@ -21,7 +21,7 @@ impl Drop for Restored {
 }
 
 /// Returns the typed value, or None if the user cancelled.
-pub fn ask(question: &str) -> io::Result<Option<Secret>> {
+pub fn prompt_secret(question: &str) -> io::Result<Option<Secret>> {
     let before = tcgetattr(stdin())?;
     let mut silent = before.clone();
     // Read key by key, and Ctrl-C as an ordinary key: if the signal killed this process, the
@@ -29,15 +29,15 @@ pub fn ask(question: &str) -> io::Result<Option<Secret>> {
     silent
         .local_modes
         .remove(LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON | LocalModes::ISIG);
-    let _restored = Restored(before);
+    let _restored = TerminalGuard(before);
     tcsetattr(stdin(), OptionalActions::Flush, &silent)?;
     let mut stderr = io::stderr();
     stderr.write_all(question.as_bytes())?;
     stderr.flush()?;
-    read(io::stdin().lock().bytes())
+    read_keys(io::stdin().lock().bytes())
 }
 
-fn read(keys: impl Iterator<Item = io::Result<u8>>) -> io::Result<Option<Secret>> {
+fn read_keys(keys: impl Iterator<Item = io::Result<u8>>) -> io::Result<Option<Secret>> {
     // Allocated in full at the start: growing the vector would leave copies of the secret in
     // memory.
     let mut value = Zeroizing::new(Vec::with_capacity(VALUE_BYTES + 1));
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     fn typed(keys: &[u8]) -> Option<Vec<u8>> {
-        read(keys.iter().map(|key| Ok(*key))).unwrap().map(|value| value.expose().to_vec())
+        read_keys(keys.iter().map(|key| Ok(*key))).unwrap().map(|value| value.expose().to_vec())
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::audit::Audit;
-use crate::audit::prune::{has_files_before, prune};
+use crate::audit::AuditLog;
+use crate::audit::prune::{has_files_before, prune_log};
 use crate::base::clock::format_utc;
 use crate::base::visible;
 use crate::mcp::Server;
@@ -12,14 +12,14 @@ use crate::mcp::Server;
 const DAY: Duration = Duration::from_secs(86_400);
 /// Interval between checks. Timers stop while a machine is suspended, so the day itself is measured
 /// by the wall clock.
-const LOOK: Duration = Duration::from_secs(3600);
+const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Value of `by` in the prune record.
-const BY: &str = "audit.keep";
+const PRUNED_BY: &str = "audit.keep";
 
 /// Prunes the audit log whenever that is due. Failures are only logged: a server that cannot remove
 /// old records can still serve.
-pub async fn keep_pruned(server: Arc<Server>) {
+pub async fn prune_periodically(server: Arc<Server>) {
     let mut last: Option<(Duration, SystemTime)> = None;
     loop {
         // Read again each time, since a reload may have changed it.
@@ -33,7 +33,7 @@ pub async fn keep_pruned(server: Arc<Server>) {
                 tracing::warn!("the audit log was not pruned: {error}");
             }
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
@@ -44,14 +44,14 @@ fn is_due(last: Option<(Duration, SystemTime)>, keep: Duration) -> bool {
     })
 }
 
-fn prune_older_than(audit: &Audit, root: &std::path::Path, keep: Duration) {
+fn prune_older_than(audit: &AuditLog, root: &std::path::Path, keep: Duration) {
     audit.rotate_older_than(DAY);
     // A retention period longer than the clock can represent removes nothing.
     let Some(before) = SystemTime::now().checked_sub(keep).map(format_utc) else { return };
     if !has_files_before(root, &before) {
         return;
     }
-    match prune(root, &before, BY) {
+    match prune_log(root, &before, PRUNED_BY) {
         Ok(report) if report.removed.is_empty() => {}
         Ok(report) => {
             tracing::info!("{} audit files from before {before} were pruned", report.removed.len())

@@ -12,7 +12,7 @@ use crate::rulebook::{Leaving, Rulebook, lint, unasked};
 
 /// Reads the rules once, so that errors in them are logged before the first call. The server does
 /// not wait for this.
-pub async fn report(server: Arc<Server>) {
+pub async fn report_rules(server: Arc<Server>) {
     let policy = &server.pipeline.policy;
     let book = match &server.config.workspace {
         Some(workspace) => policy.current(workspace).await,
@@ -61,17 +61,21 @@ fn escalation_lines(book: &Rulebook, config: &Config) -> Vec<String> {
         }
         Leaving::Possible => {
             let (place, risky) = (config.policy.escalate.name(), config.policy.escalate_risky);
-            let lines = of(Decision::Allow).map(|rule| allow_line(rule, place, risky));
+            let lines = of(Decision::Allow).map(|rule| format_allow_rule(rule, place, risky));
             let asked = of(Decision::Prompt).map(|rule| {
-                format!("`{}` runs {place} after approval ({})", lint::words(rule), origin(rule))
+                format!(
+                    "`{}` runs {place} after approval ({})",
+                    lint::words(rule),
+                    format_origin(rule)
+                )
             });
-            lines.chain(asked).chain(count_line(of(Decision::Allow), risky)).collect()
+            lines.chain(asked).chain(format_held_back(of(Decision::Allow), risky)).collect()
         }
     }
 }
 
-fn allow_line(rule: &PrefixRule, place: &str, risky: EscalateRisky) -> String {
-    let (words, at) = (lint::words(rule), origin(rule));
+fn format_allow_rule(rule: &PrefixRule, place: &str, risky: EscalateRisky) -> String {
+    let (words, at) = (lint::words(rule), format_origin(rule));
     let exact = match unasked::lets_exact_words_out(rule) {
         true => format!("runs {place} as written; with more words it "),
         false => String::new(),
@@ -85,7 +89,7 @@ fn allow_line(rule: &PrefixRule, place: &str, risky: EscalateRisky) -> String {
 
 /// Summarises how many `allow` rules do not let out everything they match, and names the key that
 /// decides it.
-fn count_line<'a>(
+fn format_held_back<'a>(
     allowed: impl Iterator<Item = &'a PrefixRule>,
     risky: EscalateRisky,
 ) -> Option<String> {
@@ -111,6 +115,6 @@ fn count_line<'a>(
     })
 }
 
-fn origin(rule: &PrefixRule) -> String {
+fn format_origin(rule: &PrefixRule) -> String {
     format!("{}:{}", rule.origin.file, rule.origin.line)
 }

@@ -8,25 +8,25 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Stage, unexpected};
+use super::{DemoDirectory, unexpected_error};
 use crate::base::{Error, Kind, Result};
 use crate::sandbox::{SelfServer, start_self_server};
 
 /// The server answers in milliseconds; after this long it will not answer at all.
-const PATIENCE: Duration = Duration::from_secs(15);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// MCP client that sends one request at a time and denies every approval it is asked for.
-pub struct Client {
+pub struct DemoClient {
     server: SelfServer,
     lines: Receiver<String>,
     last_id: u64,
     /// Approval questions that a human would have seen.
-    pub asked: Vec<Value>,
+    pub questions: Vec<Value>,
 }
 
-impl Client {
+impl DemoClient {
     /// Starts the server with this config and the demonstration's directories.
-    pub fn start(stage: &Stage, config: &Path) -> Result<Self> {
+    pub fn start(stage: &DemoDirectory, config: &Path) -> Result<Self> {
         let flag = |name: &str, path: &Path| [name.into(), path.as_os_str().to_owned()];
         let mut args = vec!["serve".into()];
         args.extend(flag("--root", &stage.root()));
@@ -48,74 +48,78 @@ impl Client {
                 }
             }
         });
-        Ok(Client { server, lines, last_id: 0, asked: Vec::new() })
+        Ok(DemoClient { server, lines, last_id: 0, questions: Vec::new() })
     }
 
     /// Sends a request and returns its result. Declines every question that arrives in between.
-    pub fn request(&mut self, method: &str, params: Value) -> Result<Value> {
+    pub fn send_request(&mut self, method: &str, params: Value) -> Result<Value> {
         self.last_id += 1;
         let id = json!(self.last_id);
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))?;
+        self.send_message(
+            &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}),
+        )?;
         loop {
-            let mut message = self.receive()?;
+            let mut message = self.receive_message()?;
             if message["method"] == "elicitation/create" {
-                self.send(&json!({"jsonrpc": "2.0", "id": message["id"], "result": {"action": "decline"}}))?;
-                self.asked.push(message["params"].take());
+                self.send_message(&json!({"jsonrpc": "2.0", "id": message["id"], "result": {"action": "decline"}}))?;
+                self.questions.push(message["params"].take());
             } else if message.get("method").is_none() && message["id"] == id {
                 return match message.get_mut("result") {
                     Some(result) => Ok(result.take()),
-                    None => Err(unexpected("a result", &message["error"])),
+                    None => Err(unexpected_error("a result", &message["error"])),
                 };
             }
         }
     }
 
     /// Sends a notification.
-    pub fn notify(&mut self, method: &str) -> Result<()> {
-        self.send(&json!({"jsonrpc": "2.0", "method": method}))
+    pub fn send_notification(&mut self, method: &str) -> Result<()> {
+        self.send_message(&json!({"jsonrpc": "2.0", "method": method}))
     }
 
     /// Calls a tool that must succeed and returns its result.
-    pub fn succeed(&mut self, tool: &str, arguments: Value) -> Result<Value> {
-        let result = self.request("tools/call", json!({"name": tool, "arguments": arguments}))?;
+    pub fn call_expecting_success(&mut self, tool: &str, arguments: Value) -> Result<Value> {
+        let result =
+            self.send_request("tools/call", json!({"name": tool, "arguments": arguments}))?;
         match result["isError"] == true {
             false => Ok(result),
-            true => {
-                Err(unexpected(&format!("`{tool}` to work"), &result["structuredContent"]["error"]))
-            }
+            true => Err(unexpected_error(
+                &format!("`{tool}` to work"),
+                &result["structuredContent"]["error"],
+            )),
         }
     }
 
     /// Calls a tool and returns its result, whether it succeeded or not.
-    pub fn call(&mut self, tool: &str, arguments: Value) -> Result<Value> {
-        self.request("tools/call", json!({"name": tool, "arguments": arguments}))
+    pub fn call_tool(&mut self, tool: &str, arguments: Value) -> Result<Value> {
+        self.send_request("tools/call", json!({"name": tool, "arguments": arguments}))
     }
 
     /// Calls a tool that must refuse and returns its error.
-    pub fn fail(&mut self, tool: &str, arguments: Value) -> Result<Value> {
+    pub fn call_expecting_error(&mut self, tool: &str, arguments: Value) -> Result<Value> {
         let mut result =
-            self.request("tools/call", json!({"name": tool, "arguments": arguments}))?;
+            self.send_request("tools/call", json!({"name": tool, "arguments": arguments}))?;
         match result["isError"] == true {
             true => Ok(result["structuredContent"]["error"].take()),
-            false => Err(unexpected(&format!("`{tool}` to refuse"), &result)),
+            false => Err(unexpected_error(&format!("`{tool}` to refuse"), &result)),
         }
     }
 
-    fn send(&mut self, message: &Value) -> Result<()> {
-        let input = self.server.input_mut().ok_or_else(gone)?;
+    fn send_message(&mut self, message: &Value) -> Result<()> {
+        let input = self.server.input_mut().ok_or_else(server_gone_error)?;
         writeln!(input, "{message}")
             .and_then(|()| input.flush())
-            .map_err(|error| gone().source(error))
+            .map_err(|error| server_gone_error().source(error))
     }
 
-    fn receive(&mut self) -> Result<Value> {
-        let line = self.lines.recv_timeout(PATIENCE).map_err(|error| match error {
+    fn receive_message(&mut self) -> Result<Value> {
+        let line = self.lines.recv_timeout(REPLY_TIMEOUT).map_err(|error| match error {
             RecvTimeoutError::Timeout => Error::new(
                 Kind::DeadlineExceeded,
-                format!("the server gave no answer within {} s", PATIENCE.as_secs()),
+                format!("the server gave no answer within {} s", REPLY_TIMEOUT.as_secs()),
             )
             .hint("Its log is above. Try again when the machine is less busy."),
-            RecvTimeoutError::Disconnected => gone(),
+            RecvTimeoutError::Disconnected => server_gone_error(),
         })?;
         serde_json::from_str(&line).map_err(|error| {
             Error::internal("the server sent something that is not JSON").source(error)
@@ -123,10 +127,10 @@ impl Client {
     }
 
     /// Shuts the server down in order, so that its audit log is closed.
-    pub fn end(mut self) -> Result<()> {
+    pub fn shut_down(mut self) -> Result<()> {
         self.server.close_input();
         loop {
-            match self.lines.recv_timeout(PATIENCE) {
+            match self.lines.recv_timeout(REPLY_TIMEOUT) {
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {
@@ -139,6 +143,6 @@ impl Client {
     }
 }
 
-fn gone() -> Error {
+fn server_gone_error() -> Error {
     Error::new(Kind::Unavailable, "the server ended early").hint("Its log is above.")
 }

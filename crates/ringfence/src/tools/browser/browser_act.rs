@@ -13,11 +13,11 @@ use super::browser_navigate::{DOWNLOADS, Show, happenings};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::{Error, Kind, Result};
-use crate::browser::act::{Button, Op};
-use crate::browser::downloads::Download;
-use crate::browser::navigate::{Travel, Until};
-use crate::browser::page::{Answers, Dialog};
-use crate::browser::snapshot::{Seen, Wanted};
+use crate::browser::act::{ActOp, MouseButton};
+use crate::browser::downloads::PageDownload;
+use crate::browser::navigate::{HistoryMove, LoadState};
+use crate::browser::page::{DialogAnswers, PageDialog};
+use crate::browser::snapshot::{SnapshotLines, SnapshotRequest};
 use crate::config::Config;
 use crate::tools::browser::{self, About, Held};
 use crate::tools::limits::{Amount, Count, Limit};
@@ -30,7 +30,7 @@ const READY: Duration = Duration::from_secs(5);
 #[serde(deny_unknown_fields)]
 struct Args {
     /// fill replaces the text of a field, type types key by key, press presses `key`.
-    op: Op,
+    op: ActOp,
     /// A ref of browser.snapshot (e12), a CSS selector or text=words.
     target: Option<String>,
     /// Handle of a page (p1). Default: the current page.
@@ -50,7 +50,7 @@ struct Args {
     /// For scroll: pixels; positive is down. Without dx and dy the target comes into view.
     dy: Option<f64>,
     /// For click: left (default), right or middle.
-    button: Option<Button>,
+    button: Option<MouseButton>,
     /// For wait_for: wait until the target is gone.
     gone: Option<bool>,
     /// Say yes to confirm and prompt dialogs. Default: no. Alerts are always closed.
@@ -76,9 +76,9 @@ struct Reply {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     new_pages: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    dialogs: Vec<Dialog>,
+    dialogs: Vec<PageDialog>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    downloads: Vec<Download>,
+    downloads: Vec<PageDownload>,
     console_errors: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshot: Option<String>,
@@ -125,16 +125,16 @@ impl BrowserAct {
                     .with("argument", name)),
             };
         match args.op {
-            Op::Type => needs(args.text.is_some(), "text")?,
-            Op::Press => needs(args.key.is_some(), "key")?,
-            Op::Scroll => needs(args.target.is_some() || args.dx.or(args.dy).is_some(), "dy")?,
-            Op::Back | Op::Forward | Op::Reload => {}
+            ActOp::Type => needs(args.text.is_some(), "text")?,
+            ActOp::Press => needs(args.key.is_some(), "key")?,
+            ActOp::Scroll => needs(args.target.is_some() || args.dx.or(args.dy).is_some(), "dy")?,
+            ActOp::Back | ActOp::Forward | ActOp::Reload => {}
             op => {
                 needs(args.target.is_some(), "target")?;
-                needs(op != Op::Fill || args.text.is_some(), "text")?;
-                needs(op != Op::Select || args.values.is_some(), "values")?;
-                needs(op != Op::Upload || args.files.is_some(), "files")?;
-                needs(op != Op::Drag || args.to.is_some(), "to")?;
+                needs(op != ActOp::Fill || args.text.is_some(), "text")?;
+                needs(op != ActOp::Select || args.values.is_some(), "values")?;
+                needs(op != ActOp::Upload || args.files.is_some(), "files")?;
+                needs(op != ActOp::Drag || args.to.is_some(), "to")?;
             }
         }
         Ok(args)
@@ -147,30 +147,35 @@ async fn act(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
     let end = Instant::now() + limit;
     let (before, log, dialogs) = {
         let state = page.state();
-        (state.document().to_owned(), state.log.last(), state.dialogs_seen)
+        (state.current_document().to_owned(), state.log.last_seq(), state.dialogs_seen)
     };
-    let answers =
-        Answers { accept: args.accept_dialogs.unwrap_or(false), text: args.prompt_text.clone() };
-    let answering = page.answering(answers);
+    let answers = DialogAnswers {
+        accept: args.accept_dialogs.unwrap_or(false),
+        text: args.prompt_text.clone(),
+    };
+    let answering = page.answer_dialogs(answers);
     let known: Vec<String> = context.pages().iter().map(|page| page.handle()).collect();
     let loads = context.downloads.count();
     let done = carry_out(cx, args, held, end).await;
     if done.is_ok() {
-        page.settle(&before, end).await;
+        page.wait_until_settled(&before, end).await;
     }
     drop(answering);
     let other_matches = done?;
     let snapshot = match args.snapshot.unwrap_or_default().mode() {
         Some(mode) => {
-            let lines = match page.look(&Wanted { mode, ..Wanted::default() }, false).await? {
-                Seen::All(lines) | Seen::Changes(lines) => lines,
+            let lines = match page
+                .take_snapshot(&SnapshotRequest { mode, ..SnapshotRequest::default() }, false)
+                .await?
+            {
+                SnapshotLines::All(lines) | SnapshotLines::Changes(lines) => lines,
             };
             Some(browser::fit(&lines, browser::budget(cx, None)).0)
         }
         None => None,
     };
     let (url, title) = page.describe().await;
-    let downloads = context.downloads.since(loads, false, DOWNLOADS).await;
+    let downloads = context.downloads.wait_for_downloads(loads, false, DOWNLOADS).await;
     let new_pages = context
         .pages()
         .iter()
@@ -182,12 +187,13 @@ async fn act(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
         page: page.handle(),
         url,
         title,
-        navigated: state.document() != before,
+        navigated: state.current_document() != before,
         other_matches,
         new_pages,
         dialogs: state.dialogs_after(dialogs),
         downloads,
-        console_errors: state.log.after(log).filter(|entry| entry.kind == "error").count() as u64,
+        console_errors: state.log.entries_after(log).filter(|entry| entry.kind == "error").count()
+            as u64,
         snapshot,
     };
     drop(state);
@@ -202,41 +208,50 @@ async fn carry_out(cx: &Arc<RunCx>, args: &Args, held: &Held, end: Instant) -> R
     let on = target.unwrap_or_default();
     let text = args.text.as_deref().unwrap_or_default();
     match args.op {
-        Op::Click => page.click(on, args.button.unwrap_or_default(), 1, ready).await,
-        Op::DoubleClick => page.click(on, args.button.unwrap_or_default(), 2, ready).await,
-        Op::Hover => page.hover(on, ready).await,
-        Op::Fill => page.fill(on, text, ready).await,
-        Op::Type => page.type_text(target, text, ready).await,
-        Op::Press => page.press(target, args.key.as_deref().unwrap_or_default(), ready).await,
-        Op::Select => page.select(on, args.values.as_deref().unwrap_or_default(), ready).await,
-        Op::Check => page.check(on, true, ready).await,
-        Op::Uncheck => page.check(on, false, ready).await,
-        Op::Scroll => {
-            let by = args.dx.or(args.dy).map(|_| (args.dx.unwrap_or(0.0), args.dy.unwrap_or(0.0)));
-            page.scroll(target, by, ready).await
+        ActOp::Click => page.click_element(on, args.button.unwrap_or_default(), 1, ready).await,
+        ActOp::DoubleClick => {
+            page.click_element(on, args.button.unwrap_or_default(), 2, ready).await
         }
-        Op::Drag => page.drag(on, args.to.as_deref().unwrap_or_default(), ready).await,
-        Op::Upload => {
+        ActOp::Hover => page.hover_element(on, ready).await,
+        ActOp::Fill => page.fill_element(on, text, ready).await,
+        ActOp::Type => page.type_text(target, text, ready).await,
+        ActOp::Press => {
+            page.press_key(target, args.key.as_deref().unwrap_or_default(), ready).await
+        }
+        ActOp::Select => {
+            page.select_options(on, args.values.as_deref().unwrap_or_default(), ready).await
+        }
+        ActOp::Check => page.set_checked(on, true, ready).await,
+        ActOp::Uncheck => page.set_checked(on, false, ready).await,
+        ActOp::Scroll => {
+            let by = args.dx.or(args.dy).map(|_| (args.dx.unwrap_or(0.0), args.dy.unwrap_or(0.0)));
+            page.scroll_by(target, by, ready).await
+        }
+        ActOp::Drag => page.drag_element(on, args.to.as_deref().unwrap_or_default(), ready).await,
+        ActOp::Upload => {
             let (uploads, files) =
                 (Arc::clone(&held.context.uploads), args.files.clone().unwrap_or_default());
             let workspace = Arc::clone(&cx.workspace);
             let copy = async {
-                let work =
-                    tokio::task::spawn_blocking(move || uploads.hand_over(&workspace, &files));
+                let work = tokio::task::spawn_blocking(move || {
+                    uploads.copy_for_browser(&workspace, &files)
+                });
                 work.await
                     .map_err(|error| Error::internal("the copy ended unexpectedly").source(error))?
             };
-            page.upload(on, copy, ready).await
+            page.upload_files(on, copy, ready).await
         }
-        Op::WaitFor => page.wait_for(on, args.gone.unwrap_or(false), end).await.map(|()| 0),
-        Op::Back | Op::Forward | Op::Reload => {
+        ActOp::WaitFor => {
+            page.wait_for_target(on, args.gone.unwrap_or(false), end).await.map(|()| 0)
+        }
+        ActOp::Back | ActOp::Forward | ActOp::Reload => {
             let how = match args.op {
-                Op::Back => Travel::Back,
-                Op::Forward => Travel::Forward,
-                _ => Travel::Reload,
+                ActOp::Back => HistoryMove::Back,
+                ActOp::Forward => HistoryMove::Forward,
+                _ => HistoryMove::Reload,
             };
             let left = end.saturating_duration_since(Instant::now());
-            match page.travel(how, Until::Load, left).await? {
+            match page.move_in_history(how, LoadState::Load, left).await? {
                 Some(_) => Ok(0),
                 None => Err(Error::new(Kind::NotFound, "there is no page in that direction")
                     .reason("no_history")),
@@ -276,7 +291,7 @@ impl Tool for BrowserAct {
 
     fn limits(&self) -> Vec<Limit> {
         vec![
-            Limit::fixed("files of an upload", Count(crate::browser::upload::FILES as u64)),
+            Limit::fixed("files of an upload", Count(crate::browser::upload::MAX_FILES as u64)),
             Limit {
                 of: "wait for an element",
                 usual: READY.shown(),

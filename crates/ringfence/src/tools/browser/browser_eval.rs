@@ -72,17 +72,17 @@ impl BrowserEval {
 async fn eval(cx: &RunCx, args: &Args, held: &Held) -> Result<Output> {
     let most = browser::budget(cx, args.max_bytes);
     let limit = browser::limit(args.timeout_ms);
-    let found = held.page.eval(&args.script, args.target.as_deref(), most, limit).await?;
+    let found = held.page.eval_script(&args.script, args.target.as_deref(), most, limit).await?;
     let text =
-        if found.kind == "undefined" { "undefined".to_owned() } else { found.value.to_string() };
-    let truncated = found.cut || text.len() > most;
-    let value = crate::browser::log::cut(&text, most);
+        if found.js_type == "undefined" { "undefined".to_owned() } else { found.value.to_string() };
+    let truncated = found.truncated || text.len() > most;
+    let value = crate::browser::page_log::truncate_text(&text, most);
     let shown = if truncated {
         format!("{value}\n… [cut: return less, or raise `max_bytes`]")
     } else {
         value.clone()
     };
-    let reply = Reply { page: held.page.handle(), value, kind: found.kind, truncated };
+    let reply = Reply { page: held.page.handle(), value, kind: found.js_type, truncated };
     Ok(browser::output(shown, &json!(reply)))
 }
 

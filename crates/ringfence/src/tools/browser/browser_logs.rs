@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::approval::Granted;
 use crate::base::Result;
 use crate::base::call::{Output, Prepared};
-use crate::browser::log::{Entry, Kind, plain};
+use crate::browser::page_log::{PageLogEntry, PageLogKind, escape_line};
 use crate::config::Config;
 use crate::tools::browser::{self, About, Held};
 use crate::tools::limits::{Amount, Count, Limit};
@@ -24,7 +24,7 @@ struct Args {
     /// Handle of a page (p1). Default: the current page.
     page: Option<String>,
     /// console, error, network, blocked, dialog, download. Default: all of them.
-    kinds: Option<Vec<Kind>>,
+    kinds: Option<Vec<PageLogKind>>,
     /// Only entries that contain this text, ignoring case.
     filter: Option<String>,
     /// Only requests that failed, warnings and errors.
@@ -41,11 +41,11 @@ struct Args {
 struct Reply {
     page: String,
     /// Oldest first.
-    entries: Vec<Entry>,
+    entries: Vec<PageLogEntry>,
     /// For `since` of the next call.
     last: u64,
     /// Refused by policy, for the whole session.
-    blocked: Vec<Entry>,
+    blocked: Vec<PageLogEntry>,
     /// Older matching entries were left out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
@@ -87,7 +87,7 @@ impl BrowserLogs {
 }
 
 impl Args {
-    fn wants(&self, entry: &Entry) -> bool {
+    fn wants(&self, entry: &PageLogEntry) -> bool {
         let kind = self
             .kinds
             .as_ref()
@@ -106,17 +106,17 @@ impl Args {
     }
 }
 
-fn line(entry: &Entry) -> String {
+fn line(entry: &PageLogEntry) -> String {
     let mut line = format!("{} {}", entry.seq, entry.kind);
     if let Some(level) = &entry.level {
-        line.push_str(&format!(" {}", plain(level)));
+        line.push_str(&format!(" {}", escape_line(level)));
     }
     if let Some(status) = entry.status {
         line.push_str(&format!(" {status}"));
     }
-    line.push_str(&format!(": {}", plain(&entry.text)));
+    line.push_str(&format!(": {}", escape_line(&entry.text)));
     if let Some(url) = &entry.url {
-        line.push_str(&format!(" ({}", plain(url)));
+        line.push_str(&format!(" ({}", escape_line(url)));
         if let Some(number) = entry.line {
             line.push_str(&format!(":{number}"));
         }
@@ -127,10 +127,10 @@ fn line(entry: &Entry) -> String {
 
 /// Returns the newest wanted entries that fit, and whether any were left out.
 fn newest<'a>(
-    entries: impl DoubleEndedIterator<Item = &'a Entry>,
+    entries: impl DoubleEndedIterator<Item = &'a PageLogEntry>,
     limit: usize,
     most: &mut usize,
-) -> (Vec<Entry>, bool) {
+) -> (Vec<PageLogEntry>, bool) {
     let (mut kept, mut cut) = (Vec::new(), false);
     for entry in entries.rev() {
         let size = line(entry).len() + 60;
@@ -149,19 +149,20 @@ fn read(cx: &RunCx, args: &Args, held: &Held) -> Output {
     let since = args.since.unwrap_or(0);
     let limit = args.limit.unwrap_or(DEFAULT_LIMIT);
     let mut most = browser::budget(cx, args.max_bytes);
-    let log = held.context.traffic.failed();
-    let refused = log.after(0).filter(|entry| entry.kind == Kind::Blocked.name());
-    let wanted: Vec<&Entry> = refused.filter(|entry| args.wants(entry)).collect();
+    let log = held.context.traffic.lock_failed();
+    let refused = log.entries_after(0).filter(|entry| entry.kind == PageLogKind::Blocked.name());
+    let wanted: Vec<&PageLogEntry> = refused.filter(|entry| args.wants(entry)).collect();
     let (blocked, mut truncated) = newest(wanted.into_iter(), limit, &mut most);
     drop(log);
     let state = held.page.state();
-    let wanted: Vec<&Entry> = state.log.after(since).filter(|entry| args.wants(entry)).collect();
+    let wanted: Vec<&PageLogEntry> =
+        state.log.entries_after(since).filter(|entry| args.wants(entry)).collect();
     let (entries, cut) = newest(wanted.into_iter(), limit, &mut most);
     truncated |= cut;
-    let lost = state.log.lost_after(since);
+    let lost = state.log.count_lost_after(since);
     let reply = Reply {
         page: held.page.handle(),
-        last: state.log.last(),
+        last: state.log.last_seq(),
         entries,
         blocked,
         truncated,
@@ -195,7 +196,7 @@ impl Tool for BrowserLogs {
         vec![Limit {
             of: "entries",
             usual: DEFAULT_LIMIT.to_string(),
-            most: Count(crate::browser::log::KEPT as u64).shown(),
+            most: Count(crate::browser::page_log::MAX_ENTRIES as u64).shown(),
         }]
     }
 

@@ -12,10 +12,10 @@ use crate::approval::{ApprovalPrompt, Granted};
 use crate::base::call::{Output, Prepared};
 use crate::base::{Error, Result};
 use crate::browser::address;
-use crate::browser::downloads::Download;
-use crate::browser::navigate::Until;
-use crate::browser::page::{Counts, Dialog, RESPONSIVE, Redirect};
-use crate::browser::snapshot::{Mode, Seen, Wanted};
+use crate::browser::downloads::PageDownload;
+use crate::browser::navigate::LoadState;
+use crate::browser::page::{HANG_TIMEOUT, PageDialog, PageRedirect, RequestCounts};
+use crate::browser::snapshot::{SnapshotLines, SnapshotMode, SnapshotRequest};
 use crate::config::Config;
 use crate::sandbox::Launcher;
 use crate::sandbox::browser::page_allow_list;
@@ -31,7 +31,7 @@ struct Args {
     /// Handle of a page (p1), or new. Default: the current page.
     page: Option<String>,
     /// Default: load.
-    wait_until: Option<Until>,
+    wait_until: Option<LoadState>,
     /// Then wait for a CSS selector or text=words.
     wait_for: Option<String>,
     /// Default 30000.
@@ -52,12 +52,12 @@ pub enum Show {
 
 impl Show {
     /// Returns the mode of the snapshot, if one is wanted.
-    pub fn mode(self) -> Option<Mode> {
+    pub fn mode(self) -> Option<SnapshotMode> {
         match self {
             Show::None => None,
-            Show::Interactive => Some(Mode::Interactive),
-            Show::Full => Some(Mode::Full),
-            Show::Text => Some(Mode::Text),
+            Show::Interactive => Some(SnapshotMode::Interactive),
+            Show::Full => Some(SnapshotMode::Full),
+            Show::Text => Some(SnapshotMode::Text),
         }
     }
 }
@@ -70,17 +70,17 @@ struct Reply {
     #[serde(skip_serializing_if = "Option::is_none")]
     http_status: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    redirects: Vec<Redirect>,
+    redirects: Vec<PageRedirect>,
     load_ms: u64,
     /// Only partly loaded.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     timed_out: bool,
     console_errors: u64,
-    requests: Counts,
+    requests: RequestCounts,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    dialogs: Vec<Dialog>,
+    dialogs: Vec<PageDialog>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    downloads: Vec<Download>,
+    downloads: Vec<PageDownload>,
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshot: Option<String>,
 }
@@ -119,7 +119,7 @@ impl BrowserNavigate {
 
     async fn execute(&self, cx: &RunCx, call: Prepared) -> Result<Output> {
         let args: Args = arguments::parse(&call.arguments, &self.spec.input_schema)?;
-        let url = address::check(&args.url)?;
+        let url = address::check_url(&args.url)?;
         let granted = match beyond(&cx.config, &browser::denied_hosts(cx).await?, &url)? {
             Some(place) => Some(confirm(cx, &call, &url, place).await?.consume()),
             None => None,
@@ -127,11 +127,11 @@ impl BrowserNavigate {
         let mut held = Held::open(cx, &self.launcher, args.page.as_deref()).await?;
         held.replace_if_hung().await?;
         if let Some((host, port)) = granted {
-            held.context.road.allow_host(&host, port)?;
+            held.context.proxy.allow_host(&host, port)?;
         }
         let limit = browser::limit(args.timeout_ms);
         let work = self.go(cx, &args, &url, &held);
-        browser::within(cx, &held, limit + std::time::Duration::from_secs(3) + RESPONSIVE, work)
+        browser::within(cx, &held, limit + std::time::Duration::from_secs(3) + HANG_TIMEOUT, work)
             .await
     }
 
@@ -141,31 +141,36 @@ impl BrowserNavigate {
         let (page, context) = (&held.page, &held.context);
         let (log, dialogs) = {
             let state = page.state();
-            (state.log.last(), state.dialogs_seen)
+            (state.log.last_seq(), state.dialogs_seen)
         };
-        let (loads, refused) = (context.downloads.count(), context.traffic.failed().last());
-        let arrival = page.navigate(url, args.wait_until.unwrap_or_default(), limit).await?;
+        let (loads, refused) =
+            (context.downloads.count(), context.traffic.lock_failed().last_seq());
+        let arrival = page.navigate_to(url, args.wait_until.unwrap_or_default(), limit).await?;
         if arrival.timed_out && page.is_hung().await {
             return Err(browser::overdue(limit));
         }
         if let Some(target) = &args.wait_for {
-            page.wait_for(target, false, started + limit).await?;
+            page.wait_for_target(target, false, started + limit).await?;
         }
         let load_ms = crate::tools::run::command::millis(started.elapsed());
         let snapshot = match args.snapshot.unwrap_or_default().mode() {
             Some(mode) => {
-                let lines = match page.look(&Wanted { mode, ..Wanted::default() }, false).await? {
-                    Seen::All(lines) | Seen::Changes(lines) => lines,
+                let lines = match page
+                    .take_snapshot(&SnapshotRequest { mode, ..SnapshotRequest::default() }, false)
+                    .await?
+                {
+                    SnapshotLines::All(lines) | SnapshotLines::Changes(lines) => lines,
                 };
                 Some(browser::fit(&lines, browser::budget(cx, None)).0)
             }
             None => None,
         };
         let (url, title) = page.describe().await;
-        let downloads = context.downloads.since(loads, arrival.download, DOWNLOADS).await;
+        let downloads =
+            context.downloads.wait_for_downloads(loads, arrival.is_download, DOWNLOADS).await;
         let state = page.state();
         let mut requests = state.counts;
-        requests.blocked += context.traffic.blocked_after(refused);
+        requests.blocked += context.traffic.count_blocked_after(refused);
         let reply = Reply {
             page: page.handle(),
             url,
@@ -174,8 +179,11 @@ impl BrowserNavigate {
             redirects: arrival.redirects,
             load_ms,
             timed_out: arrival.timed_out,
-            console_errors: state.log.after(log).filter(|entry| entry.kind == "error").count()
-                as u64,
+            console_errors: state
+                .log
+                .entries_after(log)
+                .filter(|entry| entry.kind == "error")
+                .count() as u64,
             requests,
             dialogs: state.dialogs_after(dialogs),
             downloads,
@@ -189,7 +197,7 @@ impl BrowserNavigate {
 /// Returns the host and port of an address that the sandbox does not allow but a human may. Refuses
 /// an address that not even a human may allow.
 fn beyond(config: &Config, denied: &[String], url: &str) -> Result<Option<(String, u16)>> {
-    let Some((host, port)) = address::place(url) else { return Ok(None) };
+    let Some((host, port)) = address::host_and_port(url) else { return Ok(None) };
     let allow = page_allow_list(config)?.denying(denied)?;
     if address::is_loopback(&host) || allow.lets_through(&host, port) {
         return Ok(None);
@@ -245,7 +253,7 @@ impl Reply {
 }
 
 /// Formats dialogs and downloads, one line each.
-pub fn happenings(dialogs: &[Dialog], downloads: &[Download]) -> String {
+pub fn happenings(dialogs: &[PageDialog], downloads: &[PageDownload]) -> String {
     let mut text = String::new();
     for dialog in dialogs {
         let done = if dialog.accepted { "accepted" } else { "dismissed" };
@@ -273,13 +281,13 @@ impl Tool for BrowserNavigate {
     fn limits(&self) -> Vec<Limit> {
         vec![
             Limit::time(browser::DEFAULT_TIMEOUT),
-            Limit::fixed("pages of a session", Count(crate::browser::tabs::PAGES as u64)),
+            Limit::fixed("pages of a session", Count(crate::browser::tabs::MAX_PAGES as u64)),
         ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
         let args: Args = arguments::parse(arguments, &self.spec.input_schema)?;
-        let url = address::check(&args.url)?;
+        let url = address::check_url(&args.url)?;
         // The rules are checked when the call runs.
         beyond(cx.config, &[], &url)?;
         browser::prepare(cx, args.timeout_ms)

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::approval::Granted;
 use crate::base::call::{Block, Output, Prepared};
 use crate::base::{Error, Result};
-use crate::browser::capture::{Format, Region, png_size};
+use crate::browser::capture::{CaptureRegion, ImageFormat, png_size};
 use crate::config::Config;
 use crate::tools::browser::{self, About, Held};
 use crate::tools::file::file_write;
@@ -33,7 +33,7 @@ struct Args {
     /// One element: a ref (e12), a CSS selector or text=words.
     target: Option<String>,
     /// Default: by the name of the file, else png for a file and jpeg inline.
-    format: Option<Format>,
+    format: Option<ImageFormat>,
     /// 1 to 100, not for png. Default 75.
     quality: Option<u32>,
     /// Of the inline picture. Default 1280.
@@ -104,26 +104,29 @@ impl BrowserScreenshot {
 
 async fn take(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
     let page = &held.page;
-    let region = page.region(args.full_page.unwrap_or(false), args.target.as_deref()).await?;
+    let region =
+        page.capture_region(args.full_page.unwrap_or(false), args.target.as_deref()).await?;
     let quality = args.quality.unwrap_or(QUALITY);
     let inline = args.inline.unwrap_or(true);
-    let scale =
-        region.scale(args.max_width.unwrap_or(MAX_WIDTH), args.max_height.unwrap_or(MAX_HEIGHT));
-    let file_format =
-        args.format.or_else(|| Format::of_name(args.path.as_deref()?)).unwrap_or(Format::Png);
-    let inline_format = args.format.unwrap_or(Format::Jpeg);
+    let scale = region
+        .scale_to_fit(args.max_width.unwrap_or(MAX_WIDTH), args.max_height.unwrap_or(MAX_HEIGHT));
+    let file_format = args
+        .format
+        .or_else(|| ImageFormat::from_file_name(args.path.as_deref()?))
+        .unwrap_or(ImageFormat::Png);
+    let inline_format = args.format.unwrap_or(ImageFormat::Jpeg);
     let wants_file = args.path.is_some() || !inline;
     // One image serves as both if they would be the same.
     let one = wants_file && inline && scale >= 1.0 && file_format == inline_format;
     let file = async {
         match wants_file {
-            true => page.capture(region, 1.0, file_format, quality).await.map(Some),
+            true => page.capture_image(region, 1.0, file_format, quality).await.map(Some),
             false => Ok(None),
         }
     };
     let shown = async {
         match inline && !one {
-            true => page.capture(region, scale, inline_format, quality).await.map(Some),
+            true => page.capture_image(region, scale, inline_format, quality).await.map(Some),
             false => Ok(None),
         }
     };
@@ -148,23 +151,33 @@ async fn take(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
     }
     let text = serde_json::to_string(&reply).unwrap_or_default();
     let mut content = vec![Block::Text(text)];
-    content.extend(shown.map(|data| Block::Image { data, mime: inline_format.mime().to_owned() }));
+    content.extend(
+        shown.map(|data| Block::Image { data, mime: inline_format.mime_type().to_owned() }),
+    );
     Ok(Output { content, ..Output::default() })
 }
 
 fn about(
-    region: &Region,
+    region: &CaptureRegion,
     scale: f64,
-    file: (Format, Option<&str>),
-    shown: (Format, Option<&str>),
+    file: (ImageFormat, Option<&str>),
+    shown: (ImageFormat, Option<&str>),
 ) -> Reply {
     let (main, by) = if file.1.is_some() { (file, 1.0) } else { (shown, scale) };
     let bytes = main.1.map_or(0, |data| (data.len() as u64 / 4 * 3).saturating_sub(padding(data)));
     let whole = |length: f64| (length * by).round().max(1.0) as u32;
-    let told = main.1.filter(|_| main.0 == Format::Png).and_then(png_size);
+    let told = main.1.filter(|_| main.0 == ImageFormat::Png).and_then(png_size);
     let (width, height) = told.unwrap_or((whole(region.width), whole(region.height)));
     let scale = (scale * 1000.0).round() / 1000.0;
-    Reply { mime: main.0.mime(), bytes, width, height, scale, cut: region.cut, ..Reply::default() }
+    Reply {
+        mime: main.0.mime_type(),
+        bytes,
+        width,
+        height,
+        scale,
+        cut: region.truncated,
+        ..Reply::default()
+    }
 }
 
 fn padding(data: &str) -> u64 {
@@ -181,7 +194,7 @@ impl Tool for BrowserScreenshot {
             Limit::time(browser::DEFAULT_TIMEOUT),
             Limit { of: "width shown", usual: MAX_WIDTH.to_string(), most: "any".to_owned() },
             Limit { of: "height shown", usual: MAX_HEIGHT.to_string(), most: "any".to_owned() },
-            Limit::fixed("pixels of a side", Count(crate::browser::capture::LONGEST as u64)),
+            Limit::fixed("pixels of a side", Count(crate::browser::capture::MAX_IMAGE_SIDE as u64)),
         ]
     }
 

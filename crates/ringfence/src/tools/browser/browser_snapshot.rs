@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::approval::Granted;
 use crate::base::Result;
 use crate::base::call::{Output, Prepared};
-use crate::browser::snapshot::{Mode, Seen, Wanted};
+use crate::browser::snapshot::{SnapshotLines, SnapshotMode, SnapshotRequest};
 use crate::config::Config;
 use crate::tools::browser::{self, About, Held};
 use crate::tools::limits::{Count, Limit};
@@ -22,7 +22,7 @@ struct Args {
     /// Handle of a page (p1). Default: the current page.
     page: Option<String>,
     /// interactive (default): what can be acted on; full: everything; text: the words alone.
-    mode: Option<Mode>,
+    mode: Option<SnapshotMode>,
     /// Only this element: a ref (e12), a CSS selector or text=words.
     target: Option<String>,
     /// How many levels. Default: all.
@@ -78,14 +78,14 @@ impl BrowserSnapshot {
 }
 
 async fn look(cx: &RunCx, args: &Args, held: &Held) -> Result<Output> {
-    let wanted = Wanted {
+    let wanted = SnapshotRequest {
         mode: args.mode.unwrap_or_default(),
         target: args.target.clone(),
         depth: args.depth,
     };
-    let (lines, diff) = match held.page.look(&wanted, args.diff.unwrap_or(false)).await? {
-        Seen::All(lines) => (lines, false),
-        Seen::Changes(lines) => (lines, true),
+    let (lines, diff) = match held.page.take_snapshot(&wanted, args.diff.unwrap_or(false)).await? {
+        SnapshotLines::All(lines) => (lines, false),
+        SnapshotLines::Changes(lines) => (lines, true),
     };
     let (url, title) = held.page.describe().await;
     let (snapshot, truncated) = browser::fit(&lines, browser::budget(cx, args.max_bytes));
@@ -112,7 +112,7 @@ impl Tool for BrowserSnapshot {
     fn limits(&self) -> Vec<Limit> {
         vec![
             Limit::text(browser::MAX_BYTES),
-            Limit::fixed("lines", Count(crate::browser::snapshot::LINES as u64)),
+            Limit::fixed("lines", Count(crate::browser::snapshot::MAX_LINES as u64)),
         ]
     }
 

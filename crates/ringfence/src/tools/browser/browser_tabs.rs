@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::{Error, Result};
-use crate::browser::downloads::Download;
-use crate::browser::tabs::Context;
+use crate::browser::downloads::PageDownload;
+use crate::browser::tabs::BrowserContext;
 use crate::config::Config;
 use crate::sandbox::Launcher;
 use crate::tools::browser::{self, About, Held};
@@ -43,7 +43,7 @@ struct Reply {
     pages: Vec<Tab>,
     /// Files that pages have saved.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    downloads: Vec<Download>,
+    downloads: Vec<PageDownload>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -94,9 +94,9 @@ impl BrowserTabs {
                 let closed = held.context.close_page(&held.page);
                 browser::within(cx, &held, browser::DEFAULT_TIMEOUT, closed).await?;
             }
-            Op::CloseAll => browser::tabs(cx)?.close().await,
+            Op::CloseAll => browser::tabs(cx)?.close_all().await,
         }
-        let reply = match browser::tabs(cx)?.current().await {
+        let reply = match browser::tabs(cx)?.current_context().await {
             Some((context, _busy)) => list(&context).await,
             None => Reply::default(),
         };
@@ -109,9 +109,9 @@ impl BrowserTabs {
     }
 }
 
-async fn list(context: &Context) -> Reply {
+async fn list(context: &BrowserContext) -> Reply {
     let mut reply = Reply {
-        downloads: context.downloads.since(0, false, std::time::Duration::ZERO).await,
+        downloads: context.downloads.wait_for_downloads(0, false, std::time::Duration::ZERO).await,
         ..Reply::default()
     };
     for page in context.pages() {
@@ -137,7 +137,7 @@ impl Tool for BrowserTabs {
     }
 
     fn limits(&self) -> Vec<Limit> {
-        vec![Limit::fixed("pages of a session", Count(crate::browser::tabs::PAGES as u64))]
+        vec![Limit::fixed("pages of a session", Count(crate::browser::tabs::MAX_PAGES as u64))]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {

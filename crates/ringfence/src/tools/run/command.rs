@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::attended::Attended;
 use super::execs::{self, ExecList, Policed};
 use super::runs::Runs;
-use crate::audit::Approvals;
+use crate::audit::CallEvents;
 use crate::base::call::{Facts, Prepared, Status};
 use crate::base::clock::Deadline;
 use crate::base::narrowing::Narrowing;
@@ -184,7 +184,7 @@ impl Drop for Left<'_> {
 
 /// Records the end of a run whose call is already over and cannot report it.
 struct AfterCall {
-    approvals: Approvals,
+    approvals: CallEvents,
     state: Mutex<After>,
 }
 
@@ -208,7 +208,7 @@ impl AfterCall {
         change(&mut state);
         if state.call_is_over
             && let Some(fields) = state.ended.take()
-            && let Err(error) = self.approvals.ended(fields)
+            && let Err(error) = self.approvals.write_run_stop(fields)
         {
             tracing::error!("the end of a run could not be recorded: {}", error.log_line());
         }
@@ -238,8 +238,8 @@ fn end(ended: &RunResult) -> Map<String, Value> {
 }
 
 /// Records the end of a run that no call reports.
-pub fn record_end(approvals: &Approvals, ended: &RunResult) {
-    if let Err(error) = approvals.ended(end(ended)) {
+pub fn record_end(approvals: &CallEvents, ended: &RunResult) {
+    if let Err(error) = approvals.write_run_stop(end(ended)) {
         tracing::error!("the end of a run could not be recorded: {}", error.log_line());
     }
 }

@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 
 use super::attended::Attended;
 use crate::approval::{ApprovalPrompt, Granted};
-use crate::audit::Approvals;
+use crate::audit::CallEvents;
 use crate::base::call::{Prepared, digest};
 use crate::base::{Error, Kind, Result};
 use crate::config::{Escalate, EscalateRisky, Heuristics, Profile};
@@ -104,7 +104,7 @@ impl Policed {
 
     /// Returns the decider for a run that belongs to no call: nothing leaves it, and no one is
     /// asked about it.
-    pub fn quiet_desk(self, approvals: Approvals, root: &Path) -> Result<ExecPolicy> {
+    pub fn quiet_desk(self, approvals: CallEvents, root: &Path) -> Result<ExecPolicy> {
         let rules = ExecRules { lets_out: false, heuristics: false, ..self.rules };
         let desk = QuietDesk::new(approvals);
         Ok(ExecPolicy {
@@ -494,7 +494,7 @@ impl RunDesk {
             // Another call than the one that started the run is attached now.
             fields.insert("started_by".to_owned(), self.call.trace_id.as_str().into());
         }
-        let written = cx.approvals.exec(fields);
+        let written = cx.approvals.write_exec(fields);
         if let Err(error) = &written {
             tracing::error!("a decision about an exec could not be recorded: {}", error.log_line());
         }

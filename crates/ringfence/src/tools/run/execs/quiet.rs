@@ -10,19 +10,19 @@ use jail::intercept::exec::wire::{ExecAnswer, RuledExec};
 
 use super::AUDITED;
 use super::record::fields;
-use crate::audit::Approvals;
+use crate::audit::CallEvents;
 use crate::redact::own::Own;
 use crate::sandbox::{ExecDecider, WaitingExec};
 
 /// Decider for a run that belongs to no call.
 pub struct QuietDesk {
-    approvals: Approvals,
+    approvals: CallEvents,
     audited: AtomicUsize,
 }
 
 impl QuietDesk {
     /// Creates a decider that records in `approvals`.
-    pub fn new(approvals: Approvals) -> QuietDesk {
+    pub fn new(approvals: CallEvents) -> QuietDesk {
         QuietDesk { approvals, audited: AtomicUsize::new(0) }
     }
 
@@ -30,7 +30,7 @@ impl QuietDesk {
         let mut fields = fields(pid, path, argv, verdict, &Own::default());
         fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), ran.into())]);
         if self.audited.fetch_add(1, Ordering::Relaxed) < AUDITED
-            && let Err(error) = self.approvals.exec(fields)
+            && let Err(error) = self.approvals.write_exec(fields)
         {
             tracing::error!("a decision about an exec could not be recorded: {}", error.log_line());
         }

@@ -10,7 +10,7 @@ use ::policy::ExecVerdict;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::audit::Approvals;
+use crate::audit::CallEvents;
 use crate::base::call::digest;
 use crate::redact::own::Own;
 use crate::sandbox::{Decided, network_fields};
@@ -54,7 +54,7 @@ pub fn fields(
 /// the list are recorded, so that a list kept elsewhere can be checked against the record. The list
 /// itself is recorded only if the operator wants it.
 pub struct ExecList {
-    approvals: Approvals,
+    approvals: CallEvents,
     /// Redacts the list; absent unless the operator wants the list recorded.
     own: Option<Own>,
     log: File,
@@ -66,7 +66,7 @@ pub struct ExecList {
 
 impl ExecList {
     /// Creates the list for a run's log. `own` is given if each exec is to be recorded.
-    pub fn new(approvals: Approvals, own: Option<Own>, log: File) -> ExecList {
+    pub fn new(approvals: CallEvents, own: Option<Own>, log: File) -> ExecList {
         ExecList { approvals, own, log, at: 0, hash: blake3::Hasher::new(), listed: 0 }
     }
 
@@ -98,13 +98,13 @@ impl ExecList {
     }
 }
 
-fn write_down(approvals: &Approvals, own: &Own, seen: Seen) {
+fn write_down(approvals: &CallEvents, own: &Own, seen: Seen) {
     let Seen { pid, path, argv, ran } = seen;
     let ran = ran.unwrap_or_else(|| "inside".to_owned());
     let fields =
         json!({"pid": pid, "path": path, "command": own.words(&argv), "by": "nobody", "ran": ran});
     if let Value::Object(fields) = fields
-        && let Err(error) = approvals.exec(fields)
+        && let Err(error) = approvals.write_exec(fields)
     {
         tracing::error!("an exec could not be recorded: {}", error.log_line());
     }
@@ -140,11 +140,11 @@ const DECISIONS: usize = 10_000;
 
 /// Returns a callback that records every decision of a run's proxy, up to a limit: a run can cause
 /// as many as it likes.
-pub fn audit_network(approvals: &Approvals) -> Decided {
+pub fn audit_network(approvals: &CallEvents) -> Decided {
     let (approvals, count) = (approvals.clone(), AtomicUsize::new(0));
     Arc::new(move |decision| {
         if count.fetch_add(1, Ordering::Relaxed) < DECISIONS
-            && let Err(error) = approvals.network(network_fields(decision))
+            && let Err(error) = approvals.write_network(network_fields(decision))
         {
             tracing::error!("a decision of the proxy could not be recorded: {}", error.log_line());
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicUsize;
 use jail::intercept::exec::wire::ExecRules;
 
 use super::{Policed, RunDesk, audit_network};
-use crate::audit::Approvals;
+use crate::audit::CallEvents;
 use crate::base::{Error, Result};
 use crate::config::Escalate;
 use crate::rulebook::Leaving;
@@ -19,7 +19,7 @@ use crate::tools::RunCx;
 /// State that a run shares with the runs it causes in the wider sandbox; they are recorded with it.
 pub(super) struct WiderShare {
     /// Records for the call that started the run.
-    approvals: Approvals,
+    approvals: CallEvents,
     denied_hosts: Vec<String>,
     heuristics: bool,
     log: File,
@@ -27,7 +27,7 @@ pub(super) struct WiderShare {
 }
 
 impl WiderShare {
-    pub(super) fn new(approvals: Approvals, policed: &Policed, log: &File) -> Result<WiderShare> {
+    pub(super) fn new(approvals: CallEvents, policed: &Policed, log: &File) -> Result<WiderShare> {
         Ok(WiderShare {
             approvals,
             denied_hosts: policed.denied_hosts(),

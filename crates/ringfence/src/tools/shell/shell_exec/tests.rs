@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::approval::Gate;
-use crate::audit::{Audit, Record};
+use crate::audit::{AuditLog, CallRecord};
 use crate::base::call::{Block, Status};
 use crate::base::caller::{Abilities, Caller};
 use crate::base::clock::Deadline;
@@ -19,10 +19,10 @@ fn config(place: &Place) -> Config {
 }
 
 fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
-    let audit = Audit::open(&place.dir.join("root"), 1 << 20).unwrap();
+    let audit = AuditLog::open(&place.dir.join("root"), 1 << 20).unwrap();
     let trace_id = TraceId::mint();
     Arc::new(RunCx {
-        approvals: Record::open(&audit, &trace_id, Value::Null).approvals(),
+        approvals: CallRecord::open(&audit, &trace_id, Value::Null).call_events(),
         trace_id,
         session: place.session.clone(),
         workspace: place.session.workspace.clone(),

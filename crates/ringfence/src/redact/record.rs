@@ -14,13 +14,14 @@ const TEXT_LIMIT: usize = 4096;
 const REDACTED: &str = "[redacted]";
 
 /// Members that hold a caller's input as a whole.
-const VALUES: [&str; 7] = ["arguments", "args", "argv", "env", "environment", "headers", "input"];
+const CALLER_INPUT: [&str; 7] =
+    ["arguments", "args", "argv", "env", "environment", "headers", "input"];
 
 /// Suffixes of names that look sensitive but do not hold a secret.
-const PLAIN: [&str; 2] = ["_hash", "_bytes"];
+const SAFE_SUFFIXES: [&str; 2] = ["_hash", "_bytes"];
 
 /// Returns the fields with secrets and caller input replaced.
-pub fn redact(fields: Map<String, Value>) -> Map<String, Value> {
+pub fn redact_fields(fields: Map<String, Value>) -> Map<String, Value> {
     let member = |(name, value): (String, Value)| {
         (known::redact(&name).into_owned(), redact_member(&name, value))
     };
@@ -29,22 +30,22 @@ pub fn redact(fields: Map<String, Value>) -> Map<String, Value> {
 
 fn redact_member(name: &str, value: Value) -> Value {
     let name = name.to_ascii_lowercase();
-    let plain = PLAIN.iter().any(|end| name.ends_with(end));
+    let plain = SAFE_SUFFIXES.iter().any(|end| name.ends_with(end));
     let secret = is_sensitive(&name);
     match value {
         // A number or boolean under such a name is a count or a switch.
         Value::Null | Value::Bool(_) | Value::Number(_) => value,
-        _ if VALUES.contains(&name.as_str()) || secret && !plain => REDACTED.into(),
-        Value::Object(map) => Value::Object(redact(map)),
+        _ if CALLER_INPUT.contains(&name.as_str()) || secret && !plain => REDACTED.into(),
+        Value::Object(map) => Value::Object(redact_fields(map)),
         Value::Array(items) => items.into_iter().map(|item| redact_member(&name, item)).collect(),
         Value::String(mut text) => {
             known::redact_text(&mut text);
-            Value::String(cut(text))
+            Value::String(truncate_text(text))
         }
     }
 }
 
-fn cut(mut text: String) -> String {
+fn truncate_text(mut text: String) -> String {
     if text.len() > TEXT_LIMIT {
         let end = (0..=TEXT_LIMIT).rfind(|at| text.is_char_boundary(*at)).unwrap_or(0);
         text.truncate(end);
@@ -68,7 +69,7 @@ mod tests {
         }) else {
             unreachable!()
         };
-        let redacted = Value::Object(redact(fields));
+        let redacted = Value::Object(redact_fields(fields));
         assert!(!redacted.to_string().contains("hunter2"), "{redacted}");
         assert_eq!(redacted["tool"], "shell.exec");
         assert_eq!(redacted["arguments_hash"], "sha256:00");
@@ -80,7 +81,7 @@ mod tests {
     #[test]
     fn long_text_is_cut_between_characters() {
         let Value::Object(fields) = json!({"client": "ü".repeat(5000)}) else { unreachable!() };
-        let cut = redact(fields)["client"].as_str().unwrap().to_owned();
+        let cut = redact_fields(fields)["client"].as_str().unwrap().to_owned();
         assert!(cut.len() < 4200 && cut.ends_with("ü…"));
     }
 }

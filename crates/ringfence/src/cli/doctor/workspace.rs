@@ -11,40 +11,47 @@ use std::path::{Path, PathBuf};
 use jail::rights::NetworkAccess;
 use rustix::fs::Access;
 
-use super::canary::{FORBIDDEN, Task};
+use super::canary::{CanaryTask, FORBIDDEN};
 use crate::config::{Config, Flags};
 use crate::sandbox::self_test::SelfTest;
 
 /// Directories, files and listener used by the trials. Dropping it removes everything it created.
-pub struct Place {
+pub struct TrialWorkspace {
     /// Directory for the probes of single layers.
-    pub probes: PathBuf,
+    pub probe_dir: PathBuf,
     pub trial: SelfTest,
-    pub task: Task,
+    pub task: CanaryTask,
     /// Server on the host; a run without the host's network must not be able to reach it.
     pub listener: Option<TcpListener>,
     pub network: NetworkAccess,
-    scratch: PathBuf,
+    scratch_dir: PathBuf,
 }
 
-impl Place {
+impl TrialWorkspace {
     /// Creates the directories, in the configured root and workspace where possible.
-    pub fn make(config: Option<&Config>, flags: &Flags) -> io::Result<Place> {
+    pub fn create(config: Option<&Config>, flags: &Flags) -> io::Result<TrialWorkspace> {
         let name = format!("doctor-{}", std::process::id());
         let named = config.and_then(|config| Some((config, config.workspace.as_deref()?)));
         let scratch = match named {
             Some((config, _)) => config.root.join(name),
             None => std::env::temp_dir().canonicalize()?.join(format!("ringfence-{name}")),
         };
-        private(&scratch)?;
+        create_private_dir(&scratch)?;
         let made = match named {
-            Some((config, workspace)) => Place::own(config, workspace, flags, &scratch),
-            None => Place::apart(&scratch),
+            Some((config, workspace)) => {
+                TrialWorkspace::in_configured_dirs(config, workspace, flags, &scratch)
+            }
+            None => TrialWorkspace::in_scratch_dirs(&scratch),
         };
         made.inspect_err(|_| drop(fs::remove_dir_all(&scratch)))
     }
 
-    fn own(config: &Config, workspace: &Path, flags: &Flags, scratch: &Path) -> io::Result<Place> {
+    fn in_configured_dirs(
+        config: &Config,
+        workspace: &Path,
+        flags: &Flags,
+        scratch: &Path,
+    ) -> io::Result<TrialWorkspace> {
         let mut flags_of = vec![
             "--root".into(),
             config.root.clone().into(),
@@ -60,18 +67,22 @@ impl Place {
         let writable: Vec<&Path> =
             config.sandbox.writable.iter().map(PathBuf::as_path).chain([workspace]).collect();
         outside.retain(|folder| !writable.iter().any(|root| folder.starts_with(root)));
-        let mut place =
-            Place::fill(scratch, (flags_of, env, workspace), &outside, config.sandbox.network())?;
+        let mut place = TrialWorkspace::with_canaries(
+            scratch,
+            (flags_of, env, workspace),
+            &outside,
+            config.sandbox.network(),
+        )?;
         if config.policy.intercept && jail::intercept::exec::SUPPORTED {
-            place.rule(scratch)?;
+            place.add_canary_rule(scratch)?;
         }
         Ok(place)
     }
 
-    fn apart(scratch: &Path) -> io::Result<Place> {
+    fn in_scratch_dirs(scratch: &Path) -> io::Result<TrialWorkspace> {
         let [root, workspace, home] = ["root", "workspace", "home"].map(|name| scratch.join(name));
         for folder in [&root, &workspace, &home] {
-            private(folder)?;
+            create_private_dir(folder)?;
         }
         let flags = vec![
             "--root".into(),
@@ -84,20 +95,24 @@ impl Place {
             ("HOME".into(), home.clone().into()),
             ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()),
         ];
-        let mut place =
-            Place::fill(scratch, (flags, env, &workspace), &[home], NetworkAccess::Off)?;
+        let mut place = TrialWorkspace::with_canaries(
+            scratch,
+            (flags, env, &workspace),
+            &[home],
+            NetworkAccess::Off,
+        )?;
         // A run must not be able to see the root directory.
         let hidden = root.join("secret");
         fs::write(&hidden, "not for a run\n")?;
         place.task.hidden = Some(hidden);
         if jail::intercept::exec::SUPPORTED {
-            place.rule(scratch)?;
+            place.add_canary_rule(scratch)?;
         }
         Ok(place)
     }
 
     /// Adds a rule that forbids a program name that exists nowhere else.
-    fn rule(&mut self, scratch: &Path) -> io::Result<()> {
+    fn add_canary_rule(&mut self, scratch: &Path) -> io::Result<()> {
         let file = scratch.join("canary.rules");
         fs::write(
             &file,
@@ -108,14 +123,14 @@ impl Place {
         Ok(())
     }
 
-    fn fill(
+    fn with_canaries(
         scratch: &Path,
         (flags, env, workspace): (Vec<OsString>, Vec<(OsString, OsString)>, &Path),
         outside: &[PathBuf],
         network: NetworkAccess,
-    ) -> io::Result<Place> {
+    ) -> io::Result<TrialWorkspace> {
         let probes = scratch.join("probes");
-        private(&probes)?;
+        create_private_dir(&probes)?;
         let hidden = scratch.join("secret");
         fs::write(&hidden, "not for a run\n")?;
         let listener = match network {
@@ -123,10 +138,10 @@ impl Place {
             NetworkAccess::Off | NetworkAccess::Proxied => TcpListener::bind("127.0.0.1:0").ok(),
         };
         let name = format!(".ringfence-doctor-{}", std::process::id());
-        let task = Task {
+        let task = CanaryTask {
             write: outside
                 .iter()
-                .filter(|folder| may_write(folder))
+                .filter(|folder| is_writable(folder))
                 .map(|folder| folder.join(&name))
                 .collect(),
             protected: Some(workspace.join(".ringfence").join(&name)),
@@ -141,12 +156,19 @@ impl Place {
         let report = scratch.join("report");
         let trial =
             SelfTest { location_flags: flags, env, working_dir: workspace.to_owned(), report };
-        Ok(Place { probes, trial, task, listener, network, scratch: scratch.to_owned() })
+        Ok(TrialWorkspace {
+            probe_dir: probes,
+            trial,
+            task,
+            listener,
+            network,
+            scratch_dir: scratch.to_owned(),
+        })
     }
 
     /// Removes what a run wrote outside and returns whether there was anything, whatever the run
     /// itself reported.
-    pub fn take_written(&self) -> bool {
+    pub fn remove_written(&self) -> bool {
         // The run reports this one itself; only remove it from the workspace.
         let _ = self.task.protected.as_ref().map(fs::remove_file);
         self.task.write.iter().filter(|path| fs::remove_file(path).is_ok()).count() > 0
@@ -158,17 +180,17 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TrialWorkspace {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.scratch);
+        let _ = fs::remove_dir_all(&self.scratch_dir);
     }
 }
 
 /// Creates a directory for the owner only. Fails if it exists: then another process created it.
-fn private(folder: &Path) -> io::Result<()> {
+fn create_private_dir(folder: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(folder)
 }
 
-fn may_write(folder: &Path) -> bool {
+fn is_writable(folder: &Path) -> bool {
     rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }

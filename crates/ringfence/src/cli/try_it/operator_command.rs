@@ -6,12 +6,12 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use serde_json::json;
 
-use super::client::Client;
-use super::{Narrator, Stage, cannot_set, text, unexpected};
+use super::client::DemoClient;
+use super::{DemoDirectory, DemoPrinter, setup_error, text_field, unexpected_error};
 use crate::base::Result;
 
 const TOKEN: &str = "tk-4711-not-for-agents";
-const ENTRY: &str = "\
+const CONFIG_ENTRY: &str = "\
 [mcp.report]
 command = \"bash\"
 args = [\"-c\", 'echo \"token: $API_TOKEN\"; echo changed > notes/hello.txt']
@@ -21,8 +21,12 @@ requires_approval = false
 
 /// Adds a command to the running server's config, calls it, and shows that it can neither write nor
 /// reveal its secret.
-pub fn add_a_command(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
-    tell.step("5. Add your own command while the server runs")?;
+pub fn add_command(
+    client: &mut DemoClient,
+    tell: &mut DemoPrinter<'_>,
+    stage: &DemoDirectory,
+) -> Result<()> {
+    tell.print_step("5. Add your own command while the server runs")?;
     // Readable by its owner only; the server rejects a file with secrets otherwise.
     let write = |name: &str, content: &str| {
         let file = std::fs::OpenOptions::new()
@@ -31,35 +35,39 @@ pub fn add_a_command(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage
             .mode(0o600)
             .open(stage.0.join(name));
         let written = file.and_then(|mut file| file.write_all(content.as_bytes()));
-        written.map_err(|error| cannot_set("a temporary file", error))
+        written.map_err(|error| setup_error("a temporary file", error))
     };
     write("secrets.env", &format!("API_TOKEN={TOKEN}\n"))?;
-    write("config.new", &format!("secrets.env_file = \"secrets.env\"\n{ENTRY}"))?;
+    write("config.new", &format!("secrets.env_file = \"secrets.env\"\n{CONFIG_ENTRY}"))?;
     // Replace the file atomically, as editors do.
     std::fs::rename(stage.0.join("config.new"), stage.config())
-        .map_err(|error| cannot_set("a config file", error))?;
-    tell.say("The operator adds this to config.toml, and a token to a file next to it:")?;
-    tell.show(ENTRY.trim_end())?;
-    let list = client.request("tools/list", json!({}))?;
+        .map_err(|error| setup_error("a config file", error))?;
+    tell.print_sentence(
+        "The operator adds this to config.toml, and a token to a file next to it:",
+    )?;
+    tell.print_quoted(CONFIG_ENTRY.trim_end())?;
+    let list = client.send_request("tools/list", json!({}))?;
     if !list["tools"]
         .as_array()
         .is_some_and(|tools| tools.iter().any(|tool| tool["name"] == "report"))
     {
-        return Err(unexpected("the new tool on the list", &list));
+        return Err(unexpected_error("the new tool on the list", &list));
     }
-    tell.say("The next list has it. It declares no side effects, so it can have none, and its secret is redacted:")?;
-    let result = client.call("report", json!({}))?;
+    tell.print_sentence("The next list has it. It declares no side effects, so it can have none, and its secret is redacted:")?;
+    let result = client.call_tool("report", json!({}))?;
     let run = &result["structuredContent"];
     if result["isError"] == true {
-        tell.say("The sandbox cannot be set up on this host, so the command was refused:")?;
-        return tell.show(text(&run["error"], "message"));
+        tell.print_sentence(
+            "The sandbox cannot be set up on this host, so the command was refused:",
+        )?;
+        return tell.print_quoted(text_field(&run["error"], "message"));
     }
-    tell.show(text(run, "stdout").trim_end())?;
-    tell.show(text(run, "stderr").trim_end())?;
+    tell.print_quoted(text_field(run, "stdout").trim_end())?;
+    tell.print_quoted(text_field(run, "stderr").trim_end())?;
     let changed =
         std::fs::read_to_string(stage.workspace().join("notes/hello.txt")).unwrap_or_default();
     if result.to_string().contains(TOKEN) || changed.contains("changed") {
-        return Err(unexpected("a command that writes nothing and reveals nothing", run));
+        return Err(unexpected_error("a command that writes nothing and reveals nothing", run));
     }
     Ok(())
 }

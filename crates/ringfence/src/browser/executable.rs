@@ -19,25 +19,25 @@ pub const PROGRAMS: &[&str] = &[
     "microsoft-edge",
 ];
 /// Hint on how to get a browser.
-pub const INSTALL: &str = "Install one (Debian: `apt install chromium-headless-shell`), or set `program` under [browser].";
+pub const INSTALL_HINT: &str = "Install one (Debian: `apt install chromium-headless-shell`), or set `program` under [browser].";
 
 /// Browser program, and the flag that makes it run without a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct BrowserProgram {
     /// Path of the program.
     pub program: PathBuf,
     /// Flag for headless mode.
-    pub headless: &'static str,
+    pub headless_flag: &'static str,
 }
 
 /// Returns the configured browser, or the first known one on PATH.
-pub fn find(config: &Config) -> Result<Found> {
+pub fn find_browser(config: &Config) -> Result<BrowserProgram> {
     let missing = |message: &str| {
-        Error::new(Kind::Unavailable, message).reason("browser_missing").hint(INSTALL)
+        Error::new(Kind::Unavailable, message).reason("browser_missing").hint(INSTALL_HINT)
     };
     if let Some(named) = &config.browser.program {
         return match is_program(named) {
-            true => Ok(found(named.clone())),
+            true => Ok(browser_program(named.clone())),
             false => {
                 Err(missing("the configured browser cannot be run")
                     .source(named.display().to_string()))
@@ -50,18 +50,18 @@ pub fn find(config: &Config) -> Result<Found> {
     let mut all =
         PROGRAMS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
     all.find(|file| is_program(file))
-        .map(found)
+        .map(browser_program)
         .ok_or_else(|| missing("no Chromium was found on this host"))
 }
 
-fn found(program: PathBuf) -> Found {
+fn browser_program(program: PathBuf) -> BrowserProgram {
     // Links and wrappers have many names; the name of the final target shows which kind it is.
     let ends_at = program.canonicalize().unwrap_or_else(|_| program.clone());
     let shell = [&program, &ends_at].into_iter().any(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().replace('_', "-");
         name.contains("headless-shell")
     });
-    Found { program, headless: if shell { "--headless" } else { "--headless=new" } }
+    BrowserProgram { program, headless_flag: if shell { "--headless" } else { "--headless=new" } }
 }
 
 fn is_program(file: &Path) -> bool {
@@ -85,7 +85,7 @@ mod tests {
         let env =
             Env::new([("HOME", "/nonexistent".into()), ("PATH", path)], scratch.dir("project"));
         let mut config = resolve(&flags, &env).unwrap();
-        let error = find(&config).unwrap_err();
+        let error = find_browser(&config).unwrap_err();
         assert_eq!(
             (error.kind(), error.reason_name()),
             (Kind::Unavailable, Some("browser_missing"))
@@ -97,15 +97,24 @@ mod tests {
             file
         };
         let full = program(one.join("chromium"));
-        assert_eq!(find(&config).unwrap(), Found { program: full, headless: "--headless=new" });
+        assert_eq!(
+            find_browser(&config).unwrap(),
+            BrowserProgram { program: full, headless_flag: "--headless=new" }
+        );
         let shell = program(two.join("headless_shell"));
-        assert_eq!(find(&config).unwrap(), Found { program: shell, headless: "--headless" });
+        assert_eq!(
+            find_browser(&config).unwrap(),
+            BrowserProgram { program: shell, headless_flag: "--headless" }
+        );
         std::fs::write(one.join("chromium-headless-shell"), "not a program").unwrap();
-        assert_eq!(find(&config).unwrap().program, two.join("headless_shell"));
+        assert_eq!(find_browser(&config).unwrap().program, two.join("headless_shell"));
         let named = program(two.join("my-browser"));
         config.browser.program = Some(named.clone());
-        assert_eq!(find(&config).unwrap(), Found { program: named, headless: "--headless=new" });
+        assert_eq!(
+            find_browser(&config).unwrap(),
+            BrowserProgram { program: named, headless_flag: "--headless=new" }
+        );
         config.browser.program = Some(two.join("nothing"));
-        assert_eq!(find(&config).unwrap_err().reason_name(), Some("browser_missing"));
+        assert_eq!(find_browser(&config).unwrap_err().reason_name(), Some("browser_missing"));
     }
 }

@@ -6,13 +6,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of entries kept per page; a page can produce any number.
-pub const KEPT: usize = 1000;
+pub const MAX_ENTRIES: usize = 1000;
 /// Maximum length of the text of one entry, in bytes.
-const TEXT: usize = 2000;
+const MAX_TEXT_BYTES: usize = 2000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum PageLogKind {
     Console,
     Error,
     Network,
@@ -21,22 +21,22 @@ pub enum Kind {
     Download,
 }
 
-impl Kind {
+impl PageLogKind {
     /// Returns the name used in results.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Console => "console",
-            Kind::Error => "error",
-            Kind::Network => "network",
-            Kind::Blocked => "blocked",
-            Kind::Dialog => "dialog",
-            Kind::Download => "download",
+            PageLogKind::Console => "console",
+            PageLogKind::Error => "error",
+            PageLogKind::Network => "network",
+            PageLogKind::Blocked => "blocked",
+            PageLogKind::Dialog => "dialog",
+            PageLogKind::Download => "download",
         }
     }
 }
 
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Entry {
+pub struct PageLogEntry {
     /// Counts up; pass the last one as `since` to read on.
     pub seq: u64,
     pub kind: &'static str,
@@ -52,14 +52,14 @@ pub struct Entry {
     pub status: Option<u64>,
 }
 
-impl Entry {
+impl PageLogEntry {
     /// Creates an entry with this text, truncated to the maximum length.
-    pub fn new(kind: Kind, text: &str) -> Entry {
-        Entry {
+    pub fn new(kind: PageLogKind, text: &str) -> PageLogEntry {
+        PageLogEntry {
             seq: 0,
             kind: kind.name(),
             level: None,
-            text: cut(text, TEXT),
+            text: truncate_text(text, MAX_TEXT_BYTES),
             url: None,
             line: None,
             status: None,
@@ -67,25 +67,25 @@ impl Entry {
     }
 
     /// Sets the level.
-    pub fn level(mut self, level: &str) -> Entry {
-        self.level = Some(cut(level, 40));
+    pub fn with_level(mut self, level: &str) -> PageLogEntry {
+        self.level = Some(truncate_text(level, 40));
         self
     }
 
     /// Sets the address, unless it is empty.
-    pub fn url(mut self, url: &str) -> Entry {
-        self.url = (!url.is_empty()).then(|| cut(url, TEXT));
+    pub fn with_url(mut self, url: &str) -> PageLogEntry {
+        self.url = (!url.is_empty()).then(|| truncate_text(url, MAX_TEXT_BYTES));
         self
     }
 
     /// Sets the line number.
-    pub fn line(mut self, line: Option<u64>) -> Entry {
+    pub fn with_line(mut self, line: Option<u64>) -> PageLogEntry {
         self.line = line;
         self
     }
 
     /// Sets the HTTP status.
-    pub fn status(mut self, status: Option<u64>) -> Entry {
+    pub fn with_status(mut self, status: Option<u64>) -> PageLogEntry {
         self.status = status;
         self
     }
@@ -93,41 +93,41 @@ impl Entry {
 
 /// Newest entries of a page.
 #[derive(Debug, Default)]
-pub struct Log {
-    entries: VecDeque<Entry>,
+pub struct PageLog {
+    entries: VecDeque<PageLogEntry>,
     last: u64,
 }
 
-impl Log {
+impl PageLog {
     /// Adds an entry with the next number; drops the oldest one if the log is full.
-    pub fn add(&mut self, mut entry: Entry) {
+    pub fn add_entry(&mut self, mut entry: PageLogEntry) {
         self.last += 1;
         entry.seq = self.last;
-        if self.entries.len() == KEPT {
+        if self.entries.len() == MAX_ENTRIES {
             self.entries.pop_front();
         }
         self.entries.push_back(entry);
     }
 
     /// Returns the number of the newest entry ever added.
-    pub fn last(&self) -> u64 {
+    pub fn last_seq(&self) -> u64 {
         self.last
     }
 
     /// Returns the entries after `seq` that are still kept.
-    pub fn after(&self, seq: u64) -> impl Iterator<Item = &Entry> {
+    pub fn entries_after(&self, seq: u64) -> impl Iterator<Item = &PageLogEntry> {
         self.entries.iter().filter(move |entry| entry.seq > seq)
     }
 
     /// Returns the number of entries after `seq` that are no longer kept.
-    pub fn lost_after(&self, seq: u64) -> u64 {
+    pub fn count_lost_after(&self, seq: u64) -> u64 {
         let first = self.entries.front().map_or(self.last + 1, |entry| entry.seq);
         first.saturating_sub(seq + 1)
     }
 }
 
 /// Truncates text to a number of bytes, on a character boundary.
-pub fn cut(text: &str, bytes: usize) -> String {
+pub fn truncate_text(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
     }
@@ -137,7 +137,7 @@ pub fn cut(text: &str, bytes: usize) -> String {
 
 /// Escapes text of a page to a single line, so that it can neither forge a line of our output nor
 /// reverse the direction of the text.
-pub fn plain(text: &str) -> String {
+pub fn escape_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -165,23 +165,26 @@ mod tests {
 
     #[test]
     fn the_newest_are_kept_and_the_lost_are_counted() {
-        let mut log = Log::default();
-        for number in 0..KEPT + 5 {
-            log.add(Entry::new(Kind::Console, &format!("{number}")));
+        let mut log = PageLog::default();
+        for number in 0..MAX_ENTRIES + 5 {
+            log.add_entry(PageLogEntry::new(PageLogKind::Console, &format!("{number}")));
         }
-        assert_eq!(log.last(), KEPT as u64 + 5);
-        assert_eq!(log.after(0).count(), KEPT);
-        assert_eq!(log.lost_after(0), 5);
+        assert_eq!(log.last_seq(), MAX_ENTRIES as u64 + 5);
+        assert_eq!(log.entries_after(0).count(), MAX_ENTRIES);
+        assert_eq!(log.count_lost_after(0), 5);
         assert_eq!(
-            log.after(KEPT as u64 + 3).map(|entry| entry.text.as_str()).collect::<Vec<_>>(),
+            log.entries_after(MAX_ENTRIES as u64 + 3)
+                .map(|entry| entry.text.as_str())
+                .collect::<Vec<_>>(),
             ["1003", "1004"]
         );
-        assert_eq!(log.lost_after(KEPT as u64), 0);
+        assert_eq!(log.count_lost_after(MAX_ENTRIES as u64), 0);
     }
 
     #[test]
     fn a_page_cannot_make_lines_of_ours() {
-        let said = plain("Home\r\n3 console errors\u{2028}x\u{2029}y\u{85}z\u{1b}[2J\u{202e}\tü");
+        let said =
+            escape_line("Home\r\n3 console errors\u{2028}x\u{2029}y\u{85}z\u{1b}[2J\u{202e}\tü");
         assert_eq!(
             said,
             "Home\\r\\n3 console errors\\u{2028}x\\u{2029}y\\u{85}z\\u{1b}[2J\\u{202e} ü"
@@ -191,7 +194,11 @@ mod tests {
 
     #[test]
     fn an_entry_is_bounded() {
-        let entry = Entry::new(Kind::Error, &"ü".repeat(5000)).url(&"x".repeat(9000));
-        assert!(entry.text.len() <= TEXT + 3 && entry.url.unwrap().len() <= TEXT + 3);
+        let entry =
+            PageLogEntry::new(PageLogKind::Error, &"ü".repeat(5000)).with_url(&"x".repeat(9000));
+        assert!(
+            entry.text.len() <= MAX_TEXT_BYTES + 3
+                && entry.url.unwrap().len() <= MAX_TEXT_BYTES + 3
+        );
     }
 }
