@@ -85,7 +85,7 @@ pub fn host_and_port(url: &str) -> Option<(String, u16)> {
     match address.and_then(|address| address.parse::<std::net::Ipv6Addr>().ok()) {
         Some(address) => Some((format!("[{address}]"), port)),
         // Normalised as the proxy does, including internationalised names.
-        None => Some((Host::parse(host.as_bytes())?.shown(), port)),
+        None => Some((Host::parse(host.as_bytes())?.display_text(), port)),
     }
 }
 

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::page_log::{PageLog, PageLogEntry, PageLogKind};
 use crate::audit::CallEvents;
-use crate::net::Decision;
-use crate::sandbox::{Decided, network_fields};
+use crate::net::ProxyDecision;
+use crate::sandbox::{OnDecision, network_fields};
 
 /// Maximum number of decisions per session that are recorded one by one, because pages can cause
 /// any number. The first one about each destination is always recorded; the others are summed up at
@@ -53,7 +53,7 @@ enum TallyOutcome {
 }
 
 impl DecisionTally {
-    fn add_decision(&mut self, decision: &Decision) -> TallyOutcome {
+    fn add_decision(&mut self, decision: &ProxyDecision) -> TallyOutcome {
         let place = (decision.host.clone(), decision.port, decision.allowed);
         let places = self.unrecorded.len();
         match self.unrecorded.get_mut(&place) {
@@ -85,7 +85,7 @@ impl DecisionTally {
 
 impl SessionTraffic {
     /// Returns the callback that receives the proxy's decisions.
-    pub fn decision_callback(self: &Arc<Self>) -> Decided {
+    pub fn decision_callback(self: &Arc<Self>) -> OnDecision {
         let traffic = Arc::clone(self);
         Arc::new(move |decision| traffic.handle_decision(decision))
     }
@@ -113,7 +113,7 @@ impl SessionTraffic {
             .count() as u64
     }
 
-    fn handle_decision(&self, decision: &Decision) {
+    fn handle_decision(&self, decision: &ProxyDecision) {
         if let Some(reason) = decision.reason {
             let kind = if is_refusal(reason) { PageLogKind::Blocked } else { PageLogKind::Network };
             let place = format!("{}:{}", decision.host, decision.port);
@@ -173,8 +173,8 @@ fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn decision(host: &str) -> Decision {
-        Decision {
+    fn decision(host: &str) -> ProxyDecision {
+        ProxyDecision {
             allowed: true,
             host: host.to_owned(),
             port: 443,

@@ -28,7 +28,7 @@ use crate::base::narrowing::Narrowing;
 use crate::base::{Result, TraceId};
 use crate::config::Config;
 use crate::registry::Registry;
-use crate::rulebook::{Places, Policy};
+use crate::rulebook::{RuleLocations, RulebookCache};
 use crate::sandbox::DedicatedSandbox;
 use crate::session::{Overrides, Session, SessionRef};
 
@@ -119,7 +119,7 @@ impl PipelineState {
 /// Everything a call needs, shared by all transports.
 pub struct Pipeline {
     state: RwLock<Arc<PipelineState>>,
-    pub policy: Policy,
+    pub policy: RulebookCache,
     pub gate: Arc<Gate>,
     pub audit: AuditLog,
     pub parked: park::ParkedCalls,
@@ -135,7 +135,7 @@ impl Pipeline {
     pub fn new(config: Arc<Config>, reload: Option<ConfigReloader>) -> Result<Self> {
         let audit = AuditLog::open(&config.root, config.limits.audit_rotate_bytes)?;
         Ok(Pipeline {
-            policy: Policy::new(Places::of_config(&config)),
+            policy: RulebookCache::new(RuleLocations::from_config(&config)),
             gate: Arc::new(Gate::new(config.approval.terminal)),
             parked: park::ParkedCalls::new()?,
             list_changes: Changes::default(),

@@ -14,7 +14,7 @@ use crate::config::{Config, Escalate};
 use crate::redact::known;
 use crate::redact::secret::{is_sensitive, shown_value};
 use crate::redact::shown::shown;
-use crate::rulebook::Leaving;
+use crate::rulebook::EscalationStatus;
 use crate::sandbox::repositories::{SessionRepositories, UNPROTECTABLE};
 use crate::sandbox::{Launcher, SessionSandbox, git, profile};
 use crate::session::Overrides;
@@ -51,19 +51,21 @@ pub async fn restrict_workspace(
     if config.policy.escalate == Escalate::Off {
         return Ok((workspace, about));
     }
-    let book = pipeline.policy.current(workspace.path()).await;
+    let book = pipeline.policy.current_rules(workspace.path()).await;
     if !git::escalates_git(&book.table) {
         return Ok((workspace, about));
     }
     // git executes what a repository configures. Where a rule lets git out of the sandbox, no run
     // may change the repository. Where nothing can leave the sandbox, the rule must not take away
     // what runs may do without it.
-    match book.leaving(config, pipeline.gate.can_ask(request.client_capabilities)) {
-        Leaving::Possible => Ok((Arc::new(workspace.guarded(git::close_repository)), about)),
+    match book.escalation_status(config, pipeline.gate.can_ask(request.client_capabilities)) {
+        EscalationStatus::Possible => {
+            Ok((Arc::new(workspace.guarded(git::close_repository)), about))
+        }
         // A rules file is broken for a moment while it is being edited. The repository is not noted
         // as open then, so that `git` remains usable afterwards.
-        Leaving::Prevented(_) if !book.faults.is_empty() => Ok((workspace, about)),
-        Leaving::Off | Leaving::Prevented(_) => {
+        EscalationStatus::Prevented(_) if !book.faults.is_empty() => Ok((workspace, about)),
+        EscalationStatus::Off | EscalationStatus::Prevented(_) => {
             pipeline.policy.note_open_repository(workspace.path());
             Ok((workspace, about))
         }

@@ -64,7 +64,7 @@ async fn watch_files(pipeline: Arc<Pipeline>) {
         pipeline.reload_if_changed().await;
         if let Some(workspace) = &pipeline.state().config.workspace {
             // Reading the rules logs the errors in new ones.
-            pipeline.policy.current(workspace).await;
+            pipeline.policy.current_rules(workspace).await;
         }
         if eyes.differs_from(&pipeline.watch_points()) {
             continue;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use crate::base::{Error, Result, visible};
 use crate::config::Env;
-use crate::rulebook::{Places, Policy, Rulebook};
+use crate::rulebook::{RuleLocations, Rulebook, RulebookCache};
 
 /// Show what your rules decide about a command, run their examples, and find rules that allow too
 /// much
@@ -60,17 +60,17 @@ pub fn run(args: &RulesArgs, out: &mut impl Write) -> Result<u8> {
 
 /// Reads the rules once. As in the server, this happens in a child process, because a rules file is
 /// a program.
-fn read_rules(files: &RuleFiles) -> Result<(Rulebook, Places)> {
+fn read_rules(files: &RuleFiles) -> Result<(Rulebook, RuleLocations)> {
     let env = Env::of_process();
     let (places, workspace) = match files.rules.is_empty() {
-        true => (Places::of(&env, Vec::new()), env.cwd.clone()),
-        false => (Places::only(&env, files.rules.clone()), None),
+        true => (RuleLocations::from_env(&env, Vec::new()), env.cwd.clone()),
+        false => (RuleLocations::from_files(&env, files.rules.clone()), None),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::internal("the rules cannot be read").source(error))?;
-    let book = runtime.block_on(Policy::new(places.clone()).read_once(workspace.as_deref()));
+    let book = runtime.block_on(RulebookCache::new(places.clone()).load_once(workspace.as_deref()));
     Ok((book, places))
 }
 
@@ -86,20 +86,20 @@ fn report_faults(book: &Rulebook) -> bool {
             stderr,
             "note: {}: {}",
             escape_line(&ignored.location()),
-            escape_line(&ignored.what)
+            escape_line(&ignored.message)
         );
     }
     !book.faults.is_empty()
 }
 
 /// If there are no rules, notes where they would be read from.
-fn report_missing_rules(book: &Rulebook, places: &Places) {
+fn report_missing_rules(book: &Rulebook, places: &RuleLocations) {
     if book.files.is_empty() && book.faults.is_empty() {
-        let none = || format!("no rules found in {}", places.shown());
+        let none = || format!("no rules found in {}", places.display_text());
         let _ = writeln!(
             std::io::stderr(),
             "note: {}",
-            escape_line(&places.overlooked(book).unwrap_or_else(none))
+            escape_line(&places.unused_rules_warning(book).unwrap_or_else(none))
         );
     }
 }

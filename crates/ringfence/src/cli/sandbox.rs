@@ -9,8 +9,8 @@ use crate::base::{Error, Result};
 use crate::config::{
     self, Config, Env, Escalate, EscalateRisky, Flags, PolicyFlags, Profile, SandboxFlags,
 };
-use crate::rulebook::leaving::{KEPT_BY_SETTING, NO_ONE_TO_ASK};
-use crate::rulebook::{Places, Policy, Rulebook, unasked};
+use crate::rulebook::escalation::{KEPT_BY_SETTING, NO_ONE_TO_ASK};
+use crate::rulebook::{RuleLocations, Rulebook, RulebookCache, escalation_risk};
 use crate::sandbox::foreground::{self, ForegroundOptions, ForegroundRules, OnPrompt};
 
 /// Run a command in the sandbox, passing through its input, output and exit code
@@ -119,12 +119,12 @@ pub fn run(args: SandboxArgs) -> Result<u8> {
     let book = read_rules(&config)?;
     let ruling = ForegroundRules {
         escalation_obstacle: book
-            .leaving(&config, args.on_prompt == OnPrompt::Allow)
+            .escalation_status(&config, args.on_prompt == OnPrompt::Allow)
             .obstacle()
             .map(str::to_owned),
         table: book.table,
         on_prompt: args.on_prompt,
-        reason_to_ask: unasked::reason_to_ask,
+        reason_to_ask: escalation_risk::reason_to_ask,
         kept_inside_reasons: [KEPT_BY_SETTING, NO_ONE_TO_ASK],
         watchers: args.watchers,
     };
@@ -137,8 +137,8 @@ fn read_rules(config: &Config) -> Result<Rulebook> {
     let failed = |error: std::io::Error| Error::internal("the rules cannot be read").source(error);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let policy = Policy::new(Places::of_config(config));
-    let book = runtime.block_on(policy.read_once(config.workspace.as_deref()));
+    let policy = RulebookCache::new(RuleLocations::from_config(config));
+    let book = runtime.block_on(policy.load_once(config.workspace.as_deref()));
     for fault in &book.faults {
         // If standard error is closed, there is nowhere left to report to.
         let _ = writeln!(

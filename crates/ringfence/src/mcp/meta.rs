@@ -27,7 +27,7 @@ pub const TRACE_ID: &str = "dev.ringfence/trace_id";
 /// On results of calls that a client's own sandbox applied to.
 pub use crate::base::narrowing::META as CLIENT_SANDBOX;
 /// On a result of `file.read`: the metadata that is also in its JSON text block.
-pub use crate::tools::file::file_read::META as FILE;
+pub use crate::tools::file::read::META as FILE;
 /// On results and requests of 2026-07-28: the sealed session handle.
 pub const SESSION: &str = "dev.ringfence/session";
 /// On a `tools/call` request: the directory for its command, if the operator allows it.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use jail::metadata::{extract_nat64, is_metadata_address};
 
 /// First address, prefix length, and why no public host has an address in this range.
-const CLOSED_V4: &[(Ipv4Addr, u32, &str)] = &[
+const NON_PUBLIC_V4: &[(Ipv4Addr, u32, &str)] = &[
     (Ipv4Addr::new(0, 0, 0, 0), 8, "this network; Linux treats 0.0.0.0 as the local host"),
     (Ipv4Addr::new(10, 0, 0, 0), 8, "private"),
     (Ipv4Addr::new(100, 64, 0, 0), 10, "carrier-grade NAT, and one cloud's metadata service"),
@@ -24,7 +24,7 @@ const CLOSED_V4: &[(Ipv4Addr, u32, &str)] = &[
 ];
 
 /// The same for 2000::/3. Everything outside of that range is closed, except NAT64.
-const CLOSED_V6: &[(Ipv6Addr, u32, &str)] = &[
+const NON_PUBLIC_V6: &[(Ipv6Addr, u32, &str)] = &[
     (
         Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0),
         23,
@@ -45,7 +45,7 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 /// Returns whether an address cannot belong to a host: unspecified, multicast, reserved.
-pub fn is_nowhere(address: IpAddr) -> bool {
+pub fn is_not_a_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.octets()[0] == 0 || address.octets()[0] >= 224,
         IpAddr::V6(address) => address.is_unspecified() || address.is_multicast(),
@@ -56,7 +56,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     let inside = |(first, length, _): &(Ipv4Addr, u32, _)| {
         (u32::from(*first) ^ u32::from(address)) >> (32 - length) == 0
     };
-    !CLOSED_V4.iter().any(inside)
+    !NON_PUBLIC_V4.iter().any(inside)
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
@@ -65,7 +65,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     };
     match extract_nat64(address) {
         Some(inner) => is_public_v4(inner),
-        None => address.segments()[0] & 0xe000 == 0x2000 && !CLOSED_V6.iter().any(inside),
+        None => address.segments()[0] & 0xe000 == 0x2000 && !NON_PUBLIC_V6.iter().any(inside),
     }
 }
 
@@ -74,7 +74,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 ///
 /// The kernel answers without sending anything: a machine talks to itself from the address it talks
 /// to.
-pub fn is_own(address: IpAddr) -> bool {
+pub fn is_local_machine(address: IpAddr) -> bool {
     if address.is_loopback() || address.is_unspecified() {
         return true;
     }
@@ -173,14 +173,14 @@ mod tests {
     #[test]
     fn this_machine_knows_its_own_addresses() {
         for own in ["127.0.0.1", "127.8.9.10", "::1", "0.0.0.0"] {
-            assert!(is_own(own.parse().unwrap()), "{own}");
+            assert!(is_local_machine(own.parse().unwrap()), "{own}");
         }
-        assert!(!is_own("192.0.2.77".parse().unwrap()));
+        assert!(!is_local_machine("192.0.2.77".parse().unwrap()));
         // If there is a route to the outside, its source address is ours as well.
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.connect("192.0.2.77:9").is_ok() {
             let own = socket.local_addr().unwrap().ip();
-            assert!(is_own(own), "{own}");
+            assert!(is_local_machine(own), "{own}");
         }
     }
 }

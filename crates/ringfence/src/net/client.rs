@@ -8,68 +8,68 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-use super::decision::Refusal;
-use super::reach::Reach;
+use super::connector::Connector;
+use super::decision::ProxyRefusal;
 
 /// How long, and how many bytes, a client may keep sending after it has its answer.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: u64 = 1024 * 1024;
 
 /// Connection from a program inside the sandbox.
-pub struct Client {
+pub struct ProxyClient {
     pub read: BufReader<OwnedReadHalf>,
     pub write: OwnedWriteHalf,
     /// The connection is over the limit: it is refused and reaches nothing.
-    pub surplus: bool,
+    pub is_over_limit: bool,
 }
 
-impl Client {
+impl ProxyClient {
     /// Wraps an accepted connection.
-    pub fn new(stream: TcpStream, surplus: bool) -> Client {
+    pub fn new(stream: TcpStream, surplus: bool) -> ProxyClient {
         let (read, write) = stream.into_split();
-        Client { read: BufReader::new(read), write, surplus }
+        ProxyClient { read: BufReader::new(read), write, is_over_limit: surplus }
     }
 
     /// Copies bytes in both directions until both sides have closed. When one side closes, the
     /// other is notified and may continue.
-    pub async fn tunnel(&mut self, mut upstream: TcpStream) -> io::Result<()> {
+    pub async fn tunnel_to(&mut self, mut upstream: TcpStream) -> io::Result<()> {
         let mut inside = tokio::io::join(&mut self.read, &mut self.write);
         tokio::io::copy_bidirectional(&mut inside, &mut upstream).await.map(|_| ())
     }
 
     /// Reports a refusal to the run's owner and to the client.
-    pub async fn refuse(
+    pub async fn send_refusal(
         &mut self,
-        reach: &Reach,
+        reach: &Connector,
         via: &'static str,
-        refusal: &Refusal,
+        refusal: &ProxyRefusal,
     ) -> io::Result<()> {
-        (reach.decided)(&refusal.decision(via));
+        (reach.on_decision)(&refusal.to_decision(via));
         let message = refusal.message();
-        self.answer(refusal, &message).await
+        self.send_text(refusal, &message).await
     }
 
     /// Answers an HTTP request with one line of text.
-    pub async fn answer(&mut self, refusal: &Refusal, message: &str) -> io::Result<()> {
+    pub async fn send_text(&mut self, refusal: &ProxyRefusal, message: &str) -> io::Result<()> {
         let reason = refusal.reason;
         let body = format!("ringfence: {message}\n");
         // Mark only what the proxy itself refused; a failure beyond it looks like any gateway's
         // failure.
-        let mark = if reason.is_upstream() {
+        let mark = if reason.is_upstream_failure() {
             String::new()
         } else {
             format!("X-Ringfence-Denied: {}\r\n", reason.name())
         };
         let head = format!(
             "HTTP/1.1 {}\r\n{mark}Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-            reason.status(),
+            reason.http_status(),
             body.len()
         );
         self.write.write_all((head + &body).as_bytes()).await
     }
 
     /// Closes the connection so that the answer arrives: closing with unread input would reset it.
-    pub async fn finish(&mut self) {
+    pub async fn finish_connection(&mut self) {
         if self.write.shutdown().await.is_ok() {
             let mut rest = (&mut self.read).take(LINGER_BYTES);
             let _ = timeout(LINGER, tokio::io::copy_buf(&mut rest, &mut tokio::io::sink())).await;

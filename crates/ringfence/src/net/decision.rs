@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 /// Decision on one request. Every request gets one, even one that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision {
+pub struct ProxyDecision {
     pub allowed: bool,
     /// Host in a form that is safe to show: bounded, printable ASCII. Empty if the request did not
     /// get as far as naming one.
@@ -23,7 +23,7 @@ pub struct Decision {
 
 /// Reason for refusing or failing a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum RefusalReason {
     NotAllowed,
     /// The request named an address that is not listed.
     AddressNotAllowed,
@@ -41,111 +41,111 @@ pub enum Reason {
 }
 
 /// Each reason once, with its name, its HTTP status and its SOCKS5 reply code.
-struct Row(Reason, &'static str, &'static str, u8);
+struct ReasonRow(RefusalReason, &'static str, &'static str, u8);
 
-const ROWS: &[Row] = &[
-    Row(Reason::NotAllowed, "not_allowed", "403 Forbidden", 2),
-    Row(Reason::AddressNotAllowed, "not_allowed", "403 Forbidden", 2),
-    Row(Reason::Denied, "denied", "403 Forbidden", 2),
-    Row(Reason::Port, "port", "403 Forbidden", 2),
-    Row(Reason::PrivateAddress, "private_address", "403 Forbidden", 2),
-    Row(Reason::BadName, "bad_name", "403 Forbidden", 2),
-    Row(Reason::ResolveFailed, "resolve_failed", "502 Bad Gateway", 4),
-    Row(Reason::BadRequest, "bad_request", "400 Bad Request", 1),
-    Row(Reason::HeadTooLarge, "bad_request", "431 Request Header Fields Too Large", 1),
-    Row(Reason::HeadTooSlow, "bad_request", "408 Request Timeout", 1),
-    Row(Reason::Limit, "limit", "503 Service Unavailable", 1),
-    Row(Reason::Unreachable, "unreachable", "502 Bad Gateway", 4),
-    Row(Reason::ConnectionRefused, "unreachable", "502 Bad Gateway", 5),
+const REASON_ROWS: &[ReasonRow] = &[
+    ReasonRow(RefusalReason::NotAllowed, "not_allowed", "403 Forbidden", 2),
+    ReasonRow(RefusalReason::AddressNotAllowed, "not_allowed", "403 Forbidden", 2),
+    ReasonRow(RefusalReason::Denied, "denied", "403 Forbidden", 2),
+    ReasonRow(RefusalReason::Port, "port", "403 Forbidden", 2),
+    ReasonRow(RefusalReason::PrivateAddress, "private_address", "403 Forbidden", 2),
+    ReasonRow(RefusalReason::BadName, "bad_name", "403 Forbidden", 2),
+    ReasonRow(RefusalReason::ResolveFailed, "resolve_failed", "502 Bad Gateway", 4),
+    ReasonRow(RefusalReason::BadRequest, "bad_request", "400 Bad Request", 1),
+    ReasonRow(RefusalReason::HeadTooLarge, "bad_request", "431 Request Header Fields Too Large", 1),
+    ReasonRow(RefusalReason::HeadTooSlow, "bad_request", "408 Request Timeout", 1),
+    ReasonRow(RefusalReason::Limit, "limit", "503 Service Unavailable", 1),
+    ReasonRow(RefusalReason::Unreachable, "unreachable", "502 Bad Gateway", 4),
+    ReasonRow(RefusalReason::ConnectionRefused, "unreachable", "502 Bad Gateway", 5),
 ];
 
-impl Reason {
-    fn row(self) -> &'static Row {
+impl RefusalReason {
+    fn table_row(self) -> &'static ReasonRow {
         // The table covers every reason (a unit test checks it), so the first row is never a silent
         // fallback.
-        ROWS.iter().find(|row| row.0 == self).unwrap_or(&ROWS[0])
+        REASON_ROWS.iter().find(|row| row.0 == self).unwrap_or(&REASON_ROWS[0])
     }
 
     /// Returns the name used in the audit log and in `denials`.
     pub fn name(self) -> &'static str {
-        self.row().1
+        self.table_row().1
     }
 
     /// Returns the HTTP status line of the refusal.
-    pub fn status(self) -> &'static str {
-        self.row().2
+    pub fn http_status(self) -> &'static str {
+        self.table_row().2
     }
 
     /// Returns the SOCKS5 reply code.
     pub fn socks_reply(self) -> u8 {
-        self.row().3
+        self.table_row().3
     }
 
     /// Returns whether the proxy allowed the request and only the upstream failed.
-    pub fn is_upstream(self) -> bool {
-        matches!(self, Reason::Unreachable | Reason::ConnectionRefused)
+    pub fn is_upstream_failure(self) -> bool {
+        matches!(self, RefusalReason::Unreachable | RefusalReason::ConnectionRefused)
     }
 }
 
 /// Request that ends before anything was sent upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    pub reason: Reason,
+pub struct ProxyRefusal {
+    pub reason: RefusalReason,
     pub host: String,
     pub port: u16,
     pub address: Option<IpAddr>,
 }
 
-impl Refusal {
+impl ProxyRefusal {
     /// Creates a refusal that names the host and port.
-    pub fn new(reason: Reason, host: &str, port: u16) -> Refusal {
-        Refusal { reason, host: host.to_owned(), port, address: None }
+    pub fn new(reason: RefusalReason, host: &str, port: u16) -> ProxyRefusal {
+        ProxyRefusal { reason, host: host.to_owned(), port, address: None }
     }
 
     /// Creates the refusal of a request that could not be read, so there is no host to name.
-    pub fn unread(reason: Reason) -> Refusal {
-        Refusal::new(reason, "", 0)
+    pub fn from_unreadable(reason: RefusalReason) -> ProxyRefusal {
+        ProxyRefusal::new(reason, "", 0)
     }
 
     /// Returns the decision to record.
-    pub fn decision(&self, via: &'static str) -> Decision {
-        let allowed = self.reason.is_upstream();
-        let Refusal { host, port, address, .. } = self.clone();
-        Decision { allowed, host, port, via, reason: Some(self.reason.name()), address }
+    pub fn to_decision(&self, via: &'static str) -> ProxyDecision {
+        let allowed = self.reason.is_upstream_failure();
+        let ProxyRefusal { host, port, address, .. } = self.clone();
+        ProxyDecision { allowed, host, port, via, reason: Some(self.reason.name()), address }
     }
 
     /// Returns one line for the program inside and the model behind it: what happened, and which
     /// config key would change it.
     pub fn message(&self) -> String {
-        let Refusal { host, port, .. } = self;
+        let ProxyRefusal { host, port, .. } = self;
         match self.reason {
-            Reason::NotAllowed => {
+            RefusalReason::NotAllowed => {
                 format!("{host} is not in `allow_domains` of this tool; ask the operator to add \"{host}\" there.")
             }
-            Reason::AddressNotAllowed => format!(
+            RefusalReason::AddressNotAllowed => format!(
                 "an address can be reached only if `allow_addresses` lists it; use a name, or ask the operator to add \
                  \"{host}:{port}\" there."
             ),
-            Reason::Denied => {
+            RefusalReason::Denied => {
                 format!("{host}:{port} is in `deny_domains` of this tool, which takes precedence over `allow_domains`.")
             }
-            Reason::Port => format!(
+            RefusalReason::Port => format!(
                 "{host} is allowed, but not on port {port}; ask the operator to add \"{host}:{port}\" to `allow_domains`."
             ),
-            Reason::PrivateAddress => format!(
+            RefusalReason::PrivateAddress => format!(
                 "{host} has only private, local or reserved addresses; ask the operator to list its address with \
                  port {port} in `allow_addresses`."
             ),
-            Reason::BadName => "the host is not a plain DNS name or address; write it as one.".to_owned(),
-            Reason::ResolveFailed => format!("{host} was not found in DNS; check the name or try again."),
-            Reason::BadRequest => {
+            RefusalReason::BadName => "the host is not a plain DNS name or address; write it as one.".to_owned(),
+            RefusalReason::ResolveFailed => format!("{host} was not found in DNS; check the name or try again."),
+            RefusalReason::BadRequest => {
                 "the request was not understood; send CONNECT host:port, GET http://host/…, or SOCKS5.".to_owned()
             }
-            Reason::HeadTooLarge => "the request head is larger than 16 KiB; send fewer or shorter headers.".to_owned(),
-            Reason::HeadTooSlow => "the request head did not arrive within 10 s; send it without delay.".to_owned(),
-            Reason::Limit => "this run has too many open connections; close some and try again.".to_owned(),
-            Reason::Unreachable => format!("{host}:{port} is allowed, but did not answer; try again later."),
-            Reason::ConnectionRefused => {
+            RefusalReason::HeadTooLarge => "the request head is larger than 16 KiB; send fewer or shorter headers.".to_owned(),
+            RefusalReason::HeadTooSlow => "the request head did not arrive within 10 s; send it without delay.".to_owned(),
+            RefusalReason::Limit => "this run has too many open connections; close some and try again.".to_owned(),
+            RefusalReason::Unreachable => format!("{host}:{port} is allowed, but did not answer; try again later."),
+            RefusalReason::ConnectionRefused => {
                 format!("{host}:{port} is allowed, but refused the connection; check the port.")
             }
         }
@@ -158,13 +158,13 @@ mod tests {
 
     #[test]
     fn every_reason_has_its_row_and_says_one_line() {
-        for row in ROWS {
+        for row in REASON_ROWS {
             assert_eq!(row.0.name(), row.1);
-            assert_eq!(row.0.status(), row.2);
-            let message = Refusal::new(row.0, "example.com", 22).message();
+            assert_eq!(row.0.http_status(), row.2);
+            let message = ProxyRefusal::new(row.0, "example.com", 22).message();
             assert!(message.ends_with('.') && !message.contains('\n'), "{message}");
         }
         // One more than the last discriminant: all variants are in the table.
-        assert_eq!(ROWS.len(), Reason::ConnectionRefused as usize + 1);
+        assert_eq!(REASON_ROWS.len(), RefusalReason::ConnectionRefused as usize + 1);
     }
 }

@@ -7,10 +7,10 @@ use std::str::FromStr;
 
 use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
 
-use super::decision::{Reason, Refusal};
+use super::decision::{ProxyRefusal, RefusalReason};
 
 /// Maximum length of a host: that of a SOCKS5 name; DNS names are shorter.
-const LONGEST: usize = 255;
+const MAX_HOST_BYTES: usize = 255;
 
 /// Host in its normalized form.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ pub enum Host {
 impl Host {
     /// Parses a DNS name or a dotted IPv4 address. IPv6 addresses come in brackets or as bytes.
     pub fn parse(text: &[u8]) -> Option<Host> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_HOST_BYTES {
             return None;
         }
         if let Some(address) =
@@ -44,7 +44,7 @@ impl Host {
     }
 
     /// Returns the host as text, with brackets around an IPv6 address.
-    pub fn shown(&self) -> String {
+    pub fn display_text(&self) -> String {
         match self {
             Host::Name(name) => name.clone(),
             Host::Address(IpAddr::V4(address)) => address.to_string(),
@@ -62,7 +62,7 @@ fn parse_name(text: &[u8]) -> Option<String> {
         .to_ascii(text, AsciiDenyList::EMPTY, Hyphens::Allow, DnsLength::Verify)
         .ok()?;
     let last = name.rsplit('.').next()?;
-    (name.split('.').all(is_label) && !is_number(last)).then(|| name.into_owned())
+    (name.split('.').all(is_label) && !is_numeric_label(last)).then(|| name.into_owned())
 }
 
 fn is_label(label: &str) -> bool {
@@ -74,7 +74,7 @@ fn is_label(label: &str) -> bool {
 
 /// Returns whether a label is numeric. No top-level domain is a number; a name that ends in one is
 /// an IPv4 address in octal, hex, short or decimal form, which `getaddrinfo` would accept.
-fn is_number(label: &str) -> bool {
+fn is_numeric_label(label: &str) -> bool {
     let hex = label
         .strip_prefix("0x")
         .is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -83,33 +83,34 @@ fn is_number(label: &str) -> bool {
 
 /// Destination of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct ConnectTarget {
     pub host: Host,
     pub port: u16,
 }
 
-impl Target {
+impl ConnectTarget {
     /// Parses `host:port`, or `host` alone if there is a default port.
-    pub fn parse(text: &[u8], default_port: Option<u16>) -> Result<Target, Refusal> {
-        let (host, port) = split(text);
+    pub fn parse(text: &[u8], default_port: Option<u16>) -> Result<ConnectTarget, ProxyRefusal> {
+        let (host, port) = split_host_port(text);
         let port = port.map_or(default_port, parse_port);
-        let shown = show(host);
-        let refuse = |reason| Refusal::new(reason, &shown, port.unwrap_or(0));
+        let shown = sanitize_host(host);
+        let refuse = |reason| ProxyRefusal::new(reason, &shown, port.unwrap_or(0));
         let parsed = match host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")) {
             Some(inner) => parse_v6(inner).and_then(|address| Host::from_address(address.into())),
             None => Host::parse(host),
         };
-        let host = parsed.ok_or_else(|| refuse(Reason::BadName))?;
-        let port = port.ok_or_else(|| Refusal::new(Reason::BadRequest, &host.shown(), 0))?;
-        Ok(Target { host, port })
+        let host = parsed.ok_or_else(|| refuse(RefusalReason::BadName))?;
+        let port = port
+            .ok_or_else(|| ProxyRefusal::new(RefusalReason::BadRequest, &host.display_text(), 0))?;
+        Ok(ConnectTarget { host, port })
     }
 
     /// Returns the value for a Host header; port 80 is omitted.
     pub fn host_header(&self) -> String {
         if self.port == 80 {
-            self.host.shown()
+            self.host.display_text()
         } else {
-            format!("{}:{}", self.host.shown(), self.port)
+            format!("{}:{}", self.host.display_text(), self.port)
         }
     }
 }
@@ -122,7 +123,7 @@ pub fn parse_v6(text: &[u8]) -> Option<Ipv6Addr> {
 
 /// Splits at the last colon unless it is inside brackets. A host that still contains a colon is
 /// refused later, and so is text with an `@`, where the colon may be part of a password.
-fn split(text: &[u8]) -> (&[u8], Option<&[u8]>) {
+fn split_host_port(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     match text.iter().rposition(|byte| *byte == b':') {
         Some(at) if !text[at..].contains(&b']') && !text.contains(&b'@') => {
             (&text[..at], Some(&text[at + 1..]))
@@ -139,20 +140,20 @@ pub fn parse_port(text: &[u8]) -> Option<u16> {
 
 /// Returns a refused host in a form that may be logged: never the user and password before it or a
 /// path after it.
-pub fn show(text: &[u8]) -> String {
+pub fn sanitize_host(text: &[u8]) -> String {
     let end = text.iter().position(|byte| b"/?#%\\".contains(byte)).unwrap_or(text.len());
     let text = &text[..end];
     let start = text.iter().rposition(|byte| *byte == b'@').map_or(0, |at| at + 1);
     let printable = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { '?' };
-    text[start..].iter().take(LONGEST).map(printable).collect()
+    text[start..].iter().take(MAX_HOST_BYTES).map(printable).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn target(text: &str) -> Result<Target, Refusal> {
-        Target::parse(text.as_bytes(), Some(80))
+    fn target(text: &str) -> Result<ConnectTarget, ProxyRefusal> {
+        ConnectTarget::parse(text.as_bytes(), Some(80))
     }
 
     #[test]
@@ -170,7 +171,7 @@ mod tests {
         ] {
             assert_eq!(
                 target(text),
-                Ok(Target { host: Host::Name(name.to_owned()), port: 80 }),
+                Ok(ConnectTarget { host: Host::Name(name.to_owned()), port: 80 }),
                 "{text}"
             );
         }
@@ -248,9 +249,12 @@ mod tests {
             "xn--\u{fc}.com",
         ] {
             let refusal = target(text).expect_err(text);
-            assert_eq!(refusal.reason, Reason::BadName, "{text:?}");
+            assert_eq!(refusal.reason, RefusalReason::BadName, "{text:?}");
         }
-        assert_eq!(Target::parse(b"\xff\xfe.com", Some(80)).unwrap_err().reason, Reason::BadName);
+        assert_eq!(
+            ConnectTarget::parse(b"\xff\xfe.com", Some(80)).unwrap_err().reason,
+            RefusalReason::BadName
+        );
     }
 
     #[test]
@@ -258,7 +262,7 @@ mod tests {
         assert_eq!(target("example.com:8080").unwrap().port, 8080);
         assert_eq!(
             target("[::1]:8080").unwrap(),
-            Target { host: Host::Address("::1".parse().unwrap()), port: 8080 }
+            ConnectTarget { host: Host::Address("::1".parse().unwrap()), port: 8080 }
         );
         assert_eq!(target("[::1]").unwrap().port, 80);
         for text in [
@@ -268,13 +272,16 @@ mod tests {
             "example.com:080",
             "example.com:65536",
         ] {
-            assert_eq!(target(text).unwrap_err().reason, Reason::BadRequest, "{text}");
+            assert_eq!(target(text).unwrap_err().reason, RefusalReason::BadRequest, "{text}");
         }
         for text in ["example.com:8x", "example.com: 80", "example.com:٨٠", "example.com:-1"] {
-            assert_eq!(target(text).unwrap_err().reason, Reason::BadRequest, "{text}");
+            assert_eq!(target(text).unwrap_err().reason, RefusalReason::BadRequest, "{text}");
         }
-        assert_eq!(target("example.com:80:80").unwrap_err().reason, Reason::BadName);
-        assert_eq!(Target::parse(b"example.com", None).unwrap_err().reason, Reason::BadRequest);
+        assert_eq!(target("example.com:80:80").unwrap_err().reason, RefusalReason::BadName);
+        assert_eq!(
+            ConnectTarget::parse(b"example.com", None).unwrap_err().reason,
+            RefusalReason::BadRequest
+        );
     }
 
     #[test]
@@ -286,9 +293,9 @@ mod tests {
             ("a\r\nb\u{202e}c", "a??b???c"),
             ("secret%40example.com", "secret"),
         ] {
-            assert_eq!(show(text.as_bytes()), shown);
+            assert_eq!(sanitize_host(text.as_bytes()), shown);
         }
-        assert_eq!(show(&[b'a'; 1000]).len(), LONGEST);
+        assert_eq!(sanitize_host(&[b'a'; 1000]).len(), MAX_HOST_BYTES);
         for text in ["token:x@example.com", "token@example.com:443", "a:token:x@example.com:443"] {
             assert!(!target(text).unwrap_err().host.contains("token"), "{text}");
         }
@@ -317,11 +324,11 @@ mod tests {
                 let at = next(text.len());
                 text[at] = next(256) as u8;
             }
-            let Ok(target) = Target::parse(&text, Some(80)) else { continue };
+            let Ok(target) = ConnectTarget::parse(&text, Some(80)) else { continue };
             accepted += 1;
-            let shown = target.host.shown();
+            let shown = target.host.display_text();
             assert_eq!(
-                Target::parse(shown.as_bytes(), Some(80)).as_ref().map(|again| &again.host),
+                ConnectTarget::parse(shown.as_bytes(), Some(80)).as_ref().map(|again| &again.host),
                 Ok(&target.host)
             );
             if let Host::Name(name) = &target.host {
@@ -329,7 +336,7 @@ mod tests {
                 // Nothing that the system's resolver would take for an address.
                 assert!(
                     name.parse::<IpAddr>().is_err()
-                        && !name.rsplit('.').next().is_some_and(is_number),
+                        && !name.rsplit('.').next().is_some_and(is_numeric_label),
                     "{text:?}"
                 );
             }

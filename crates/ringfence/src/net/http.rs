@@ -11,83 +11,112 @@ use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::client::Client;
-use super::decision::{Reason, Refusal};
-use super::host::Target;
+use super::client::ProxyClient;
+use super::connector::Connector;
+use super::decision::{ProxyRefusal, RefusalReason};
+use super::host::ConnectTarget;
 use super::http::body::copy_body;
-use super::http::head::{Fault, Framing, Head, LONGEST, framing_field, is_token, write_head};
+use super::http::head::{
+    BodyFraming, HeadError, MAX_REQUEST_HEAD_BYTES, MessageHead, framing_field, is_token,
+    write_head,
+};
 use super::http::response::copy_response;
-use super::reach::Reach;
 
 /// Serves one request. A second one on the same connection is never read: it could be for another
 /// host.
-pub async fn serve(client: &mut Client, reach: &Reach, deadline: Instant) -> io::Result<()> {
-    let read = match timeout_at(deadline, Head::read(&mut client.read, LONGEST)).await {
-        Ok(Ok(head)) => Ok(head),
-        Ok(Err(Fault::Gone)) => return Ok(()),
-        Ok(Err(Fault::Malformed)) => Err(Reason::BadRequest),
-        Ok(Err(Fault::TooLarge)) => Err(Reason::HeadTooLarge),
-        Err(_) => Err(Reason::HeadTooSlow),
-    };
+pub async fn serve_http(
+    client: &mut ProxyClient,
+    reach: &Connector,
+    deadline: Instant,
+) -> io::Result<()> {
+    let read =
+        match timeout_at(deadline, MessageHead::read(&mut client.read, MAX_REQUEST_HEAD_BYTES))
+            .await
+        {
+            Ok(Ok(head)) => Ok(head),
+            Ok(Err(HeadError::Closed)) => return Ok(()),
+            Ok(Err(HeadError::Malformed)) => Err(RefusalReason::BadRequest),
+            Ok(Err(HeadError::TooLarge)) => Err(RefusalReason::HeadTooLarge),
+            Err(_) => Err(RefusalReason::HeadTooSlow),
+        };
     let served = match read {
-        Ok(head) if head.start.starts_with(b"CONNECT ") => connect(client, reach, &head).await,
-        Ok(head) => forward(client, reach, &head).await,
-        Err(reason) => client.refuse(reach, "http", &Refusal::unread(reason)).await,
+        Ok(head) if head.start_line.starts_with(b"CONNECT ") => {
+            serve_connect(client, reach, &head).await
+        }
+        Ok(head) => serve_forward(client, reach, &head).await,
+        Err(reason) => {
+            client.send_refusal(reach, "http", &ProxyRefusal::from_unreadable(reason)).await
+        }
     };
-    client.finish().await;
+    client.finish_connection().await;
     served
 }
 
-async fn connect(client: &mut Client, reach: &Reach, head: &Head) -> io::Result<()> {
+async fn serve_connect(
+    client: &mut ProxyClient,
+    reach: &Connector,
+    head: &MessageHead,
+) -> io::Result<()> {
     let reached = match tunnel_target(head) {
-        Ok(target) => open(client, reach, &target, "connect").await,
+        Ok(target) => open_upstream(client, reach, &target, "connect").await,
         Err(refusal) => Err(refusal),
     };
     match reached {
         Ok(upstream) => {
             client.write.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
-            client.tunnel(upstream).await
+            client.tunnel_to(upstream).await
         }
-        Err(refusal) => client.refuse(reach, "connect", &refusal).await,
+        Err(refusal) => client.send_refusal(reach, "connect", &refusal).await,
     }
 }
 
-async fn forward(client: &mut Client, reach: &Reach, head: &Head) -> io::Result<()> {
-    let reached = match Request::parse(head) {
-        Ok(request) => {
-            open(client, reach, &request.target, "http").await.map(|upstream| (request, upstream))
-        }
+async fn serve_forward(
+    client: &mut ProxyClient,
+    reach: &Connector,
+    head: &MessageHead,
+) -> io::Result<()> {
+    let reached = match ForwardRequest::parse(head) {
+        Ok(request) => open_upstream(client, reach, &request.target, "http")
+            .await
+            .map(|upstream| (request, upstream)),
         Err(refusal) => Err(refusal),
     };
     match reached {
-        Ok((request, upstream)) => exchange(client, &request, upstream).await,
-        Err(refusal) => client.refuse(reach, "http", &refusal).await,
+        Ok((request, upstream)) => exchange_messages(client, &request, upstream).await,
+        Err(refusal) => client.send_refusal(reach, "http", &refusal).await,
     }
 }
 
-async fn open(
-    client: &Client,
-    reach: &Reach,
-    target: &Target,
+async fn open_upstream(
+    client: &ProxyClient,
+    reach: &Connector,
+    target: &ConnectTarget,
     via: &'static str,
-) -> Result<TcpStream, Refusal> {
-    if client.surplus {
-        return Err(Refusal::new(Reason::Limit, &target.host.shown(), target.port));
+) -> Result<TcpStream, ProxyRefusal> {
+    if client.is_over_limit {
+        return Err(ProxyRefusal::new(
+            RefusalReason::Limit,
+            &target.host.display_text(),
+            target.port,
+        ));
     }
     reach.connect(target, via).await
 }
 
-async fn exchange(
-    client: &mut Client,
-    request: &Request<'_>,
+async fn exchange_messages(
+    client: &mut ProxyClient,
+    request: &ForwardRequest<'_>,
     upstream: TcpStream,
 ) -> io::Result<()> {
     let mut started = false;
-    match relay(client, request, upstream, &mut started).await {
+    match relay_messages(client, request, upstream, &mut started).await {
         Err(_) if !started => {
-            let Target { host, port } = &request.target;
-            let refusal = Refusal::new(Reason::Unreachable, &host.shown(), *port);
-            client.answer(&refusal, &format!("{} sent a malformed response.", refusal.host)).await
+            let ConnectTarget { host, port } = &request.target;
+            let refusal =
+                ProxyRefusal::new(RefusalReason::Unreachable, &host.display_text(), *port);
+            client
+                .send_text(&refusal, &format!("{} sent a malformed response.", refusal.host))
+                .await
         }
         done => done,
     }
@@ -95,17 +124,17 @@ async fn exchange(
 
 /// Sends the request and receives the response at the same time: a server may answer before it has
 /// received everything.
-async fn relay(
-    client: &mut Client,
-    request: &Request<'_>,
+async fn relay_messages(
+    client: &mut ProxyClient,
+    request: &ForwardRequest<'_>,
     upstream: TcpStream,
     started: &mut bool,
 ) -> io::Result<()> {
     let (from, mut to) = upstream.into_split();
     let mut from = BufReader::new(from);
-    let Client { read, write, .. } = client;
+    let ProxyClient { read, write, .. } = client;
     let send = async {
-        to.write_all(&request.head()).await?;
+        to.write_all(&request.build_head()).await?;
         copy_body(read, &mut to, request.framing).await
     };
     let receive = copy_response(&mut from, write, request.method, started);
@@ -115,7 +144,7 @@ async fn relay(
         sent = send => match sent {
             Ok(()) => receive.await,
             // The server closed the connection, perhaps with a response that explains why.
-            Err(error) if hung_up(&error) => {
+            Err(error) if is_hang_up(&error) => {
                 let _ = to.shutdown().await;
                 receive.await
             }
@@ -125,70 +154,77 @@ async fn relay(
     }
 }
 
-fn hung_up(error: &io::Error) -> bool {
+fn is_hang_up(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// Parses `CONNECT host:port HTTP/1.1`. Everything after the head belongs to the tunnel, so there
 /// can be no body.
-fn tunnel_target(head: &Head) -> Result<Target, Refusal> {
-    let (_, target, _) = split_start(&head.start).ok_or_else(bad_request)?;
-    let target = Target::parse(target, None)?;
-    match head.framing() {
-        Ok(None | Some(Framing::Length(0))) => Ok(target),
-        _ => Err(Refusal::new(Reason::BadRequest, &target.host.shown(), target.port)),
+fn tunnel_target(head: &MessageHead) -> Result<ConnectTarget, ProxyRefusal> {
+    let (_, target, _) = split_request_line(&head.start_line).ok_or_else(bad_request_refusal)?;
+    let target = ConnectTarget::parse(target, None)?;
+    match head.body_framing() {
+        Ok(None | Some(BodyFraming::Length(0))) => Ok(target),
+        _ => Err(ProxyRefusal::new(
+            RefusalReason::BadRequest,
+            &target.host.display_text(),
+            target.port,
+        )),
     }
 }
 
 /// Plain request, reduced to what is forwarded.
-struct Request<'a> {
+struct ForwardRequest<'a> {
     method: &'a [u8],
     version: &'a [u8],
-    target: Target,
+    target: ConnectTarget,
     /// Path and query, from the first slash.
     path: &'a [u8],
-    framing: Framing,
-    fields: &'a Head,
+    framing: BodyFraming,
+    head: &'a MessageHead,
 }
 
-impl<'a> Request<'a> {
-    fn parse(head: &'a Head) -> Result<Request<'a>, Refusal> {
-        let (method, uri, version) = split_start(&head.start).ok_or_else(bad_request)?;
+impl<'a> ForwardRequest<'a> {
+    fn parse(head: &'a MessageHead) -> Result<ForwardRequest<'a>, ProxyRefusal> {
+        let (method, uri, version) =
+            split_request_line(&head.start_line).ok_or_else(bad_request_refusal)?;
         let scheme = uri.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case(b"http://"));
-        let rest = scheme.map(|scheme| &uri[scheme.len()..]).ok_or_else(bad_request)?;
+        let rest = scheme.map(|scheme| &uri[scheme.len()..]).ok_or_else(bad_request_refusal)?;
         let (authority, path) =
             rest.split_at(rest.iter().position(|byte| b"/?#".contains(byte)).unwrap_or(rest.len()));
-        let target = Target::parse(authority, Some(80))?;
-        let refuse = || Refusal::new(Reason::BadRequest, &target.host.shown(), target.port);
-        let host = head.single("host").map_err(|_| refuse())?;
-        let same = host.map(|host| Target::parse(host, Some(80)).as_ref() == Ok(&target));
+        let target = ConnectTarget::parse(authority, Some(80))?;
+        let refuse = || {
+            ProxyRefusal::new(RefusalReason::BadRequest, &target.host.display_text(), target.port)
+        };
+        let host = head.single_value("host").map_err(|_| refuse())?;
+        let same = host.map(|host| ConnectTarget::parse(host, Some(80)).as_ref() == Ok(&target));
         // Only HTTP/1.0 may omit the host.
         if !same.unwrap_or(version == b"HTTP/1.0") || path.contains(&b'#') {
             return Err(refuse());
         }
-        let framing = match head.framing() {
-            Ok(Some(Framing::Chunked)) if version == b"HTTP/1.0" => return Err(refuse()),
-            Ok(framing) => framing.unwrap_or(Framing::Empty),
+        let framing = match head.body_framing() {
+            Ok(Some(BodyFraming::Chunked)) if version == b"HTTP/1.0" => return Err(refuse()),
+            Ok(framing) => framing.unwrap_or(BodyFraming::Empty),
             Err(_) => return Err(refuse()),
         };
-        Ok(Request { method, version, target, path, framing, fields: head })
+        Ok(ForwardRequest { method, version, target, path, framing, head })
     }
 
-    fn head(&self) -> Vec<u8> {
+    fn build_head(&self) -> Vec<u8> {
         let slash: &[u8] = if self.path.starts_with(b"/") { b"" } else { b"/" };
         let start = [self.method, b" ", slash, self.path, b" ", self.version].concat();
         let host = self.target.host_header();
         let length = framing_field(self.framing);
         let own = [(&b"Host"[..], host.as_bytes()), (b"Connection", b"close")];
         let own = own.into_iter().chain(length.iter().map(|(name, value)| (*name, &**value)));
-        let theirs = self.fields.end_to_end().filter(|field| !field.is("host"));
+        let theirs = self.head.end_to_end_fields().filter(|field| !field.has_name("host"));
         write_head(&start, own.chain(theirs.map(|field| (&*field.name, &*field.value))))
     }
 }
 
 /// Splits a request line into method, target and version, which must be separated by exactly one
 /// space.
-fn split_start(line: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+fn split_request_line(line: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let mut words = line.split(|byte| *byte == b' ');
     let (method, target, version) = (words.next()?, words.next()?, words.next()?);
     let known = version == b"HTTP/1.1" || version == b"HTTP/1.0";
@@ -196,6 +232,6 @@ fn split_start(line: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
         .then_some((method, target, version))
 }
 
-fn bad_request() -> Refusal {
-    Refusal::unread(Reason::BadRequest)
+fn bad_request_refusal() -> ProxyRefusal {
+    ProxyRefusal::from_unreadable(RefusalReason::BadRequest)
 }

@@ -2,11 +2,11 @@
 
 use tokio::io::AsyncWriteExt;
 
-use super::decision::Decision;
+use super::decision::ProxyDecision;
 use super::testing::*;
 
-fn refused(host: &str, port: u16, via: &'static str, reason: &'static str) -> Decision {
-    Decision {
+fn refused(host: &str, port: u16, via: &'static str, reason: &'static str) -> ProxyDecision {
+    ProxyDecision {
         allowed: false,
         host: host.to_owned(),
         port,

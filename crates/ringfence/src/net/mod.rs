@@ -7,16 +7,16 @@
 //! name, resolves it once, checks the addresses and dials one of them.
 
 mod address;
-mod allow;
+mod allow_list;
 mod client;
+mod connector;
 mod decision;
 mod host;
 mod http;
 mod proxy;
-mod reach;
 mod resolve;
+mod session_router;
 mod socks;
-mod switch;
 
 #[cfg(test)]
 mod http_tests;
@@ -27,17 +27,17 @@ mod socks_tests;
 #[cfg(test)]
 mod testing;
 
-pub use allow::Allow;
-pub use decision::Decision;
+pub use allow_list::AllowList;
+pub use connector::DialFn;
+pub use decision::ProxyDecision;
 pub use host::Host;
 pub use proxy::Proxy;
-pub use reach::Dial;
-pub use resolve::{Resolver, System};
-pub use switch::{Decided, Switch};
+pub use resolve::{Resolver, SystemResolver};
+pub use session_router::{OnDecision, SessionRouter};
 
 /// Returns the variables that make ordinary programs in the run use a proxy on this port of their
 /// loopback. The port is text because it may have to be filled in later by the code that opens it.
-pub fn environment(port: &str) -> Vec<(String, String)> {
+pub fn proxy_environment(port: &str) -> Vec<(String, String)> {
     let proxy = format!("http://127.0.0.1:{port}");
     // The run's own loopback is inside its namespace, where the server cannot dial.
     let direct = "localhost,127.0.0.1,::1";

@@ -10,21 +10,21 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout_at};
 
-use super::allow::Allow;
-use super::client::Client;
-use super::decision::Decision;
-use super::reach::{Limits, Reach, direct};
+use super::allow_list::AllowList;
+use super::client::ProxyClient;
+use super::connector::{Connector, ProxyLimits, direct_dialer};
+use super::decision::ProxyDecision;
 use super::resolve::Resolver;
-use super::switch::Switch;
+use super::session_router::SessionRouter;
 use super::{http, socks};
 
 /// Connections over the limit that get an error response at the same time. Any more are closed
 /// without one.
-const SURPLUS: usize = 32;
+const MAX_OVER_LIMIT: usize = 32;
 
 /// Running proxy. Dropping it ends every connection.
 pub struct Proxy {
-    serving: JoinHandle<()>,
+    task: JoinHandle<()>,
 }
 
 impl Proxy {
@@ -33,60 +33,63 @@ impl Proxy {
     /// bound them.
     pub fn start(
         listener: std::net::TcpListener,
-        allow: Arc<Allow>,
+        allow: Arc<AllowList>,
         resolver: Arc<dyn Resolver>,
-        decided: Arc<dyn Fn(&Decision) + Send + Sync>,
+        decided: Arc<dyn Fn(&ProxyDecision) + Send + Sync>,
     ) -> io::Result<Proxy> {
-        let reach = Reach {
-            allow,
+        let reach = Connector {
+            allow_list: allow,
             resolver,
-            dial: direct(),
-            inside: None,
-            decided,
-            limits: Limits::default(),
+            dial: direct_dialer(),
+            dial_inside: None,
+            on_decision: decided,
+            limits: ProxyLimits::default(),
         };
-        Proxy::serve(listener, reach)
+        Proxy::start_with(listener, reach)
     }
 
     /// Starts serving several sessions that share a listener.
-    pub fn start_for_many(
+    pub fn start_shared(
         listener: std::net::TcpListener,
-        switch: Arc<Switch>,
+        switch: Arc<SessionRouter>,
     ) -> io::Result<Proxy> {
-        Proxy::begin(listener, Roads::Many(switch))
+        Proxy::spawn_accept(listener, ProxyRoutes::Many(switch))
     }
 
-    pub(super) fn serve(listener: std::net::TcpListener, reach: Reach) -> io::Result<Proxy> {
-        Proxy::begin(listener, Roads::One(Arc::new(reach)))
+    pub(super) fn start_with(
+        listener: std::net::TcpListener,
+        reach: Connector,
+    ) -> io::Result<Proxy> {
+        Proxy::spawn_accept(listener, ProxyRoutes::One(Arc::new(reach)))
     }
 
-    fn begin(listener: std::net::TcpListener, roads: Roads) -> io::Result<Proxy> {
+    fn spawn_accept(listener: std::net::TcpListener, roads: ProxyRoutes) -> io::Result<Proxy> {
         let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
-        Ok(Proxy { serving: runtime.spawn(accept(listener, roads)) })
+        Ok(Proxy { task: runtime.spawn(accept_connections(listener, roads)) })
     }
 }
 
 /// Mapping from connections to what each may reach.
-enum Roads {
-    One(Arc<Reach>),
-    Many(Arc<Switch>),
+enum ProxyRoutes {
+    One(Arc<Connector>),
+    Many(Arc<SessionRouter>),
 }
 
-impl Roads {
-    fn of(&self, stream: &TcpStream) -> Option<Arc<Reach>> {
+impl ProxyRoutes {
+    fn connector_for(&self, stream: &TcpStream) -> Option<Arc<Connector>> {
         match self {
-            Roads::One(reach) => Some(Arc::clone(reach)),
-            Roads::Many(switch) => switch.road(stream.local_addr().ok()?.ip()),
+            ProxyRoutes::One(reach) => Some(Arc::clone(reach)),
+            ProxyRoutes::Many(switch) => switch.connector_for(stream.local_addr().ok()?.ip()),
         }
     }
 
-    fn connections(&self) -> usize {
+    fn max_connections(&self) -> usize {
         match self {
-            Roads::One(reach) => reach.limits.connections,
+            ProxyRoutes::One(reach) => reach.limits.max_connections,
             // Browsers open many connections at once.
-            Roads::Many(_) => 4 * Limits::default().connections,
+            ProxyRoutes::Many(_) => 4 * ProxyLimits::default().max_connections,
         }
     }
 }
@@ -94,12 +97,12 @@ impl Roads {
 impl Drop for Proxy {
     fn drop(&mut self) {
         // The task owns the set of connections, so they end with it.
-        self.serving.abort();
+        self.task.abort();
     }
 }
 
-async fn accept(listener: TcpListener, roads: Roads) {
-    let places = Arc::new(Semaphore::new(roads.connections()));
+async fn accept_connections(listener: TcpListener, roads: ProxyRoutes) {
+    let places = Arc::new(Semaphore::new(roads.max_connections()));
     let mut running = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -112,28 +115,28 @@ async fn accept(listener: TcpListener, roads: Roads) {
             continue;
         };
         let place = Arc::clone(&places).try_acquire_owned().ok();
-        let Some(reach) = roads.of(&stream) else { continue };
-        if place.is_some() || running.len() < roads.connections() + SURPLUS {
+        let Some(reach) = roads.connector_for(&stream) else { continue };
+        if place.is_some() || running.len() < roads.max_connections() + MAX_OVER_LIMIT {
             running.spawn(async move {
                 // Errors have already been reported to the client, or the client is gone.
-                let _ = serve(stream, &reach, place.is_none()).await;
+                let _ = serve_connection(stream, &reach, place.is_none()).await;
                 drop(place);
             });
         }
     }
 }
 
-async fn serve(stream: TcpStream, reach: &Reach, surplus: bool) -> io::Result<()> {
-    let deadline = Instant::now() + reach.limits.head;
+async fn serve_connection(stream: TcpStream, reach: &Connector, surplus: bool) -> io::Result<()> {
+    let deadline = Instant::now() + reach.limits.head_timeout;
     stream.set_nodelay(true)?;
-    let mut client = Client::new(stream, surplus);
+    let mut client = ProxyClient::new(stream, surplus);
     let Ok(first) = timeout_at(deadline, client.read.fill_buf()).await else {
         // The client never sent anything, so there is nothing to answer.
         return Ok(());
     };
     match first?.first() {
-        Some(5) => socks::serve(&mut client, reach, deadline).await,
-        Some(_) => http::serve(&mut client, reach, deadline).await,
+        Some(5) => socks::serve_socks(&mut client, reach, deadline).await,
+        Some(_) => http::serve_http(&mut client, reach, deadline).await,
         None => Ok(()),
     }
 }

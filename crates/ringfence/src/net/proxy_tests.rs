@@ -8,8 +8,8 @@ use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::environment;
-use super::reach::Limits;
+use super::connector::ProxyLimits;
+use super::proxy_environment;
 use super::testing::*;
 
 const CONNECT: &str = "CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n";
@@ -192,7 +192,7 @@ async fn dropping_the_proxy_ends_every_connection() {
 #[tokio::test]
 async fn connections_over_the_limit_are_told_so() {
     let (upstream, _serving) = echo().await;
-    let limits = Limits { connections: 2, ..Limits::default() };
+    let limits = ProxyLimits { max_connections: 2, ..ProxyLimits::default() };
     let mut running = Setup { upstream: Some(upstream), limits, ..Setup::default() }.start();
     let first = tunnel(&running).await;
     let _second = tunnel(&running).await;
@@ -237,7 +237,7 @@ impl Running {
 
 #[tokio::test]
 async fn a_slow_head_is_not_waited_for() {
-    let limits = Limits { head: Duration::from_millis(100), ..Limits::default() };
+    let limits = ProxyLimits { head_timeout: Duration::from_millis(100), ..ProxyLimits::default() };
     for (start, answer) in [
         (
             &b"CONNECT example.com:443 HTTP/1.1\r\n"[..],
@@ -269,16 +269,21 @@ async fn a_lookup_and_a_dial_that_never_end_are_given_up() {
         }
     }
     let short = Duration::from_millis(50);
-    let target = super::host::Target::parse(b"example.com:443", None).unwrap();
-    let allow =
-        std::sync::Arc::new(super::Allow::parse(&strings(&["example.com"]), &[], &[]).unwrap());
-    let mut reach = super::reach::Reach {
-        allow,
+    let target = super::host::ConnectTarget::parse(b"example.com:443", None).unwrap();
+    let allow = std::sync::Arc::new(
+        super::AllowList::from_lists(&strings(&["example.com"]), &[], &[]).unwrap(),
+    );
+    let mut reach = super::connector::Connector {
+        allow_list: allow,
         resolver: std::sync::Arc::new(Never),
         dial: std::sync::Arc::new(|_| Box::pin(std::future::pending())),
-        inside: None,
-        decided: std::sync::Arc::new(|_| {}),
-        limits: Limits { lookup: short, dial: short, ..Limits::default() },
+        dial_inside: None,
+        on_decision: std::sync::Arc::new(|_| {}),
+        limits: ProxyLimits {
+            lookup_timeout: short,
+            dial_timeout: short,
+            ..ProxyLimits::default()
+        },
     };
     let refusal = within(reach.connect(&target, "connect")).await.unwrap_err();
     assert_eq!(refusal.reason.name(), "resolve_failed");
@@ -290,14 +295,14 @@ async fn a_lookup_and_a_dial_that_never_end_are_given_up() {
 #[test]
 fn a_proxy_outside_of_a_runtime_is_an_error_and_no_panic() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let allow = std::sync::Arc::new(super::Allow::default());
+    let allow = std::sync::Arc::new(super::AllowList::default());
     let resolver = std::sync::Arc::new(Fake::default());
     assert!(super::Proxy::start(listener, allow, resolver, std::sync::Arc::new(|_| {})).is_err());
 }
 
 #[test]
 fn the_environment_names_the_proxy_in_every_spelling() {
-    let variables = environment("4321");
+    let variables = proxy_environment("4321");
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
     {
         assert!(

@@ -15,21 +15,21 @@ pub trait Resolver: Send + Sync {
 
 /// The system's resolver. Each run has its own instance, so that no run can use up the threads of
 /// another.
-pub struct System {
+pub struct SystemResolver {
     slots: Arc<Semaphore>,
 }
 
 /// Concurrent lookups. An abandoned lookup still occupies its thread until the system's own
 /// timeout.
-const LOOKUPS: usize = 16;
+const MAX_LOOKUPS: usize = 16;
 
-impl Default for System {
+impl Default for SystemResolver {
     fn default() -> Self {
-        System { slots: Arc::new(Semaphore::new(LOOKUPS)) }
+        SystemResolver { slots: Arc::new(Semaphore::new(MAX_LOOKUPS)) }
     }
 }
 
-impl Resolver for System {
+impl Resolver for SystemResolver {
     fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         let name = name.to_owned();
         Box::pin(async move {
@@ -52,7 +52,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_system_knows_this_machine() {
-        let found = System::default().resolve("localhost").await.unwrap();
+        let found = SystemResolver::default().resolve("localhost").await.unwrap();
         assert!(found.iter().any(IpAddr::is_loopback), "{found:?}");
     }
 }

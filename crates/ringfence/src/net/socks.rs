@@ -6,107 +6,115 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout_at};
 
-use super::client::Client;
-use super::decision::{Reason, Refusal};
-use super::host::{Host, Target, show};
-use super::reach::Reach;
+use super::client::ProxyClient;
+use super::connector::Connector;
+use super::decision::{ProxyRefusal, RefusalReason};
+use super::host::{ConnectTarget, Host, sanitize_host};
 
 const VERSION: u8 = 5;
 
 /// Failed request and its reply code; `None` if no reply can be sent.
-struct Stop {
-    refusal: Refusal,
+struct SocksFailure {
+    refusal: ProxyRefusal,
     code: Option<u8>,
 }
 
-impl From<Refusal> for Stop {
-    fn from(refusal: Refusal) -> Self {
-        Stop { code: Some(refusal.reason.socks_reply()), refusal }
+impl From<ProxyRefusal> for SocksFailure {
+    fn from(refusal: ProxyRefusal) -> Self {
+        SocksFailure { code: Some(refusal.reason.socks_reply()), refusal }
     }
 }
 
 /// Serves one SOCKS5 request.
-pub async fn serve(client: &mut Client, reach: &Reach, deadline: Instant) -> io::Result<()> {
+pub async fn serve_socks(
+    client: &mut ProxyClient,
+    reach: &Connector,
+    deadline: Instant,
+) -> io::Result<()> {
     let asked = match timeout_at(deadline, read_request(client)).await {
         Ok(asked) => asked?,
-        Err(_) => Err(Stop { refusal: Refusal::unread(Reason::HeadTooSlow), code: None }),
+        Err(_) => Err(SocksFailure {
+            refusal: ProxyRefusal::from_unreadable(RefusalReason::HeadTooSlow),
+            code: None,
+        }),
     };
     let reached = match asked {
-        Ok(target) if client.surplus => {
-            Err(Refusal::new(Reason::Limit, &target.host.shown(), target.port).into())
+        Ok(target) if client.is_over_limit => {
+            Err(ProxyRefusal::new(RefusalReason::Limit, &target.host.display_text(), target.port)
+                .into())
         }
-        Ok(target) => reach.connect(&target, "socks5").await.map_err(Stop::from),
+        Ok(target) => reach.connect(&target, "socks5").await.map_err(SocksFailure::from),
         Err(stop) => Err(stop),
     };
     let served = match reached {
         Ok(upstream) => {
-            reply(client, 0).await?;
-            client.tunnel(upstream).await
+            send_reply(client, 0).await?;
+            client.tunnel_to(upstream).await
         }
-        Err(Stop { refusal, code }) => {
-            (reach.decided)(&refusal.decision("socks5"));
+        Err(SocksFailure { refusal, code }) => {
+            (reach.on_decision)(&refusal.to_decision("socks5"));
             match code {
-                Some(code) => reply(client, code).await,
+                Some(code) => send_reply(client, code).await,
                 None => Ok(()),
             }
         }
     };
-    client.finish().await;
+    client.finish_connection().await;
     served
 }
 
 /// Reads greeting and request. The outer error means that the client disconnected.
-async fn read_request(client: &mut Client) -> io::Result<Result<Target, Stop>> {
+async fn read_request(client: &mut ProxyClient) -> io::Result<Result<ConnectTarget, SocksFailure>> {
     let _version = client.read.read_u8().await?;
-    let methods = read_counted(client).await?;
+    let methods = read_length_prefixed(client).await?;
     if !methods.contains(&0) {
         client.write.write_all(&[VERSION, 0xff]).await?;
-        return Ok(Err(stop(None)));
+        return Ok(Err(bad_request_failure(None)));
     }
     client.write.write_all(&[VERSION, 0]).await?;
     let mut request = [0; 4];
     client.read.read_exact(&mut request).await?;
     let [version, command, reserved, kind] = request;
     if version != VERSION || reserved != 0 {
-        return Ok(Err(stop(Some(1))));
+        return Ok(Err(bad_request_failure(Some(1))));
     }
     // BIND and UDP would be ways out that are not checked here.
     if command != 1 {
-        return Ok(Err(stop(Some(7))));
+        return Ok(Err(bad_request_failure(Some(7))));
     }
     let (host, shown) = match kind {
-        1 => read_address(client.read.read_u32().await.map(Ipv4Addr::from)?.into()),
+        1 => host_from_address(client.read.read_u32().await.map(Ipv4Addr::from)?.into()),
         3 => {
-            let name = read_counted(client).await?;
-            (Host::parse(&name), show(&name))
+            let name = read_length_prefixed(client).await?;
+            (Host::parse(&name), sanitize_host(&name))
         }
-        4 => read_address(client.read.read_u128().await.map(Ipv6Addr::from)?.into()),
-        _ => return Ok(Err(stop(Some(8)))),
+        4 => host_from_address(client.read.read_u128().await.map(Ipv6Addr::from)?.into()),
+        _ => return Ok(Err(bad_request_failure(Some(8)))),
     };
     let port = client.read.read_u16().await?;
     Ok(match host {
-        Some(host) if port != 0 => Ok(Target { host, port }),
-        Some(_) => Err(Refusal::new(Reason::BadRequest, &shown, port).into()),
-        None => Err(Refusal::new(Reason::BadName, &shown, port).into()),
+        Some(host) if port != 0 => Ok(ConnectTarget { host, port }),
+        Some(_) => Err(ProxyRefusal::new(RefusalReason::BadRequest, &shown, port).into()),
+        None => Err(ProxyRefusal::new(RefusalReason::BadName, &shown, port).into()),
     })
 }
 
-fn read_address(address: IpAddr) -> (Option<Host>, String) {
+fn host_from_address(address: IpAddr) -> (Option<Host>, String) {
     (Host::from_address(address), address.to_string())
 }
 
-async fn read_counted(client: &mut Client) -> io::Result<Vec<u8>> {
+async fn read_length_prefixed(client: &mut ProxyClient) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::from(client.read.read_u8().await?)];
     client.read.read_exact(&mut bytes).await?;
     Ok(bytes)
 }
 
-fn stop(code: Option<u8>) -> Stop {
-    Stop { refusal: Refusal::unread(Reason::BadRequest), code }
+fn bad_request_failure(code: Option<u8>) -> SocksFailure {
+    SocksFailure { refusal: ProxyRefusal::from_unreadable(RefusalReason::BadRequest), code }
 }
 
 /// Sends a reply. Its address field would be the address we dial from, which the sandbox must not
 /// learn, so it is zero.
-async fn reply(client: &mut Client, code: u8) -> io::Result<()> {
+async fn send_reply(client: &mut ProxyClient, code: u8) -> io::Result<()> {
     client.write.write_all(&[VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0]).await
 }

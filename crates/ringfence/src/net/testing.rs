@@ -13,10 +13,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::allow::Allow;
-use super::decision::Decision;
+use super::allow_list::AllowList;
+use super::connector::{Connector, ProxyLimits, direct_dialer};
+use super::decision::ProxyDecision;
 use super::proxy::Proxy;
-use super::reach::{Limits, Reach, direct};
 use super::resolve::Resolver;
 
 pub const PUBLIC: &str = "93.184.216.34";
@@ -61,7 +61,7 @@ pub struct Setup {
     pub deny: Vec<&'static str>,
     pub addresses: Vec<String>,
     pub resolver: Fake,
-    pub limits: Limits,
+    pub limits: ProxyLimits,
     /// Server that dialled addresses are redirected to.
     pub upstream: Option<SocketAddr>,
 }
@@ -73,7 +73,7 @@ impl Default for Setup {
             deny: Vec::new(),
             addresses: Vec::new(),
             resolver: Fake::default().answer("example.com", &[&[PUBLIC]]),
-            limits: Limits::default(),
+            limits: ProxyLimits::default(),
             upstream: None,
         }
     }
@@ -84,7 +84,7 @@ pub struct Running {
     pub at: SocketAddr,
     pub resolver: Arc<Fake>,
     pub dialled: Arc<Mutex<Vec<SocketAddr>>>,
-    decisions: mpsc::UnboundedReceiver<Decision>,
+    decisions: mpsc::UnboundedReceiver<ProxyDecision>,
 }
 
 pub fn strings(texts: &[&str]) -> Vec<String> {
@@ -96,25 +96,32 @@ impl Setup {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let allow =
-            Allow::parse(&strings(&self.domains), &strings(&self.deny), &self.addresses).unwrap();
+            AllowList::from_lists(&strings(&self.domains), &strings(&self.deny), &self.addresses)
+                .unwrap();
         let resolver = Arc::new(self.resolver);
         let dialled = Arc::new(Mutex::new(Vec::new()));
         let (tell, decisions) = mpsc::unbounded_channel();
-        let (seen, upstream, real) = (Arc::clone(&dialled), self.upstream, direct());
-        let reach = Reach {
-            allow: Arc::new(allow),
+        let (seen, upstream, real) = (Arc::clone(&dialled), self.upstream, direct_dialer());
+        let reach = Connector {
+            allow_list: Arc::new(allow),
             resolver: Arc::clone(&resolver) as Arc<dyn Resolver>,
-            inside: None,
+            dial_inside: None,
             dial: Arc::new(move |address| {
                 seen.lock().unwrap().push(address);
                 real(upstream.unwrap_or(address))
             }),
-            decided: Arc::new(move |decision: &Decision| {
+            on_decision: Arc::new(move |decision: &ProxyDecision| {
                 let _ = tell.send(decision.clone());
             }),
             limits: self.limits,
         };
-        Running { proxy: Proxy::serve(listener, reach).unwrap(), at, resolver, dialled, decisions }
+        Running {
+            proxy: Proxy::start_with(listener, reach).unwrap(),
+            at,
+            resolver,
+            dialled,
+            decisions,
+        }
     }
 }
 
@@ -130,7 +137,7 @@ impl Running {
         read_all(&mut stream).await
     }
 
-    pub async fn decision(&mut self) -> Decision {
+    pub async fn decision(&mut self) -> ProxyDecision {
         within(self.decisions.recv()).await.unwrap()
     }
 

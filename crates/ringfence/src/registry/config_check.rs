@@ -8,7 +8,7 @@ use std::path::Path;
 use super::Registry;
 use crate::base::{Error, Result};
 use crate::config::{self, Config, Entry, Env, Flags, Look, Severity, entry_key};
-use crate::net::Allow;
+use crate::net::AllowList;
 use crate::sandbox::profile;
 
 /// Checks the config that these flags and this environment select.
@@ -108,17 +108,25 @@ fn find_list_errors(config: &Config) -> Vec<(String, Error)> {
     add(
         "sandbox",
         [0, 0],
-        Allow::faults(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses),
+        AllowList::find_errors(
+            &sandbox.allow_domains,
+            &sandbox.deny_domains,
+            &sandbox.allow_addresses,
+        ),
     );
     if let Some(wider) = &config.policy.wider {
         let skip = [sandbox.allow_domains.len(), sandbox.allow_addresses.len()];
-        add("policy.wider", skip, Allow::faults(&wider.allow_domains, &[], &wider.allow_addresses));
+        add(
+            "policy.wider",
+            skip,
+            AllowList::find_errors(&wider.allow_domains, &[], &wider.allow_addresses),
+        );
     }
     for entry in config.entries.iter() {
         add(
             &entry_key(&entry.name),
             [0, 0],
-            Allow::faults(&entry.allow_domains, &[], &entry.allow_addresses),
+            AllowList::find_errors(&entry.allow_domains, &[], &entry.allow_addresses),
         );
     }
     wrong

@@ -7,32 +7,32 @@ use std::path::{Path, PathBuf};
 
 use rules::{RulesError, RulesSource};
 
-use super::{Ignored, Places, project};
+use super::{IgnoredRule, RuleLocations, project};
 
 /// Maximum size of a rules file; no one writes more by hand.
-const MAX_BYTES: u64 = 4 << 20;
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// Everything that was found. Equal values lead to the same rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundRules {
     /// The operator's files, in the order in which they are read.
-    pub operator: Vec<Rules>,
-    pub project: Vec<Rules>,
+    pub operator: Vec<RuleFile>,
+    pub project: Vec<RuleFile>,
     /// Errors for files that could not be inspected.
     pub faults: Vec<RulesError>,
-    pub ignored: Vec<Ignored>,
+    pub ignored: Vec<IgnoredRule>,
 }
 
 /// Rules file and its state when it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rules {
+pub struct RuleFile {
     pub path: PathBuf,
-    stamp: Option<Stamp>,
+    stamp: Option<RuleFileStamp>,
 }
 
 /// Metadata that changes whenever the file does.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stamp {
+pub struct RuleFileStamp {
     device: u64,
     inode: u64,
     size: u64,
@@ -40,10 +40,10 @@ pub struct Stamp {
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl RuleFileStamp {
     /// Creates a stamp from metadata.
-    pub fn of(about: &Metadata) -> Stamp {
-        Stamp {
+    pub fn from_metadata(about: &Metadata) -> RuleFileStamp {
+        RuleFileStamp {
             device: about.dev(),
             inode: about.ino(),
             size: about.size(),
@@ -53,10 +53,10 @@ impl Stamp {
     }
 }
 
-impl Rules {
+impl RuleFile {
     /// Creates an entry; `about` is the metadata, if it could be read.
-    pub fn new(path: PathBuf, about: Option<&Metadata>) -> Rules {
-        Rules { path, stamp: about.map(Stamp::of) }
+    pub fn new(path: PathBuf, about: Option<&Metadata>) -> RuleFile {
+        RuleFile { path, stamp: about.map(RuleFileStamp::from_metadata) }
     }
 
     /// Returns the path as text.
@@ -65,21 +65,21 @@ impl Rules {
     }
 }
 
-impl Found {
+impl FoundRules {
     /// Returns the result for a failed search.
-    pub fn unknown() -> Found {
-        Found {
+    pub fn from_failure() -> FoundRules {
+        FoundRules {
             faults: vec![RulesError::for_file("rules", "the rules files could not be inspected")],
-            ..Found::default()
+            ..FoundRules::default()
         }
     }
 }
 
 /// Finds the operator's rules files and, given a workspace, the project's.
-pub fn find(places: &Places, workspace: Option<&Path>) -> Found {
-    let mut found = Found::default();
+pub fn find_rule_files(places: &RuleLocations, workspace: Option<&Path>) -> FoundRules {
+    let mut found = FoundRules::default();
     for dir in &places.dirs {
-        if let Err(error) = list(dir, &mut found)
+        if let Err(error) = add_directory(dir, &mut found)
             && error.kind() != ErrorKind::NotFound
         {
             found.faults.push(RulesError::for_file(
@@ -90,17 +90,17 @@ pub fn find(places: &Places, workspace: Option<&Path>) -> Found {
     }
     // A missing file is reported when it is read.
     found.operator.extend(
-        places.files.iter().map(|path| Rules::new(path.clone(), path.metadata().ok().as_ref())),
+        places.files.iter().map(|path| RuleFile::new(path.clone(), path.metadata().ok().as_ref())),
     );
     if let Some(workspace) = workspace {
-        project::find(workspace, &mut found);
+        project::find_project_rules(workspace, &mut found);
     }
     found
 }
 
 /// Adds the regular files named `*.rules`, sorted. Like Codex, this does not follow links here, but
 /// it reports them.
-fn list(dir: &Path, found: &mut Found) -> io::Result<()> {
+fn add_directory(dir: &Path, found: &mut FoundRules) -> io::Result<()> {
     let mut rules = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
@@ -109,15 +109,15 @@ fn list(dir: &Path, found: &mut Found) -> io::Result<()> {
             continue;
         }
         match entry.metadata() {
-            Ok(about) if about.is_file() => rules.push(Rules::new(path, Some(&about))),
-            Ok(about) if about.is_symlink() => found.ignored.push(Ignored::file(
+            Ok(about) if about.is_file() => rules.push(RuleFile::new(path, Some(&about))),
+            Ok(about) if about.is_symlink() => found.ignored.push(IgnoredRule::for_file(
                 &path.to_string_lossy(),
                 "a symbolic link is not followed here, as in Codex: name its target with --rules",
             )),
             Ok(_) => {}
             // The file disappeared after it was listed; reading reports any other problem.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(_) => rules.push(Rules::new(path, None)),
+            Err(_) => rules.push(RuleFile::new(path, None)),
         }
     }
     rules.sort_by(|one, other| one.path.cmp(&other.path));
@@ -126,11 +126,11 @@ fn list(dir: &Path, found: &mut Found) -> io::Result<()> {
 }
 
 /// Reads the operator's files.
-pub fn read(rules: &[Rules]) -> (Vec<RulesSource>, Vec<RulesError>) {
+pub fn read_sources(rules: &[RuleFile]) -> (Vec<RulesSource>, Vec<RulesError>) {
     let mut sources = Vec::new();
     let mut faults = Vec::new();
     for file in rules {
-        match File::open(&file.path).and_then(|opened| text(opened, MAX_BYTES)) {
+        match File::open(&file.path).and_then(|opened| read_text(opened, MAX_FILE_BYTES)) {
             Ok(text) => sources.push(RulesSource { name: file.name(), text }),
             Err(error) => {
                 faults.push(RulesError::for_file(&file.name(), &format!("cannot be read: {error}")))
@@ -141,7 +141,7 @@ pub fn read(rules: &[Rules]) -> (Vec<RulesSource>, Vec<RulesError>) {
 }
 
 /// Reads a file completely, if it is UTF-8 and at most `most` bytes long.
-pub fn text(file: File, most: u64) -> io::Result<String> {
+pub fn read_text(file: File, most: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {

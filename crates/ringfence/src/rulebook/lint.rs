@@ -4,56 +4,58 @@ use std::path::Path;
 
 use ::policy::{Decision, PatternToken, PrefixRule, RuleOrigin, RuleTable};
 
-use super::unasked;
+use super::escalation_risk;
 
 /// Programs that can be made to run other code, each with a reason. The list only explains, except
 /// that a rule of one word on a listed program never lets it leave the sandbox without approval.
-const LIST: &str = include_str!("lint.list");
+const RISKY_PROGRAMS: &str = include_str!("lint.list");
 
 /// Warning about one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Warning {
+pub struct RuleWarning {
     /// Index of the rule in the table.
     pub rule: usize,
-    pub what: String,
+    pub message: String,
 }
 
 /// Returns all warnings, in the order of the rules.
-pub fn lint(table: &RuleTable) -> Vec<Warning> {
+pub fn lint_rules(table: &RuleTable) -> Vec<RuleWarning> {
     let mut warnings = Vec::new();
     for (at, rule) in table.prefixes.iter().enumerate() {
         let found = [
-            lets_out(rule),
-            hides(table, rule),
-            never_decides(table, rule),
-            leads_nowhere(table, rule),
+            warn_risky_program(rule),
+            warn_hidden_rule(table, rule),
+            warn_overridden_rule(table, rule),
+            warn_missing_program(table, rule),
         ];
-        warnings.extend(found.into_iter().flatten().map(|what| Warning { rule: at, what }));
+        warnings.extend(
+            found.into_iter().flatten().map(|what| RuleWarning { rule: at, message: what }),
+        );
     }
     warnings
 }
 
 /// Returns notes on the other `allow` rules that do not let every command they match leave, in
 /// order. Nothing is wrong with these rules.
-pub fn notes(table: &RuleTable) -> Vec<Warning> {
+pub fn collect_notes(table: &RuleTable) -> Vec<RuleWarning> {
     let asks = |rule: &PrefixRule| {
         rule.decision == Decision::Allow
-            && reason(rule).is_none()
-            && !unasked::is_harmless(&rule.program)
-            && leads_nowhere(table, rule).is_none()
+            && risk_reason(rule).is_none()
+            && !escalation_risk::is_harmless(&rule.program)
+            && warn_missing_program(table, rule).is_none()
     };
     let rules = table.prefixes.iter().enumerate().filter(|(_, rule)| asks(rule));
     rules
-        .map(|(at, rule)| Warning {
+        .map(|(at, rule)| RuleWarning {
             rule: at,
-            what: format!("`{}` {}", words(rule), unasked_words(rule)),
+            message: format!("`{}` {}", format_rule(rule), describe_unapproved(rule)),
         })
         .collect()
 }
 
 /// Describes which commands of an `allow` rule leave without approval, and how to allow others.
-fn unasked_words(rule: &PrefixRule) -> &'static str {
-    match unasked::lets_exact_words_out(rule) {
+fn describe_unapproved(rule: &PrefixRule) -> &'static str {
+    match escalation_risk::allows_exact_command(rule) {
         true => {
             "leaves the sandbox without approval only with exactly these words; for a longer command, list every word of it in a rule"
         }
@@ -64,7 +66,7 @@ fn unasked_words(rule: &PrefixRule) -> &'static str {
 }
 
 /// Returns a rule in readable form: `git push|fetch`.
-pub fn words(rule: &PrefixRule) -> String {
+pub fn format_rule(rule: &PrefixRule) -> String {
     let mut text = rule.program.clone();
     for token in &rule.rest {
         text.push(' ');
@@ -73,24 +75,24 @@ pub fn words(rule: &PrefixRule) -> String {
     text
 }
 
-fn name(program: &str) -> &str {
+fn program_name(program: &str) -> &str {
     Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or(program)
 }
 
 /// Warns about allowing a program that can be made to run other code, because what is allowed may
 /// run outside the sandbox.
-fn lets_out(rule: &PrefixRule) -> Option<String> {
-    let reason = reason(rule).filter(|_| rule.decision == Decision::Allow)?;
-    let (words, unasked) = (words(rule), unasked_words(rule));
+fn warn_risky_program(rule: &PrefixRule) -> Option<String> {
+    let reason = risk_reason(rule).filter(|_| rule.decision == Decision::Allow)?;
+    let (words, unasked) = (format_rule(rule), describe_unapproved(rule));
     Some(format!(
         "`{words}` is allowed, and so is whatever it can be made to do: {reason}. It {unasked}"
     ))
 }
 
 /// Returns why a command that begins with these words can be made to run other code, if it can.
-pub fn reason_for_words(prefix: &[String]) -> Option<&'static str> {
+pub fn risk_reason_for_words(prefix: &[String]) -> Option<&'static str> {
     let (program, rest) = prefix.split_first()?;
-    reason(&PrefixRule {
+    risk_reason(&PrefixRule {
         program: program.clone(),
         rest: rest.iter().map(|word| PatternToken(vec![word.clone()])).collect(),
         decision: Decision::Allow,
@@ -101,17 +103,19 @@ pub fn reason_for_words(prefix: &[String]) -> Option<&'static str> {
 }
 
 /// Returns the reason from the longest matching line of the list.
-pub fn reason(rule: &PrefixRule) -> Option<&'static str> {
-    let lines =
-        LIST.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once("  "));
-    let fitting = lines.filter(|(words, _)| fits(words, rule));
+pub fn risk_reason(rule: &PrefixRule) -> Option<&'static str> {
+    let lines = RISKY_PROGRAMS
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once("  "));
+    let fitting = lines.filter(|(words, _)| matches_rule(words, rule));
     // Take the first of the longest lines: `max_by_key` would return the last.
     fitting
         .min_by_key(|(words, _)| std::cmp::Reverse(words.split(' ').count()))
         .map(|(_, reason)| reason.trim())
 }
 
-fn fits(line: &str, rule: &PrefixRule) -> bool {
+fn matches_rule(line: &str, rule: &PrefixRule) -> bool {
     let one = |names: &str, word: &str| {
         names.split('|').any(|name| match name.strip_suffix('*') {
             Some(start) => word.starts_with(start),
@@ -119,7 +123,7 @@ fn fits(line: &str, rule: &PrefixRule) -> bool {
         })
     };
     let mut places = line.split(' ');
-    places.next().is_some_and(|names| one(names, name(&rule.program)))
+    places.next().is_some_and(|names| one(names, program_name(&rule.program)))
         && places.enumerate().all(|(at, names)| {
             rule.rest.get(at).is_some_and(|token| token.0.iter().any(|word| one(names, word)))
         })
@@ -127,10 +131,10 @@ fn fits(line: &str, rule: &PrefixRule) -> bool {
 
 /// Warns about a rule on a path that hides stricter rules on the name when commands are checked as
 /// text.
-fn hides(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
+fn warn_hidden_rule(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
     let hidden = |other: &&PrefixRule| {
         rule.program.contains('/')
-            && other.program == name(&rule.program)
+            && other.program == program_name(&rule.program)
             && other.decision > rule.decision
             && other
                 .rest
@@ -141,15 +145,15 @@ fn hides(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
     let other = table.prefixes.iter().find(hidden)?;
     Some(format!(
         "`{}` hides `{}` (line {} of {}) when a command is checked as text; at run time the stricter one applies",
-        words(rule),
-        words(other),
+        format_rule(rule),
+        format_rule(other),
         other.origin.line,
         other.origin.file
     ))
 }
 
 /// Warns about a rule that is always overridden, because a stricter one matches wherever it does.
-fn never_decides(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
+fn warn_overridden_rule(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
     let stronger = |other: &&PrefixRule| {
         other.program == rule.program
             && other.decision > rule.decision
@@ -163,8 +167,8 @@ fn never_decides(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
     let other = table.prefixes.iter().find(stronger)?;
     Some(format!(
         "`{}` never takes effect: `{}` (line {} of {}) also matches and is stricter",
-        words(rule),
-        words(other),
+        format_rule(rule),
+        format_rule(other),
         other.origin.line,
         other.origin.file
     ))
@@ -172,7 +176,7 @@ fn never_decides(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
 
 /// Warns about a rule on a program that does not exist here. Rules that forbid a missing program
 /// are fine.
-fn leads_nowhere(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
+fn warn_missing_program(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
     let program = table.programs.get(&rule.program)?;
     let nowhere = rule.decision != Decision::Forbidden && program.files.is_empty();
     let why =
@@ -184,7 +188,7 @@ fn leads_nowhere(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
             (_, true) => "none of the files listed in host_executable is a program here",
             _ => "no program of that name is on the search path",
         };
-    nowhere.then(|| format!("`{}` matches no program: {why}", words(rule)))
+    nowhere.then(|| format!("`{}` matches no program: {why}", format_rule(rule)))
 }
 
 #[cfg(test)]
@@ -195,13 +199,15 @@ mod tests {
     fn warnings(text: &str) -> Vec<String> {
         let table =
             parse_sources(&[RulesSource { name: "a.rules".into(), text: text.into() }]).unwrap();
-        lint(&table).into_iter().map(|warning| warning.what).collect()
+        lint_rules(&table).into_iter().map(|warning| warning.message).collect()
     }
 
     #[test]
     fn every_line_of_the_list_has_words_and_a_reason() {
-        let lines: Vec<&str> =
-            LIST.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+        let lines: Vec<&str> = RISKY_PROGRAMS
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .collect();
         assert!(lines.len() > 40);
         for line in lines {
             let (words, reason) = line.split_once("  ").unwrap_or_else(|| panic!("{line}"));
@@ -246,7 +252,7 @@ mod tests {
         let table =
             parse_sources(&[RulesSource { name: "a.rules".into(), text: text.into() }]).unwrap();
         let notes: Vec<(usize, String)> =
-            notes(&table).into_iter().map(|note| (note.rule, note.what)).collect();
+            collect_notes(&table).into_iter().map(|note| (note.rule, note.message)).collect();
         let says = |words: &str| {
             format!(
                 "`{words}` leaves the sandbox without approval only with exactly these words; for a longer command, list every word of it in a rule"

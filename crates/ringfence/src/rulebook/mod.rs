@@ -5,13 +5,13 @@
 //! changed and only then reads the files again. A call keeps the rules that it started with: a
 //! [`Rulebook`] never changes.
 
-mod book;
+pub mod escalation;
+pub mod escalation_risk;
 mod files;
-pub mod leaving;
 pub mod lint;
+mod loader;
 mod programs;
 mod project;
-pub mod unasked;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use book::{Ignored, Rulebook};
-pub use leaving::Leaving;
-pub use programs::locate;
+pub use escalation::EscalationStatus;
+pub use loader::{IgnoredRule, Rulebook};
+pub use programs::locate_program;
 
 use crate::config::{Config, Env, env, rules_dirs};
 use crate::sandbox::Launcher;
 use crate::sandbox::env::DEFAULT_PATH;
-use files::Found;
+use files::FoundRules;
 
 /// Maximum number of cached workspaces. Beyond it the cache is cleared and rules are read again,
 /// which costs time but never gives a stale answer.
@@ -34,7 +34,7 @@ const MAX_WORKSPACES: usize = 256;
 
 /// Locations of the operator's rules, and the search path for programs.
 #[derive(Debug, Clone, Default)]
-pub struct Places {
+pub struct RuleLocations {
     /// Directories from which every `*.rules` file is read.
     pub dirs: Vec<PathBuf>,
     /// Rules directories of other Codex homes, whose files are ignored.
@@ -45,16 +45,16 @@ pub struct Places {
     pub search_path: OsString,
 }
 
-impl Places {
+impl RuleLocations {
     /// Returns the locations where Codex keeps its rules, plus files that were named explicitly.
-    pub fn of(variables: &Env, files: Vec<PathBuf>) -> Places {
+    pub fn from_env(variables: &Env, files: Vec<PathBuf>) -> RuleLocations {
         let cwd = variables.cwd.clone().unwrap_or_default();
         let mut dirs = rules_dirs(variables, variables.cwd.as_deref());
         if let Some(codex) = variables.path(env::CODEX_HOME).filter(|codex| codex.is_relative()) {
             dirs.used.truncate(1);
             dirs.used.push(cwd.join(codex).join("rules"));
         }
-        Places {
+        RuleLocations {
             dirs: dirs.used,
             unused_dirs: dirs.unused,
             files: files.into_iter().map(|file| cwd.join(file)).collect(),
@@ -63,9 +63,9 @@ impl Places {
     }
 
     /// Returns the locations from the operator's config.
-    pub fn of_config(config: &Config) -> Places {
+    pub fn from_config(config: &Config) -> RuleLocations {
         let policy = &config.policy;
-        Places {
+        RuleLocations {
             dirs: policy.rules_dirs.used.clone(),
             unused_dirs: policy.rules_dirs.unused.clone(),
             files: policy.rules.clone(),
@@ -74,14 +74,14 @@ impl Places {
     }
 
     /// Returns only the named files, under the names that were given.
-    pub fn only(variables: &Env, files: Vec<PathBuf>) -> Places {
-        Places { files, search_path: search_path(variables), ..Places::default() }
+    pub fn from_files(variables: &Env, files: Vec<PathBuf>) -> RuleLocations {
+        RuleLocations { files, search_path: search_path(variables), ..RuleLocations::default() }
     }
 }
 
-impl Places {
+impl RuleLocations {
     /// Returns all locations as text for a reader.
-    pub fn shown(&self) -> String {
+    pub fn display_text(&self) -> String {
         let dirs = self.dirs.iter().map(|dir| dir.join("*.rules").display().to_string());
         dirs.chain(self.files.iter().map(|file| file.display().to_string()))
             .collect::<Vec<_>>()
@@ -90,7 +90,7 @@ impl Places {
 
     /// Returns a warning if no rules were found although the operator has written some in a Codex
     /// home that is not in use. Returns nothing if rules were found.
-    pub fn overlooked(&self, book: &Rulebook) -> Option<String> {
+    pub fn unused_rules_warning(&self, book: &Rulebook) -> Option<String> {
         let is_rules = |entry: &std::fs::DirEntry| {
             entry.path().extension().is_some_and(|ending| ending == "rules")
         };
@@ -102,7 +102,7 @@ impl Places {
         Some(format!(
             "no rules were found in {}, and those in {} are ignored: set CODEX_HOME for this server, or name the files \
              with --rules",
-            self.shown(),
+            self.display_text(),
             dir.display()
         ))
     }
@@ -114,12 +114,12 @@ fn search_path(variables: &Env) -> OsString {
 
 /// Cache of rulebooks. There is one per server; clones share it.
 #[derive(Clone)]
-pub struct Policy(Arc<Inner>);
+pub struct RulebookCache(Arc<RulebookCacheInner>);
 
-struct Inner {
-    places: Places,
+struct RulebookCacheInner {
+    locations: RuleLocations,
     launcher: Launcher,
-    books: Mutex<HashMap<PathBuf, Shelf>>,
+    slots: Mutex<HashMap<PathBuf, RulebookSlot>>,
     generation: AtomicU64,
     /// Workspaces in which a run could write all of `.git` although a rule concerns git.
     open_repositories: Mutex<HashSet<PathBuf>>,
@@ -127,28 +127,28 @@ struct Inner {
 
 /// Newest rulebook of a workspace. It stays locked while it is being loaded, so that concurrent
 /// calls load it once, and a repository whose rules are slow to read delays no other workspace.
-type Shelf = Arc<tokio::sync::Mutex<Option<Kept>>>;
+type RulebookSlot = Arc<tokio::sync::Mutex<Option<CachedRulebook>>>;
 
-struct Kept {
-    found: Found,
-    watched: programs::Watched,
+struct CachedRulebook {
+    found: FoundRules,
+    watched_paths: programs::WatchedPaths,
     book: Arc<Rulebook>,
 }
 
-impl Policy {
+impl RulebookCache {
     /// Creates a cache that evaluates rules with this server's own binary.
-    pub fn new(places: Places) -> Policy {
-        Policy::with(places, Launcher::from_current_exe())
+    pub fn new(places: RuleLocations) -> RulebookCache {
+        RulebookCache::with_launcher(places, Launcher::from_current_exe())
     }
 
     /// Creates a cache that evaluates rules with another binary.
-    pub fn with(places: Places, launcher: Launcher) -> Policy {
+    pub fn with_launcher(places: RuleLocations, launcher: Launcher) -> RulebookCache {
         let books = Mutex::new(HashMap::new());
         let open_repositories = Mutex::default();
-        Policy(Arc::new(Inner {
-            places,
+        RulebookCache(Arc::new(RulebookCacheInner {
+            locations: places,
             launcher,
-            books,
+            slots: books,
             generation: AtomicU64::new(0),
             open_repositories,
         }))
@@ -171,49 +171,64 @@ impl Policy {
     }
 
     /// Returns the current rules for a workspace.
-    pub async fn current(&self, workspace: &Path) -> Arc<Rulebook> {
-        let shelf = self.shelf(workspace);
+    pub async fn current_rules(&self, workspace: &Path) -> Arc<Rulebook> {
+        let shelf = self.slot_for(workspace);
         let mut kept = shelf.lock().await;
-        let (found, still) = self.look(workspace, kept.take()).await;
+        let (found, still) = self.inspect_files(workspace, kept.take()).await;
         if let Some(still) = still {
             return Arc::clone(&kept.insert(still).book);
         }
         let generation = self.0.generation.fetch_add(1, Ordering::Relaxed) + 1;
-        let (book, watched) =
-            book::make(&self.0.launcher, &self.0.places, &found, Some(workspace), generation).await;
-        book.log();
-        Arc::clone(&kept.insert(Kept { found, watched, book: Arc::new(book) }).book)
+        let (book, watched) = loader::load_rulebook(
+            &self.0.launcher,
+            &self.0.locations,
+            &found,
+            Some(workspace),
+            generation,
+        )
+        .await;
+        book.log_summary();
+        Arc::clone(
+            &kept
+                .insert(CachedRulebook { found, watched_paths: watched, book: Arc::new(book) })
+                .book,
+        )
     }
 
     /// Returns the locations of rules.
-    pub fn places(&self) -> &Places {
-        &self.0.places
+    pub fn locations(&self) -> &RuleLocations {
+        &self.0.locations
     }
 
     /// Reads the current rules without caching them. Without a workspace, reads only the
     /// operator's.
-    pub async fn read_once(&self, workspace: Option<&Path>) -> Rulebook {
+    pub async fn load_once(&self, workspace: Option<&Path>) -> Rulebook {
         let found = match workspace {
-            Some(workspace) => self.look(workspace, None).await.0,
-            None => files::find(&self.0.places, None),
+            Some(workspace) => self.inspect_files(workspace, None).await.0,
+            None => files::find_rule_files(&self.0.locations, None),
         };
-        book::make(&self.0.launcher, &self.0.places, &found, workspace, 1).await.0
+        loader::load_rulebook(&self.0.launcher, &self.0.locations, &found, workspace, 1).await.0
     }
 
     /// Inspects the rules files. Also returns the cached rulebook if it is still valid.
-    async fn look(&self, workspace: &Path, kept: Option<Kept>) -> (Found, Option<Kept>) {
-        let (places, workspace) = (self.0.places.clone(), workspace.to_owned());
+    async fn inspect_files(
+        &self,
+        workspace: &Path,
+        kept: Option<CachedRulebook>,
+    ) -> (FoundRules, Option<CachedRulebook>) {
+        let (places, workspace) = (self.0.locations.clone(), workspace.to_owned());
         let look = tokio::task::spawn_blocking(move || {
-            let found = files::find(&places, Some(&workspace));
-            let still = kept.filter(|kept| kept.found == found && kept.watched.is_unchanged());
+            let found = files::find_rule_files(&places, Some(&workspace));
+            let still =
+                kept.filter(|kept| kept.found == found && kept.watched_paths.is_unchanged());
             (found, still)
         });
         // Only a panic ends such a task early; the cached rulebook is then discarded.
-        look.await.unwrap_or_else(|_| (Found::unknown(), None))
+        look.await.unwrap_or_else(|_| (FoundRules::from_failure(), None))
     }
 
-    fn shelf(&self, workspace: &Path) -> Shelf {
-        let mut books = self.0.books.lock().unwrap_or_else(PoisonError::into_inner);
+    fn slot_for(&self, workspace: &Path) -> RulebookSlot {
+        let mut books = self.0.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if books.len() >= MAX_WORKSPACES && !books.contains_key(workspace) {
             books.clear();
         }

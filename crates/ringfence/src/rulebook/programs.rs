@@ -12,28 +12,31 @@ use std::path::{Path, PathBuf};
 
 use ::policy::{HostFile, HostProgram, RuleTable};
 
-use super::files::Stamp;
+use super::files::RuleFileStamp;
 
 /// Maximum number of entries read per directory; further ones are ignored.
 const MAX_ENTRIES: usize = 50_000;
 
 /// Paths that the resolution depends on. If one of them changes, programs are looked up again.
 #[derive(Debug, Default)]
-pub struct Watched(Vec<(PathBuf, Option<Stamp>)>);
+pub struct WatchedPaths(Vec<(PathBuf, Option<RuleFileStamp>)>);
 
-impl Watched {
+impl WatchedPaths {
     /// Returns whether none of the paths has changed.
     pub fn is_unchanged(&self) -> bool {
-        self.0.iter().all(|(path, before)| &stamp(path) == before)
+        self.0.iter().all(|(path, before)| &stamp_path(path) == before)
     }
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
-    path.metadata().ok().as_ref().map(Stamp::of)
+fn stamp_path(path: &Path) -> Option<RuleFileStamp> {
+    path.metadata().ok().as_ref().map(RuleFileStamp::from_metadata)
 }
 
 /// Resolves the programs of this table.
-pub fn find(table: &RuleTable, search_path: &OsStr) -> (BTreeMap<String, HostProgram>, Watched) {
+pub fn find_programs(
+    table: &RuleTable,
+    search_path: &OsStr,
+) -> (BTreeMap<String, HostProgram>, WatchedPaths) {
     let words: BTreeSet<&str> = table.prefixes.iter().map(|rule| rule.program.as_str()).collect();
     if words.is_empty() {
         return Default::default();
@@ -42,20 +45,21 @@ pub fn find(table: &RuleTable, search_path: &OsStr) -> (BTreeMap<String, HostPro
     let dirs: Vec<PathBuf> =
         std::env::split_paths(search_path).filter(|dir| dir.is_absolute()).collect();
     // Take the stamps before the lookup, so that a change in between is noticed next time.
-    let mut watched: Vec<(PathBuf, Option<Stamp>)> =
-        dirs.iter().map(|dir| (dir.clone(), stamp(dir))).collect();
-    let entries = Entries::scan(&dirs);
+    let mut watched: Vec<(PathBuf, Option<RuleFileStamp>)> =
+        dirs.iter().map(|dir| (dir.clone(), stamp_path(dir))).collect();
+    let entries = ExecutableIndex::scan_dirs(&dirs);
     let mut programs = BTreeMap::new();
     for word in words {
-        let (candidates, further) = candidates(table, &dirs, word);
-        watched.extend(candidates.iter().chain(&further).map(|path| (path.clone(), stamp(path))));
+        let (candidates, further) = candidate_paths(table, &dirs, word);
+        watched
+            .extend(candidates.iter().chain(&further).map(|path| (path.clone(), stamp_path(path))));
         let mut program = HostProgram::default();
         for (path, own) in candidates
             .iter()
             .map(|path| (path, true))
             .chain(further.iter().map(|path| (path, false)))
         {
-            if let Some((file, id)) = executable(path) {
+            if let Some((file, id)) = resolve_executable(path) {
                 let known = entries.0.get(&id).into_iter().flatten().map(PathBuf::as_path);
                 let paths = known
                     .chain([path.as_path(), Path::new(&file.path)])
@@ -74,22 +78,26 @@ pub fn find(table: &RuleTable, search_path: &OsStr) -> (BTreeMap<String, HostPro
         program.also.dedup();
         programs.insert(word.to_owned(), program);
     }
-    (programs, Watched(watched))
+    (programs, WatchedPaths(watched))
 }
 
 /// Returns the file that this word would run, started from here with this search path.
-pub fn locate(word: &str, search_path: &OsStr) -> Option<HostFile> {
+pub fn locate_program(word: &str, search_path: &OsStr) -> Option<HostFile> {
     if word.contains('/') {
-        return executable(Path::new(word)).map(|(file, _)| file);
+        return resolve_executable(Path::new(word)).map(|(file, _)| file);
     }
     std::env::split_paths(search_path)
-        .find_map(|dir| executable(&dir.join(word)))
+        .find_map(|dir| resolve_executable(&dir.join(word)))
         .map(|(file, _)| file)
 }
 
 /// Returns the paths that a word refers to, whether they exist or not, and further paths with the
 /// same name.
-fn candidates(table: &RuleTable, dirs: &[PathBuf], word: &str) -> (Vec<PathBuf>, Vec<PathBuf>) {
+fn candidate_paths(
+    table: &RuleTable,
+    dirs: &[PathBuf],
+    word: &str,
+) -> (Vec<PathBuf>, Vec<PathBuf>) {
     if word.starts_with('/') {
         return (vec![PathBuf::from(word)], Vec::new());
     }
@@ -98,21 +106,22 @@ fn candidates(table: &RuleTable, dirs: &[PathBuf], word: &str) -> (Vec<PathBuf>,
     if word.is_empty() || word.contains('/') {
         return Default::default();
     }
-    let mut found = dirs.iter().map(|dir| dir.join(word)).filter(|path| executable(path).is_some());
+    let mut found =
+        dirs.iter().map(|dir| dir.join(word)).filter(|path| resolve_executable(path).is_some());
     match table.host_executables.get(word) {
         Some(listed) => (listed.iter().map(PathBuf::from).collect(), found.collect()),
         None => (found.next().into_iter().collect(), found.collect()),
     }
 }
 
-type Id = (u64, u64);
+type InodeId = (u64, u64);
 
 fn is_executable(about: &Metadata) -> bool {
     about.is_file() && about.permissions().mode() & 0o111 != 0
 }
 
 /// Returns the file that a path finally leads to, if it is executable.
-fn executable(path: &Path) -> Option<(HostFile, Id)> {
+fn resolve_executable(path: &Path) -> Option<(HostFile, InodeId)> {
     let real = path.canonicalize().ok()?;
     let about = real.metadata().ok().filter(is_executable)?;
     let (device, inode, size) = (about.dev(), about.ino(), about.size());
@@ -120,11 +129,11 @@ fn executable(path: &Path) -> Option<(HostFile, Id)> {
 }
 
 /// All paths in the program directories, grouped by the file that they lead to.
-struct Entries(HashMap<Id, Vec<PathBuf>>);
+struct ExecutableIndex(HashMap<InodeId, Vec<PathBuf>>);
 
-impl Entries {
-    fn scan(dirs: &[PathBuf]) -> Entries {
-        let mut entries: HashMap<Id, Vec<PathBuf>> = HashMap::new();
+impl ExecutableIndex {
+    fn scan_dirs(dirs: &[PathBuf]) -> ExecutableIndex {
+        let mut entries: HashMap<InodeId, Vec<PathBuf>> = HashMap::new();
         for dir in dirs {
             let Ok(listed) = std::fs::read_dir(dir) else { continue };
             for entry in listed.take(MAX_ENTRIES).flatten() {
@@ -134,6 +143,6 @@ impl Entries {
                 }
             }
         }
-        Entries(entries)
+        ExecutableIndex(entries)
     }
 }

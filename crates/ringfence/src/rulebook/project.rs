@@ -9,27 +9,27 @@ use ::policy::{Decision, RuleTable};
 use rules::{RulesError, RulesSource};
 use rustix::fs::{Dir, Mode, OFlags, openat};
 
-use super::Ignored;
-use super::files::{self, Found, Rules};
+use super::IgnoredRule;
+use super::files::{self, FoundRules, RuleFile};
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind};
 
-const FOLDER: &str = ".codex/rules";
+const RULES_DIR: &str = ".codex/rules";
 const MAX_FILES: usize = 64;
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Adds the project's files, and any error in locating them.
-pub fn find(at: &Path, found: &mut Found) {
-    let folder = at.join(FOLDER).to_string_lossy().into_owned();
-    match names(at) {
+pub fn find_project_rules(at: &Path, found: &mut FoundRules) {
+    let folder = at.join(RULES_DIR).to_string_lossy().into_owned();
+    match list_rule_names(at) {
         Ok(names) if names.len() > MAX_FILES => {
             let message =
                 format!("contains {} files; a project may have at most {MAX_FILES}", names.len());
             found.faults.push(RulesError::for_file(&folder, &message));
         }
         Ok(names) => found.project.extend(names.iter().map(|name| {
-            let about = open(at, name).ok().and_then(|file| file.metadata().ok());
-            Rules::new(at.join(FOLDER).join(name), about.as_ref())
+            let about = open_rule_file(at, name).ok().and_then(|file| file.metadata().ok());
+            RuleFile::new(at.join(RULES_DIR).join(name), about.as_ref())
         })),
         Err(error) if error.kind() == Kind::NotFound => {}
         Err(error) => found
@@ -38,8 +38,8 @@ pub fn find(at: &Path, found: &mut Found) {
     }
 }
 
-fn names(at: &Path) -> Result<Vec<String>, Error> {
-    let (dir, _) = Workspace::open(at, &[])?.open_dir(FOLDER)?;
+fn list_rule_names(at: &Path) -> Result<Vec<String>, Error> {
+    let (dir, _) = Workspace::open(at, &[])?.open_dir(RULES_DIR)?;
     let unreadable =
         |error: rustix::io::Errno| Error::internal("the folder cannot be read").source(error);
     let mut names = Vec::new();
@@ -63,19 +63,19 @@ fn names(at: &Path) -> Result<Vec<String>, Error> {
 }
 
 /// Opens a file beneath the workspace, never through a link that leads out of it.
-fn open(at: &Path, name: &str) -> Result<std::fs::File, Error> {
-    Ok(Workspace::open(at, &[])?.open_read(&format!("{FOLDER}/{name}"))?.file)
+fn open_rule_file(at: &Path, name: &str) -> Result<std::fs::File, Error> {
+    Ok(Workspace::open(at, &[])?.open_read(&format!("{RULES_DIR}/{name}"))?.file)
 }
 
 /// Reads the project's files.
-pub fn read(at: &Path, project: &[Rules]) -> (Vec<RulesSource>, Vec<RulesError>) {
+pub fn read_project_rules(at: &Path, project: &[RuleFile]) -> (Vec<RulesSource>, Vec<RulesError>) {
     let mut sources = Vec::new();
     let mut faults = Vec::new();
     for rules in project {
         let name = rules.path.file_name().unwrap_or_default().to_string_lossy();
-        let opened = open(at, &name).map_err(|error| error.detail());
+        let opened = open_rule_file(at, &name).map_err(|error| error.detail());
         match opened
-            .and_then(|file| files::text(file, MAX_BYTES).map_err(|error| error.to_string()))
+            .and_then(|file| files::read_text(file, MAX_BYTES).map_err(|error| error.to_string()))
         {
             Ok(text) => sources.push(RulesSource { name: rules.name(), text }),
             Err(error) => faults
@@ -86,13 +86,17 @@ pub fn read(at: &Path, project: &[Rules]) -> (Vec<RulesSource>, Vec<RulesError>)
 }
 
 /// Keeps only the rules of a project's file that tighten, and returns what was ignored.
-pub fn tighten(file: &str, table: &mut RuleTable) -> Vec<Ignored> {
+pub fn keep_tightening_rules(file: &str, table: &mut RuleTable) -> Vec<IgnoredRule> {
     let mut ignored = Vec::new();
     table.prefixes.retain(|rule| {
         let kept = rule.decision != Decision::Allow;
         if !kept {
             let what = format!("a project's rules cannot allow `{}`", rule.program);
-            ignored.push(Ignored { file: file.to_owned(), line: rule.origin.line, what });
+            ignored.push(IgnoredRule {
+                file: file.to_owned(),
+                line: rule.origin.line,
+                message: what,
+            });
         }
         kept
     });
@@ -103,12 +107,16 @@ pub fn tighten(file: &str, table: &mut RuleTable) -> Vec<Ignored> {
         let kept = rule.decision != Decision::Allow;
         if !kept {
             let what = format!("a project's rules cannot allow {}", rule.host);
-            ignored.push(Ignored { file: file.to_owned(), line: rule.origin.line, what });
+            ignored.push(IgnoredRule {
+                file: file.to_owned(),
+                line: rule.origin.line,
+                message: what,
+            });
         }
         kept
     });
     for name in std::mem::take(&mut table.host_executables).into_keys() {
-        ignored.push(Ignored::file(
+        ignored.push(IgnoredRule::for_file(
             file,
             &format!("a project's rules cannot define which files `{name}` refers to"),
         ));

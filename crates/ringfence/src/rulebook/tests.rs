@@ -9,19 +9,19 @@ use ::policy::Decision;
 
 struct House {
     scratch: Scratch,
-    policy: Policy,
+    policy: RulebookCache,
 }
 
 impl House {
     fn new() -> House {
         let scratch = Scratch::new();
-        let places = Places {
+        let places = RuleLocations {
             dirs: vec![scratch.dir("home/rules")],
             search_path: scratch.dir("bin").into_os_string(),
-            ..Places::default()
+            ..RuleLocations::default()
         };
         scratch.dir("ws");
-        House { policy: Policy::with(places, launcher()), scratch }
+        House { policy: RulebookCache::with_launcher(places, launcher()), scratch }
     }
 
     fn write(&self, name: &str, text: &str) -> PathBuf {
@@ -35,7 +35,7 @@ impl House {
     }
 
     async fn current(&self) -> Arc<Rulebook> {
-        self.policy.current(&self.scratch.path().join("ws")).await
+        self.policy.current_rules(&self.scratch.path().join("ws")).await
     }
 }
 
@@ -100,8 +100,11 @@ async fn a_broken_file_is_told_of_and_the_sound_ones_hold() {
 #[tokio::test]
 async fn a_file_that_was_named_must_be_there() {
     let house = House::new();
-    let places = Places { files: vec!["/nonexistent/x.rules".into()], ..Places::default() };
-    let book = Policy::with(places, launcher()).current(&house.scratch.path().join("ws")).await;
+    let places =
+        RuleLocations { files: vec!["/nonexistent/x.rules".into()], ..RuleLocations::default() };
+    let book = RulebookCache::with_launcher(places, launcher())
+        .current_rules(&house.scratch.path().join("ws"))
+        .await;
     assert_eq!(book.faults.len(), 1);
     assert!(book.faults[0].message.contains("cannot be read"), "{:?}", book.faults);
 }
@@ -113,7 +116,7 @@ async fn a_link_in_the_folder_is_not_read_and_told_of() {
     symlink(target, house.scratch.path().join("home/rules/a.rules")).unwrap();
     let book = house.current().await;
     assert!(book.files.is_empty() && book.faults.is_empty());
-    assert!(book.ignored[0].what.contains("--rules"), "{:?}", book.ignored);
+    assert!(book.ignored[0].message.contains("--rules"), "{:?}", book.ignored);
 }
 
 #[tokio::test]
@@ -217,7 +220,7 @@ async fn when_there_is_a_list_only_listed_files_go_by_the_name() {
 #[test]
 fn the_places_are_codex_home_or_the_one_in_the_home_directory() {
     let places = |pairs: &[(&str, &str)]| {
-        Places::of(&Env::new(pairs.iter().copied(), "/here"), vec!["x.rules".into()])
+        RuleLocations::from_env(&Env::new(pairs.iter().copied(), "/here"), vec!["x.rules".into()])
     };
     let system = Path::new("/etc/codex/rules");
     assert_eq!(places(&[("HOME", "/h")]).dirs, [system, Path::new("/h/.codex/rules")]);

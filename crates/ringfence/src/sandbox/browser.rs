@@ -28,7 +28,7 @@ use super::session_sandbox::SessionSandbox;
 use super::{env, profile};
 use crate::base::{Cancel, Cause, Error, Kind, Result};
 use crate::config::{Config, Profile};
-use crate::net::{Allow, Decided, Dial, Switch};
+use crate::net::{AllowList, DialFn, OnDecision, SessionRouter};
 use crate::session::{OutputStore, Session};
 use profile_dir::BrowserProfileDir;
 pub use profile_dir::sweep_abandoned;
@@ -51,7 +51,7 @@ pub struct BrowserRun {
     /// so they are not to be trusted.
     pub dir: PathBuf,
     pub handle: RunHandle,
-    router: Arc<Switch>,
+    router: Arc<SessionRouter>,
     proxy_port: u16,
     next_address: AtomicU32,
 }
@@ -98,7 +98,7 @@ pub async fn start_browser(
     );
     let (ours, theirs) = Socket::pair().map_err(failed)?;
     ours.set_nonblocking(true).map_err(failed)?;
-    let switch = Arc::new(Switch::default());
+    let switch = Arc::new(SessionRouter::default());
     let mut words =
         vec!["-c".to_owned(), PASS_SOCKET_SCRIPT.to_owned(), program.display().to_string()];
     words.push(format!("--user-data-dir={}", dir.join("profile").display()));
@@ -183,7 +183,7 @@ fn browser_rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -
 /// Hosts that the operator and the user have allowed for a session's pages, and those that rules
 /// deny.
 struct PageAccess {
-    granted: Allow,
+    granted: AllowList,
     denied_hosts: Vec<String>,
     loopback: PageLoopback,
 }
@@ -200,8 +200,8 @@ pub struct SessionProxy {
     pub proxy_url: String,
     address: IpAddr,
     access: Mutex<PageAccess>,
-    on_decision: Decided,
-    router: Arc<Switch>,
+    on_decision: OnDecision,
+    router: Arc<SessionRouter>,
     closed: Arc<AtomicBool>,
 }
 
@@ -214,7 +214,7 @@ impl BrowserRun {
         config: &Config,
         launcher: &Launcher,
         denied: &[String],
-        decided: Decided,
+        decided: OnDecision,
     ) -> Result<SessionProxy> {
         let allow = page_allow_list(config)?;
         let number = self.next_address.fetch_add(1, Ordering::Relaxed);
@@ -224,9 +224,9 @@ impl BrowserRun {
         let cell = SessionSandbox::for_session(session, config, launcher)?;
         let loopback = PageLoopback { network: cell.rights.network, sandbox: cell };
         let denied = denied.to_vec();
-        self.router.set(
+        self.router.set_route(
             at,
-            allow.denying(&denied)?,
+            allow.with_denied(&denied)?,
             loopback_dialer(&loopback),
             Arc::clone(&decided),
         );
@@ -252,7 +252,7 @@ impl SessionProxy {
     /// Lets this session reach one more host, which a human has approved.
     pub fn allow_host(&self, host: &str, port: u16) -> Result<()> {
         let mut allow = self.lock_access();
-        allow.granted = allow.granted.granting(host, port)?;
+        allow.granted = allow.granted.with_granted(host, port)?;
         self.apply_access(&allow)
     }
 
@@ -282,16 +282,16 @@ impl SessionProxy {
             (Arc::clone(&self.router), self.address, Arc::clone(&self.closed));
         move || {
             closed.store(true, Ordering::SeqCst);
-            switch.remove(at);
+            switch.remove_route(at);
         }
     }
 
     fn apply_access(&self, allow: &PageAccess) -> Result<()> {
-        let left = allow.granted.denying(&allow.denied_hosts)?;
+        let left = allow.granted.with_denied(&allow.denied_hosts)?;
         if self.closed.load(Ordering::SeqCst) {
             return Ok(());
         }
-        self.router.set(
+        self.router.set_route(
             self.address,
             left,
             loopback_dialer(&allow.loopback),
@@ -307,28 +307,32 @@ impl SessionProxy {
 
 impl Drop for SessionProxy {
     fn drop(&mut self) {
-        self.router.remove(self.address);
+        self.router.remove_route(self.address);
     }
 }
 
 /// Returns what pages may reach in addition to the session's loopback: what the operator's sandbox
 /// allows commands. Unlike commands, pages are strangers, so an open network means the public one
 /// plus what is listed.
-pub fn page_allow_list(config: &Config) -> Result<Allow> {
+pub fn page_allow_list(config: &Config) -> Result<AllowList> {
     let sandbox = &config.sandbox;
     match sandbox.network() {
-        NetworkAccess::Off => Ok(Allow::default()),
-        NetworkAccess::Proxied => {
-            Allow::parse(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses)
+        NetworkAccess::Off => Ok(AllowList::default()),
+        NetworkAccess::Proxied => AllowList::from_lists(
+            &sandbox.allow_domains,
+            &sandbox.deny_domains,
+            &sandbox.allow_addresses,
+        ),
+        NetworkAccess::All => {
+            AllowList::allow_public_net(&sandbox.deny_domains, &sandbox.allow_addresses)
         }
-        NetworkAccess::All => Allow::public_net(&sandbox.deny_domains, &sandbox.allow_addresses),
     }
 }
 
 /// Returns a dialer for the loopback of the session's commands. Without a network of their own that
 /// is the host's loopback, which no page may reach: then only addresses that the operator has
 /// listed are reachable, like any others.
-fn loopback_dialer(loopback: &PageLoopback) -> Option<Dial> {
+fn loopback_dialer(loopback: &PageLoopback) -> Option<DialFn> {
     let network = SessionSandbox::network_number(loopback.network)?;
     let cell = Arc::clone(&loopback.sandbox);
     cell.zygote.as_ref()?;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jail::packet::PacketChannel;
 use serde_json::{Map, Value, json};
 
-use crate::net::{Allow, Decided, Decision, Proxy, Switch, System};
+use crate::net::{AllowList, OnDecision, Proxy, ProxyDecision, SessionRouter, SystemResolver};
 
 /// Maximum number of different refusals that are counted separately; further ones are counted
 /// together.
@@ -31,17 +31,20 @@ impl Egress {
     /// happens before the run begins.
     pub fn start(
         handout: &PacketChannel,
-        allow: &Arc<Allow>,
-        decided: Option<Decided>,
+        allow: &Arc<AllowList>,
+        decided: Option<OnDecision>,
     ) -> io::Result<Egress> {
         Egress::serve_listener(Egress::receive_listener(handout)?, allow, decided)
     }
 
     /// Starts the proxy of a run that acts for several sessions, and returns its port.
-    pub fn start_shared(handout: &PacketChannel, switch: &Arc<Switch>) -> io::Result<(Proxy, u16)> {
+    pub fn start_shared(
+        handout: &PacketChannel,
+        switch: &Arc<SessionRouter>,
+    ) -> io::Result<(Proxy, u16)> {
         let listener = TcpListener::from(Egress::receive_listener(handout)?);
         let port = listener.local_addr()?.port();
-        Ok((Proxy::start_for_many(listener, Arc::clone(switch))?, port))
+        Ok((Proxy::start_shared(listener, Arc::clone(switch))?, port))
     }
 
     fn receive_listener(handout: &PacketChannel) -> io::Result<OwnedFd> {
@@ -53,12 +56,12 @@ impl Egress {
 
     fn serve_listener(
         listener: OwnedFd,
-        allow: &Arc<Allow>,
-        decided: Option<Decided>,
+        allow: &Arc<AllowList>,
+        decided: Option<OnDecision>,
     ) -> io::Result<Egress> {
         let refused = RefusalCounts::default();
         let counted = refused.clone();
-        let note = move |decision: &Decision| {
+        let note = move |decision: &ProxyDecision| {
             if !decision.allowed {
                 counted.count_refusal(decision);
             }
@@ -67,8 +70,12 @@ impl Egress {
             }
         };
         let listener = TcpListener::from(listener);
-        let proxy =
-            Proxy::start(listener, Arc::clone(allow), Arc::new(System::default()), Arc::new(note))?;
+        let proxy = Proxy::start(
+            listener,
+            Arc::clone(allow),
+            Arc::new(SystemResolver::default()),
+            Arc::new(note),
+        )?;
         Ok(Egress { _proxy: proxy, refused })
     }
 
@@ -79,7 +86,7 @@ impl Egress {
 }
 
 impl RefusalCounts {
-    fn count_refusal(&self, decision: &Decision) {
+    fn count_refusal(&self, decision: &ProxyDecision) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key =
             (format!("{}:{}", decision.host, decision.port), decision.reason.unwrap_or("refused"));
@@ -99,7 +106,7 @@ impl RefusalCounts {
 }
 
 /// Returns the audit fields for a decision.
-pub fn decision_fields(decision: &Decision) -> Map<String, Value> {
+pub fn decision_fields(decision: &ProxyDecision) -> Map<String, Value> {
     let mut fields = Map::new();
     let mut add = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
     add("allowed", decision.allowed.into());

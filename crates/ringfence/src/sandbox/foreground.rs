@@ -32,7 +32,7 @@ use super::tier::{self, available_tiers};
 use super::{KeptInside, Launcher, SessionSandbox, env, git, profile, start_error};
 use crate::base::{Error, Result};
 use crate::config::{Config, Profile};
-use crate::net::{self, Allow};
+use crate::net::{self, AllowList};
 
 /// Exit code if the sandbox could not be set up.
 const SANDBOX_FAILED: u8 = 125;
@@ -102,7 +102,7 @@ pub fn run(
         limits: config.sandbox.limits.clone(),
         proxy_env: allow
             .as_ref()
-            .map(|_| net::environment(jail::PORT_PLACEHOLDER))
+            .map(|_| net::proxy_environment(jail::PORT_PLACEHOLDER))
             .unwrap_or_default(),
         shut_ports: Vec::new(),
         exec: (fenced && config.policy.intercept).then(|| ruling.exec_rules(config)),
@@ -295,7 +295,7 @@ fn build_session_root(channel: &PacketChannel, rights: &Rights, tier: Tier) -> S
 fn run_supervised(
     control: std::result::Result<UnixStream, SandboxError>,
     spec: &RunSpec,
-    allow: Option<Arc<Allow>>,
+    allow: Option<Arc<AllowList>>,
     desk: Option<Arc<dyn ExecDecider>>,
 ) -> io::Result<ForegroundEnd> {
     let control = match control {
@@ -349,7 +349,7 @@ async fn follow_reports(
     control: UnixStream,
     mut signals: StopSignals,
     grace_ms: u64,
-    way_out: Option<(Arc<Allow>, PacketChannel)>,
+    way_out: Option<(Arc<AllowList>, PacketChannel)>,
 ) -> io::Result<ForegroundEnd> {
     control.set_nonblocking(true)?;
     let (reports, mut orders) = tokio::net::UnixStream::from_std(control)?.into_split();

@@ -29,7 +29,7 @@ use super::session_sandbox::SessionSandbox;
 use super::wider::WiderRunOptions;
 use super::{env, start_error};
 use crate::base::{Error, Result};
-use crate::net::{Decided, Proxy, Switch, environment};
+use crate::net::{OnDecision, Proxy, SessionRouter, proxy_environment};
 
 /// Time limit for an answer. A supervisor answers in milliseconds; a machine that needs this long
 /// will not answer at all.
@@ -58,7 +58,7 @@ pub struct LaunchRequest {
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// Called for everything that the run's proxy decides, if it has one.
-    pub on_decision: Option<Decided>,
+    pub on_decision: Option<OnDecision>,
     /// Rules for its execs. Without them execs are not watched.
     pub execs: Option<ExecPolicy>,
     /// Host names that it may not reach, whatever the sandbox allows.
@@ -68,7 +68,7 @@ pub struct LaunchRequest {
     pub driver_socket: Option<OwnedFd>,
     /// Routes of its proxy, for a run that acts for several sessions; replaces what its sandbox
     /// allows.
-    pub session_router: Option<Arc<Switch>>,
+    pub session_router: Option<Arc<SessionRouter>>,
 }
 
 /// Standard input of a run. It is never the server's.
@@ -225,7 +225,7 @@ impl SessionSandbox {
                     run.shared_proxy =
                         Some(shared.map_err(|error| cannot_start(&program, &error))?);
                 } else if let (Some(handout), Some(allow)) = (handout, &self.allow) {
-                    let less = Arc::new(allow.denying(&denied)?);
+                    let less = Arc::new(allow.with_denied(&denied)?);
                     let egress = Egress::start(&handout, &less, decided);
                     run.egress = Some(egress.map_err(|error| cannot_start(&program, &error))?);
                 }
@@ -312,7 +312,7 @@ impl SessionSandbox {
         if let (Some(handout), Some(allow)) = (handout, &self.allow) {
             let first = control.next_report().await.map_err(failed)?;
             if matches!(first, Some(SupervisorReport::Started(_))) {
-                let less = Arc::new(allow.denying(&terms.denied_hosts)?);
+                let less = Arc::new(allow.with_denied(&terms.denied_hosts)?);
                 control.egress =
                     Some(Egress::start(&handout, &less, Some(terms.on_decision)).map_err(failed)?);
             }
@@ -347,7 +347,8 @@ impl SessionSandbox {
         let handout = is_proxied.then(PacketChannel::pair).transpose().map_err(failed)?;
         let notices = execs.as_ref().map(|_| PacketChannel::pair()).transpose().map_err(failed)?;
         let log = execs.as_ref().and_then(|execs| execs.log.as_ref());
-        spec.proxy_env = if is_proxied { environment(jail::PORT_PLACEHOLDER) } else { Vec::new() };
+        spec.proxy_env =
+            if is_proxied { proxy_environment(jail::PORT_PLACEHOLDER) } else { Vec::new() };
         spec.exec = execs.as_ref().map(|execs| execs.rules.clone());
         let fds = RunFds {
             proxy_channel: handout.as_ref().map(|(_, theirs)| theirs.as_fd()),

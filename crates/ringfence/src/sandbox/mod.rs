@@ -47,7 +47,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::base::held_dir;
-pub use crate::net::Decided;
+pub use crate::net::OnDecision;
 pub use dedicated::DedicatedSandbox;
 pub use driver_socket::DriverSocket;
 pub use egress::decision_fields as network_fields;

@@ -17,7 +17,7 @@ use crate::base::ids::short;
 use crate::base::workspace::{Place, Workspace};
 use crate::base::{Error, Result, lexical};
 use crate::config::{Config, Profile};
-use crate::net::Allow;
+use crate::net::AllowList;
 
 /// Path below HOME at which git looks for its global ignore list.
 const GIT_IGNORE_PATH: &str = ".config/git/ignore";
@@ -178,13 +178,15 @@ pub fn check_profile(config: &Config) -> Result<()> {
 }
 
 /// Returns the allow-list for the proxy of a run, if it has one.
-pub fn proxy_allow_list(config: &Config) -> Result<Option<Allow>> {
+pub fn proxy_allow_list(config: &Config) -> Result<Option<AllowList>> {
     let sandbox = &config.sandbox;
     match sandbox.network() {
-        NetworkAccess::Proxied => {
-            Allow::parse(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses)
-                .map(Some)
-        }
+        NetworkAccess::Proxied => AllowList::from_lists(
+            &sandbox.allow_domains,
+            &sandbox.deny_domains,
+            &sandbox.allow_addresses,
+        )
+        .map(Some),
         NetworkAccess::Off | NetworkAccess::All => Ok(None),
     }
 }

@@ -14,7 +14,7 @@ use super::{DedicatedSandbox, codex, profile, restricted};
 use crate::base::Result;
 use crate::base::workspace::Workspace;
 use crate::config::{Config, Profile, Sandbox};
-use crate::net::Allow;
+use crate::net::AllowList;
 use crate::session::Session;
 
 /// Sandbox that a session owns and that ends with the session.
@@ -27,7 +27,7 @@ pub struct SessionSandbox {
     /// Local ports that runs may not reach: those of this server.
     pub shut_ports: Vec<u16>,
     /// Allow-list for a run with a proxy.
-    pub(super) allow: Option<Arc<Allow>>,
+    pub(super) allow: Option<Arc<AllowList>>,
     pub(super) launcher: Launcher,
     pub(super) zygote: Option<Zygote>,
     /// Held so that it is removed with the session.

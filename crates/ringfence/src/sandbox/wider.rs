@@ -22,13 +22,13 @@ use super::launch::SupervisorControl;
 use super::run_driver::KILL_ALLOWANCE;
 use super::run_handle::{ReportCompleteness, RunResult};
 use crate::base::{Error, Result};
-use crate::net::Decided;
+use crate::net::OnDecision;
 
 /// Rules for a run in the wider sandbox, and the destination of its record.
 pub struct WiderRunOptions {
     pub execs: ExecPolicy,
     /// Called for everything that its proxy decides.
-    pub on_decision: Decided,
+    pub on_decision: OnDecision,
     /// Host names that it may not reach, whatever its sandbox allows.
     pub denied_hosts: Vec<String>,
     /// Wider runs of the run that it belongs to.

@@ -37,7 +37,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Result, TraceId};
 use crate::config::Config;
 use crate::redact::secret::{is_sensitive, shown_value};
-use crate::rulebook::Policy;
+use crate::rulebook::RulebookCache;
 use crate::sandbox::env::merge_env;
 use crate::sandbox::{DedicatedSandbox, Launcher, SessionSandbox};
 use crate::session::{Overrides, Session, SessionRef};
@@ -150,7 +150,7 @@ pub struct RunCx {
     pub config: Arc<Config>,
     pub ground: Option<Arc<DedicatedSandbox>>,
     pub shape: Arc<Overrides>,
-    pub policy: Policy,
+    pub policy: RulebookCache,
     pub cancel: Cancel,
     pub deadline: Arc<Deadline>,
     pub caller: Caller,
@@ -285,11 +285,11 @@ pub type Make = fn(&Config) -> Arc<dyn Tool>;
 
 /// The built-in tools, in the order of the list.
 pub const TOOLS: &[Make] = &[
-    |_| Arc::new(file::file_read::FileRead::new()),
-    |_| Arc::new(file::file_write::FileWrite::new()),
-    |_| Arc::new(file::file_list::FileList::new()),
-    |_| Arc::new(file::file_search::FileSearch::new()),
-    |_| Arc::new(file::file_replace::FileReplace::new()),
+    |_| Arc::new(file::read::FileRead::new()),
+    |_| Arc::new(file::write::FileWrite::new()),
+    |_| Arc::new(file::list::FileList::new()),
+    |_| Arc::new(file::search::FileSearch::new()),
+    |_| Arc::new(file::replace::FileReplace::new()),
     |config| Arc::new(shell::shell_exec::ShellExec::new(config)),
     |config| Arc::new(shell::shell_session::ShellSession::new(config)),
     |config| Arc::new(code::code_exec::CodeExec::new(config)),

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use ringfence::tools::file::content::etag_of;
+use ringfence::tools::file::content::etag_from_bytes;
 use serde_json::{Value, json};
 
 use crate::each_case;
@@ -77,7 +77,7 @@ fn check_read(bench: &mut Bench, model: &Model, rng: &mut Rng) {
         "{rest:?} of {model:?}"
     );
     let about = &result["_meta"]["dev.ringfence/file"];
-    assert_eq!(about["etag"], etag_of(&model.bytes()), "{about}");
+    assert_eq!(about["etag"], etag_from_bytes(&model.bytes()), "{about}");
     assert_eq!(about["total_lines"], lines.len(), "{about} of {model:?}");
     let step = 1 + rng.below(400);
     assert_eq!(read_bytes(bench, step), model.bytes());
@@ -137,7 +137,7 @@ fn check_replace(bench: &mut Bench, model: &mut Model, rng: &mut Rng) {
     let mut after = model.clone();
     let expected = after.replace(&edits);
     let dry = rng.one_in(4);
-    let etag = if rng.one_in(6) { "b3:00".to_owned() } else { etag_of(&before) };
+    let etag = if rng.one_in(6) { "b3:00".to_owned() } else { etag_from_bytes(&before) };
     let call = json!({"path": "f", "edits": raw, "dry_run": dry, "if_match": etag, "diff": rng.pick(&["none", "stat", "unified"])});
     let result = bench.call("file.replace", &call);
     let about = || format!("{call} of {model:?}: {result}");
@@ -157,7 +157,7 @@ fn check_replace(bench: &mut Bench, model: &mut Model, rng: &mut Rng) {
                 .map(|e| e["count"].as_u64().unwrap() as usize)
                 .collect();
             assert_eq!(told, counts, "{}", about());
-            assert_eq!(reply["etag"], etag_of(&after.bytes()), "{}", about());
+            assert_eq!(reply["etag"], etag_from_bytes(&after.bytes()), "{}", about());
             if !dry {
                 *model = after;
             }
@@ -172,8 +172,7 @@ fn check_write(bench: &mut Bench, model: &mut Model, rng: &mut Rng) {
     let text = if append { body } else { format!("{}\n{body}", model.first_line()) };
     let text = if rng.one_in(4) { text.replace('\n', "\r\n") } else { text };
     let mode = if append { "append" } else { "overwrite" };
-    let call =
-        json!({"path": "f", "content": text, "mode": mode, "if_match": etag_of(&model.bytes())});
+    let call = json!({"path": "f", "content": text, "mode": mode, "if_match": etag_from_bytes(&model.bytes())});
     let result = bench.call("file.write", &call);
     if !model.can_say(&text) {
         assert_eq!(reason(&result), Some("encoding_error"), "{call} of {model:?}: {result}");

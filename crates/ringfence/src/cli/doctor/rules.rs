@@ -5,17 +5,17 @@ use policy::{Decision, PrefixRule};
 
 use super::health::HealthCheck;
 use crate::config::{Config, EscalateRisky};
-use crate::rulebook::leaving::{Treatment, treatment};
-use crate::rulebook::{Leaving, Places, Policy, Rulebook};
+use crate::rulebook::escalation::{AllowTreatment, allow_treatment};
+use crate::rulebook::{EscalationStatus, RuleLocations, Rulebook, RulebookCache};
 use crate::sandbox::escalate;
 
 /// Reads the rules and returns one entry per finding.
 pub fn check_rules(config: &Config) -> Vec<HealthCheck> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return Vec::new() };
-    let policy = Policy::new(Places::of_config(config));
-    let book = runtime.block_on(policy.read_once(config.workspace.as_deref()));
-    let mut all = vec![check_rule_files(&book, policy.places())];
+    let policy = RulebookCache::new(RuleLocations::from_config(config));
+    let book = runtime.block_on(policy.load_once(config.workspace.as_deref()));
+    let mut all = vec![check_rule_files(&book, policy.locations())];
     all.extend(book.faults.iter().map(|fault| HealthCheck {
         name: "rules",
         outcome: ProbeOutcome::Refused,
@@ -25,7 +25,7 @@ pub fn check_rules(config: &Config) -> Vec<HealthCheck> {
     all.extend(book.ignored.iter().map(|ignored| HealthCheck {
         name: "rules",
         outcome: ProbeOutcome::NotTried,
-        text: format!("{}: {}", ignored.location(), ignored.what),
+        text: format!("{}: {}", ignored.location(), ignored.message),
         fix: None,
     }));
     if !config.policy.intercept && !book.table.prefixes.is_empty() {
@@ -42,8 +42,8 @@ pub fn check_rules(config: &Config) -> Vec<HealthCheck> {
 }
 
 /// Reports the rule files in effect, or where they were searched for.
-fn check_rule_files(book: &Rulebook, places: &Places) -> HealthCheck {
-    if let Some(overlooked) = places.overlooked(book) {
+fn check_rule_files(book: &Rulebook, places: &RuleLocations) -> HealthCheck {
+    if let Some(overlooked) = places.unused_rules_warning(book) {
         return HealthCheck {
             name: "rules",
             outcome: ProbeOutcome::NotTried,
@@ -54,7 +54,7 @@ fn check_rule_files(book: &Rulebook, places: &Places) -> HealthCheck {
     let (rules, files) = (book.table.prefixes.len(), book.files.len());
     let names: Vec<String> = book.files.iter().map(|file| file.display().to_string()).collect();
     let text = match files {
-        0 => format!("none in {}", places.shown()),
+        0 => format!("none in {}", places.display_text()),
         _ => format!("{rules} in {files} files: {}", names.join(", ")),
     };
     HealthCheck { name: "rules", outcome: ProbeOutcome::Ok, text, fix: None }
@@ -64,14 +64,16 @@ fn check_escalation(config: &Config, book: &Rulebook) -> HealthCheck {
     let name = "escalation";
     let fine = |text: String| HealthCheck { name, outcome: ProbeOutcome::Ok, text, fix: None };
     let policy = &config.policy;
-    match book.leaving(config, true) {
-        Leaving::Off => fine("off: commands that rules allow run in the sandbox".to_owned()),
-        Leaving::Possible => {
+    match book.escalation_status(config, true) {
+        EscalationStatus::Off => {
+            fine("off: commands that rules allow run in the sandbox".to_owned())
+        }
+        EscalationStatus::Possible => {
             let ways_out =
                 || book.table.prefixes.iter().filter(|rule| rule.decision < Decision::Forbidden);
             let is_held_back = |rule: &&PrefixRule| {
                 rule.decision == Decision::Allow
-                    && treatment(rule, policy.escalate_risky) != Treatment::Leaves
+                    && allow_treatment(rule, policy.escalate_risky) != AllowTreatment::Escalates
             };
             let held_back = match (ways_out().filter(is_held_back).count(), policy.escalate_risky) {
                 (0, _) | (_, EscalateRisky::Outside) => String::new(),
@@ -91,7 +93,7 @@ fn check_escalation(config: &Config, book: &Rulebook) -> HealthCheck {
                 ways_out().count()
             ))
         }
-        Leaving::Prevented(why) => HealthCheck {
+        EscalationStatus::Prevented(why) => HealthCheck {
             name,
             outcome: ProbeOutcome::Refused,
             text: format!("nothing leaves; commands that rules allow run in the sandbox: {why}"),

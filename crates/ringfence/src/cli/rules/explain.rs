@@ -9,8 +9,8 @@ use super::{
     report_missing_rules,
 };
 use crate::base::Result;
-use crate::rulebook::lint::words;
-use crate::rulebook::{Rulebook, locate, unasked};
+use crate::rulebook::lint::format_rule;
+use crate::rulebook::{Rulebook, escalation_risk, locate_program};
 
 /// Applies to everything that a rule allows.
 const CANNOT_LEAVE: &str = "A command that cannot leave runs in the sandbox, as without a rule: for instance, if the server runs as root without `escalate_as`.";
@@ -39,7 +39,7 @@ pub fn run(args: &RulesExplainArgs, out: &mut impl Write) -> Result<u8> {
     let broken = report_faults(&book);
     report_missing_rules(&book, &places);
     let Some((program, rest)) = args.command.split_first() else { return Ok(1) };
-    let file = locate(program, &places.search_path);
+    let file = locate_program(program, &places.search_path);
     let found = RuleExplanation { book: &book, program, rest, file };
     found.write_to(&args.command, broken, out).map_err(output_error)?;
     Ok(u8::from(broken))
@@ -127,7 +127,7 @@ impl RuleExplanation<'_> {
             .map(|rule| {
                 let mut prefix = vec![rule.program.clone()];
                 prefix.extend(self.rest.iter().take(rule.rest.len()).cloned());
-                (prefix.len(), unasked::reason_to_ask(&prefix, self.rest.len() + 1))
+                (prefix.len(), escalation_risk::reason_to_ask(&prefix, self.rest.len() + 1))
             });
         // The most specific rule decides, as at run time.
         let asked = asked.max_by_key(|(length, _)| *length).and_then(|(_, reason)| reason);
@@ -213,7 +213,7 @@ fn write_rule(rule: &PrefixRule, decides: bool, out: &mut impl Write) -> io::Res
         out,
         "{mark} {:<9}  {}  ({})",
         decision_name(rule.decision),
-        escape_line(&words(rule)),
+        escape_line(&format_rule(rule)),
         escape_line(&place)
     )?;
     match &rule.justification {

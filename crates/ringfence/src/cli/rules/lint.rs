@@ -7,15 +7,15 @@ use super::{
     report_missing_rules,
 };
 use crate::base::Result;
-use crate::rulebook::lint::{lint, notes};
+use crate::rulebook::lint::{collect_notes, lint_rules};
 
 /// Runs `ringfence rules lint` and returns the exit code: 1 if there are errors or warnings.
 pub fn run(files: &RuleFiles, out: &mut impl Write) -> Result<u8> {
     let (book, places) = read_rules(files)?;
     let broken = report_faults(&book);
     report_missing_rules(&book, &places);
-    let warnings = lint(&book.table);
-    let notes = notes(&book.table);
+    let warnings = lint_rules(&book.table);
+    let notes = collect_notes(&book.table);
     let lines = warnings
         .iter()
         .map(|warning| ("", warning))
@@ -29,7 +29,7 @@ pub fn run(files: &RuleFiles, out: &mut impl Write) -> Result<u8> {
             "{}:{}: {mark}{}",
             escape_line(&origin.file),
             origin.line,
-            escape_line(&line.what)
+            escape_line(&line.message)
         )
         .map_err(output_error)?;
     }

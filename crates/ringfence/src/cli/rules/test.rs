@@ -21,7 +21,7 @@ pub fn run(files: &RuleFiles, out: &mut impl Write) -> Result<u8> {
             continue;
         }
         let own = book.table.prefixes.iter().filter(|rule| rule.origin.file == file).count();
-        let tried = book.examples.get(file.as_ref()).copied().unwrap_or_default();
+        let tried = book.example_counts.get(file.as_ref()).copied().unwrap_or_default();
         let told = match tried {
             0 => "no examples: add match = [\"…\"] to a rule to show what it is for".to_owned(),
             tried => format!("{} passed", format_count(tried, "example")),

@@ -7,30 +7,30 @@ use policy::{Decision, PrefixRule};
 
 use crate::config::{Config, Escalate, EscalateRisky};
 use crate::mcp::Server;
-use crate::rulebook::leaving::{Treatment, treatment};
-use crate::rulebook::{Leaving, Rulebook, lint, unasked};
+use crate::rulebook::escalation::{AllowTreatment, allow_treatment};
+use crate::rulebook::{EscalationStatus, Rulebook, escalation_risk, lint};
 
 /// Reads the rules once, so that errors in them are logged before the first call. The server does
 /// not wait for this.
 pub async fn report_rules(server: Arc<Server>) {
     let policy = &server.pipeline.policy;
     let book = match &server.config.workspace {
-        Some(workspace) => policy.current(workspace).await,
+        Some(workspace) => policy.current_rules(workspace).await,
         // Each caller has its own workspace; the operator's rules are the same for all.
         None => {
-            let book = policy.read_once(None).await;
-            book.log();
+            let book = policy.load_once(None).await;
+            book.log_summary();
             Arc::new(book)
         }
     };
-    let places = policy.places();
-    match places.overlooked(&book) {
+    let places = policy.locations();
+    match places.unused_rules_warning(&book) {
         Some(overlooked) => tracing::warn!("rules: {overlooked}"),
         None if book.files.is_empty() && server.config.policy.escalate != Escalate::Off => {
-            tracing::warn!("rules: none were found in {}", places.shown());
+            tracing::warn!("rules: none were found in {}", places.display_text());
         }
         None if book.files.is_empty() => {
-            tracing::info!("rules: none were found in {}", places.shown())
+            tracing::info!("rules: none were found in {}", places.display_text())
         }
         None => {
             let files: Vec<String> =
@@ -51,21 +51,21 @@ fn escalation_lines(book: &Rulebook, config: &Config) -> Vec<String> {
     };
     let allowed = of(Decision::Allow).count();
     // Assume that someone can be asked; that is known only once the client has connected.
-    match book.leaving(config, true) {
-        Leaving::Off => Vec::new(),
-        Leaving::Prevented(_) if allowed == 0 => Vec::new(),
-        Leaving::Prevented(why) => {
+    match book.escalation_status(config, true) {
+        EscalationStatus::Off => Vec::new(),
+        EscalationStatus::Prevented(_) if allowed == 0 => Vec::new(),
+        EscalationStatus::Prevented(why) => {
             vec![format!(
                 "nothing leaves the sandbox; commands that match the {allowed} `allow` rules run inside: {why}"
             )]
         }
-        Leaving::Possible => {
+        EscalationStatus::Possible => {
             let (place, risky) = (config.policy.escalate.name(), config.policy.escalate_risky);
             let lines = of(Decision::Allow).map(|rule| format_allow_rule(rule, place, risky));
             let asked = of(Decision::Prompt).map(|rule| {
                 format!(
                     "`{}` runs {place} after approval ({})",
-                    lint::words(rule),
+                    lint::format_rule(rule),
                     format_origin(rule)
                 )
             });
@@ -75,15 +75,15 @@ fn escalation_lines(book: &Rulebook, config: &Config) -> Vec<String> {
 }
 
 fn format_allow_rule(rule: &PrefixRule, place: &str, risky: EscalateRisky) -> String {
-    let (words, at) = (lint::words(rule), format_origin(rule));
-    let exact = match unasked::lets_exact_words_out(rule) {
+    let (words, at) = (lint::format_rule(rule), format_origin(rule));
+    let exact = match escalation_risk::allows_exact_command(rule) {
         true => format!("runs {place} as written; with more words it "),
         false => String::new(),
     };
-    match treatment(rule, risky) {
-        Treatment::Leaves => format!("`{words}` runs {place} ({at})"),
-        Treatment::AsksFirst => format!("`{words}` {exact}needs approval first ({at})"),
-        Treatment::StaysInside => format!("`{words}` {exact}runs inside the sandbox ({at})"),
+    match allow_treatment(rule, risky) {
+        AllowTreatment::Escalates => format!("`{words}` runs {place} ({at})"),
+        AllowTreatment::AsksFirst => format!("`{words}` {exact}needs approval first ({at})"),
+        AllowTreatment::StaysInside => format!("`{words}` {exact}runs inside the sandbox ({at})"),
     }
 }
 
@@ -96,7 +96,7 @@ fn format_held_back<'a>(
     let (mut all, mut held_back) = (0, 0);
     for rule in allowed {
         all += 1;
-        held_back += usize::from(treatment(rule, risky) != Treatment::Leaves);
+        held_back += usize::from(allow_treatment(rule, risky) != AllowTreatment::Escalates);
     }
     let how = match risky {
         EscalateRisky::Ask => {

@@ -9,7 +9,7 @@ use crate::call::{PipelineState, needs_approval};
 use crate::config::Escalate;
 use crate::mcp::{Server, version};
 use crate::registry::ToolSchemas;
-use crate::rulebook::Leaving;
+use crate::rulebook::EscalationStatus;
 use crate::session::Session;
 use crate::tools::Tool;
 
@@ -35,7 +35,7 @@ pub async fn describe_server(server: &Server, session: Option<&Session>) -> Valu
 /// Returns the state of the rules. A file that could not be read is reported by name only, because
 /// a client must not learn the operator's paths.
 async fn describe_rules(server: &Server, state: &PipelineState, session: &Session) -> Value {
-    let book = server.pipeline.policy.current(session.workspace.path()).await;
+    let book = server.pipeline.policy.current_rules(session.workspace.path()).await;
     let name =
         |file: &str| Path::new(file).file_name().map(|name| name.to_string_lossy().into_owned());
     let faults: Vec<Value> = book
@@ -43,9 +43,9 @@ async fn describe_rules(server: &Server, state: &PipelineState, session: &Sessio
         .iter()
         .map(|fault| json!({"file": name(&fault.file), "line": fault.line, "message": fault.message}))
         .collect();
-    let escalate = match book.leaving(&state.config, true) {
-        Leaving::Possible => state.config.policy.escalate,
-        Leaving::Off | Leaving::Prevented(_) => Escalate::Off,
+    let escalate = match book.escalation_status(&state.config, true) {
+        EscalationStatus::Possible => state.config.policy.escalate,
+        EscalationStatus::Off | EscalationStatus::Prevented(_) => Escalate::Off,
     };
     json!({
         "generation": book.generation,

@@ -4,24 +4,24 @@ use std::io;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::head::{Fault, Framing, read_line};
+use super::head::{BodyFraming, HeadError, read_line};
 
 /// Maximum length of a chunk-size line, and of all trailer lines together.
-const LONGEST_SIZE: u64 = 1024;
-const LONGEST_TRAILER: u64 = 16 * 1024;
+const MAX_SIZE_LINE_BYTES: u64 = 1024;
+const MAX_TRAILER_BYTES: u64 = 16 * 1024;
 
 /// Copies one body. Chunks are rewritten without extensions and trailers, so that the next parser
 /// sees exactly the chunks that we saw.
 pub async fn copy_body(
     from: &mut (impl AsyncBufRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    framing: Framing,
+    framing: BodyFraming,
 ) -> io::Result<()> {
     match framing {
-        Framing::Empty => Ok(()),
-        Framing::Length(length) => copy_exactly(from, to, length).await,
-        Framing::Chunked => copy_chunks(from, to).await,
-        Framing::UntilClosed => tokio::io::copy_buf(from, to).await.map(|_| ()),
+        BodyFraming::Empty => Ok(()),
+        BodyFraming::Length(length) => copy_exactly(from, to, length).await,
+        BodyFraming::Chunked => copy_chunks(from, to).await,
+        BodyFraming::UntilClosed => tokio::io::copy_buf(from, to).await.map(|_| ()),
     }
 }
 
@@ -48,32 +48,32 @@ async fn copy_chunks(
     to: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<()> {
     loop {
-        let line = read_line(from, &mut LONGEST_SIZE.clone()).await.map_err(wrong)?;
-        let size = parse_size(&line).ok_or_else(|| wrong(Fault::Malformed))?;
+        let line = read_line(from, &mut MAX_SIZE_LINE_BYTES.clone()).await.map_err(body_error)?;
+        let size = parse_chunk_size(&line).ok_or_else(|| body_error(HeadError::Malformed))?;
         if size == 0 {
             break;
         }
         to.write_all(format!("{size:x}\r\n").as_bytes()).await?;
         copy_exactly(from, to, size).await?;
-        if read_line(from, &mut 2).await.map_err(wrong)? != b"\r\n" {
-            return Err(wrong(Fault::Malformed));
+        if read_line(from, &mut 2).await.map_err(body_error)? != b"\r\n" {
+            return Err(body_error(HeadError::Malformed));
         }
         to.write_all(b"\r\n").await?;
     }
-    let mut left = LONGEST_TRAILER;
-    while read_line(from, &mut left).await.map_err(wrong)? != b"\r\n" {}
+    let mut left = MAX_TRAILER_BYTES;
+    while read_line(from, &mut left).await.map_err(body_error)? != b"\r\n" {}
     to.write_all(b"0\r\n\r\n").await
 }
 
 /// Parses hex digits, followed by the end of the line or an extension.
-fn parse_size(line: &[u8]) -> Option<u64> {
+fn parse_chunk_size(line: &[u8]) -> Option<u64> {
     let line = line.strip_suffix(b"\r\n")?;
     let digits = line.split(|byte| *byte == b';').next()?.trim_ascii_end();
     let plain = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
     plain.then(|| u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok())?
 }
 
-fn wrong(fault: Fault) -> io::Error {
+fn body_error(fault: HeadError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the body is {fault}"))
 }
 
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     /// What comes out, and what is left unread.
-    async fn copy(text: &str, framing: Framing) -> io::Result<(String, String)> {
+    async fn copy(text: &str, framing: BodyFraming) -> io::Result<(String, String)> {
         let (mut from, mut to) = (text.as_bytes(), Vec::new());
         copy_body(&mut from, &mut to, framing).await?;
         Ok((String::from_utf8(to).unwrap(), String::from_utf8(from.to_vec()).unwrap()))
@@ -91,16 +91,16 @@ mod tests {
     #[tokio::test]
     async fn a_body_ends_where_it_says() {
         for (text, framing, body, rest) in [
-            ("GET", Framing::Empty, "", "GET"),
-            ("12345GET", Framing::Length(5), "12345", "GET"),
-            ("5\r\n12345\r\n0\r\n\r\nGET", Framing::Chunked, "5\r\n12345\r\n0\r\n\r\n", "GET"),
+            ("GET", BodyFraming::Empty, "", "GET"),
+            ("12345GET", BodyFraming::Length(5), "12345", "GET"),
+            ("5\r\n12345\r\n0\r\n\r\nGET", BodyFraming::Chunked, "5\r\n12345\r\n0\r\n\r\n", "GET"),
             (
                 "A;x=\"y\"\r\n1234567890\r\n000\r\nX: y\r\n\r\nGET",
-                Framing::Chunked,
+                BodyFraming::Chunked,
                 "a\r\n1234567890\r\n0\r\n\r\n",
                 "GET",
             ),
-            ("anything", Framing::UntilClosed, "anything", ""),
+            ("anything", BodyFraming::UntilClosed, "anything", ""),
         ] {
             assert_eq!(
                 copy(text, framing).await.unwrap(),
@@ -112,7 +112,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_does_not_end_well_is_an_error() {
-        assert!(copy("1234", Framing::Length(5)).await.is_err());
+        assert!(copy("1234", BodyFraming::Length(5)).await.is_err());
         for text in [
             "",
             "5\r\n1234",
@@ -132,9 +132,9 @@ mod tests {
             "ffffffffffffffff\r\n",
             "10000000000000005\r\n12345\r\n0\r\n\r\n",
         ] {
-            assert!(copy(text, Framing::Chunked).await.is_err(), "{text:?}");
+            assert!(copy(text, BodyFraming::Chunked).await.is_err(), "{text:?}");
         }
         let endless = format!("1{}\r\n", ";".repeat(2000));
-        assert!(copy(&endless, Framing::Chunked).await.is_err());
+        assert!(copy(&endless, BodyFraming::Chunked).await.is_err());
     }
 }

@@ -6,42 +6,42 @@ use std::fmt;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 
 /// Maximum size of a request head in bytes.
-pub const LONGEST: u64 = 16 * 1024;
+pub const MAX_REQUEST_HEAD_BYTES: u64 = 16 * 1024;
 
 /// Reason why a message could not be read.
 #[derive(Debug)]
-pub enum Fault {
+pub enum HeadError {
     /// Not valid HTTP/1.
     Malformed,
     TooLarge,
     /// The other side closed the connection before the head was complete.
-    Gone,
+    Closed,
 }
 
 /// Header field as received; names are compared case-insensitively.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Field {
+pub struct HeaderField {
     pub name: Vec<u8>,
     pub value: Vec<u8>,
 }
 
-impl Field {
+impl HeaderField {
     /// Returns whether the field has this name.
-    pub fn is(&self, name: &str) -> bool {
+    pub fn has_name(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 }
 
 /// First line and header fields, without line endings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Head {
-    pub start: Vec<u8>,
-    pub fields: Vec<Field>,
+pub struct MessageHead {
+    pub start_line: Vec<u8>,
+    pub fields: Vec<HeaderField>,
 }
 
 /// How the end of a body is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Framing {
+pub enum BodyFraming {
     Empty,
     Length(u64),
     Chunked,
@@ -51,7 +51,7 @@ pub enum Framing {
 
 /// Fields that are meant only for the next hop. The fields that carry the body length are written
 /// anew.
-const HOP: &[&str] = &[
+const HOP_BY_HOP_FIELDS: &[&str] = &[
     "connection",
     "proxy-connection",
     "keep-alive",
@@ -70,21 +70,25 @@ const HOP: &[&str] = &[
 pub async fn read_line(
     from: &mut (impl AsyncBufRead + Unpin),
     left: &mut u64,
-) -> Result<Vec<u8>, Fault> {
+) -> Result<Vec<u8>, HeadError> {
     let mut line = Vec::new();
-    let read = from.take(*left).read_until(b'\n', &mut line).await.map_err(|_| Fault::Gone)?;
+    let read =
+        from.take(*left).read_until(b'\n', &mut line).await.map_err(|_| HeadError::Closed)?;
     *left -= read as u64;
     match line.as_slice() {
         [text @ .., b'\r', b'\n'] if !text.contains(&b'\r') => Ok(line),
-        [.., b'\n'] => Err(Fault::Malformed),
-        _ if *left == 0 => Err(Fault::TooLarge),
-        _ => Err(Fault::Gone),
+        [.., b'\n'] => Err(HeadError::Malformed),
+        _ if *left == 0 => Err(HeadError::TooLarge),
+        _ => Err(HeadError::Closed),
     }
 }
 
-impl Head {
+impl MessageHead {
     /// Reads a head of at most `longest` bytes.
-    pub async fn read(from: &mut (impl AsyncBufRead + Unpin), longest: u64) -> Result<Head, Fault> {
+    pub async fn read(
+        from: &mut (impl AsyncBufRead + Unpin),
+        longest: u64,
+    ) -> Result<MessageHead, HeadError> {
         let mut left = longest;
         let mut text = Vec::new();
         loop {
@@ -92,58 +96,62 @@ impl Head {
             let last = line == b"\r\n";
             text.extend(line);
             if last {
-                return Head::parse(&text).ok_or(Fault::Malformed);
+                return MessageHead::parse(&text).ok_or(HeadError::Malformed);
             }
         }
     }
 
     /// Parses the complete text of a head, including the empty line at its end.
-    pub fn parse(text: &[u8]) -> Option<Head> {
+    pub fn parse(text: &[u8]) -> Option<MessageHead> {
         let text = text.strip_suffix(b"\r\n")?;
         let mut lines =
             text.split_inclusive(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r\n"));
         let start = lines.next()??.to_vec();
-        let fields = lines.map(|line| parse_field(line?)).collect::<Option<Vec<Field>>>()?;
-        let plain = !start.is_empty() && start.iter().all(|byte| is_text(*byte) && *byte != b'\t');
-        plain.then_some(Head { start, fields })
+        let fields = lines.map(|line| parse_field(line?)).collect::<Option<Vec<HeaderField>>>()?;
+        let plain =
+            !start.is_empty() && start.iter().all(|byte| is_field_byte(*byte) && *byte != b'\t');
+        plain.then_some(MessageHead { start_line: start, fields })
     }
 
     /// Returns the value of a field that may occur at most once.
-    pub fn single(&self, name: &str) -> Result<Option<&[u8]>, Fault> {
-        let mut values =
-            self.fields.iter().filter(|field| field.is(name)).map(|field| field.value.as_slice());
+    pub fn single_value(&self, name: &str) -> Result<Option<&[u8]>, HeadError> {
+        let mut values = self
+            .fields
+            .iter()
+            .filter(|field| field.has_name(name))
+            .map(|field| field.value.as_slice());
         match (values.next(), values.next()) {
-            (_, Some(_)) => Err(Fault::Malformed),
+            (_, Some(_)) => Err(HeadError::Malformed),
             (value, None) => Ok(value),
         }
     }
 
     /// Returns the body length given by the fields, if any. Conflicting fields are an error: that
     /// is how requests are smuggled.
-    pub fn framing(&self) -> Result<Option<Framing>, Fault> {
-        match (self.single("content-length")?, self.single("transfer-encoding")?) {
+    pub fn body_framing(&self) -> Result<Option<BodyFraming>, HeadError> {
+        match (self.single_value("content-length")?, self.single_value("transfer-encoding")?) {
             (None, None) => Ok(None),
             (Some(length), None) => {
-                parse_length(length).map(|length| Some(Framing::Length(length)))
+                parse_length(length).map(|length| Some(BodyFraming::Length(length)))
             }
             (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => {
-                Ok(Some(Framing::Chunked))
+                Ok(Some(BodyFraming::Chunked))
             }
-            _ => Err(Fault::Malformed),
+            _ => Err(HeadError::Malformed),
         }
     }
 
     /// Returns the fields that are meant for the other end.
-    pub fn end_to_end(&self) -> impl Iterator<Item = &Field> {
+    pub fn end_to_end_fields(&self) -> impl Iterator<Item = &HeaderField> {
         let named: Vec<&[u8]> = self
             .fields
             .iter()
-            .filter(|field| field.is("connection") || field.is("proxy-connection"))
+            .filter(|field| field.has_name("connection") || field.has_name("proxy-connection"))
             .flat_map(|field| field.value.split(|byte| *byte == b','))
             .map(<[u8]>::trim_ascii)
             .collect();
         self.fields.iter().filter(move |field| {
-            !HOP.iter().any(|name| field.is(name))
+            !HOP_BY_HOP_FIELDS.iter().any(|name| field.has_name(name))
                 && !named.iter().any(|name| field.name.eq_ignore_ascii_case(name))
         })
     }
@@ -163,29 +171,29 @@ pub fn write_head<'a>(
 }
 
 /// Returns the field that states the length of the body.
-pub fn framing_field(framing: Framing) -> Option<(&'static [u8], Vec<u8>)> {
+pub fn framing_field(framing: BodyFraming) -> Option<(&'static [u8], Vec<u8>)> {
     match framing {
-        Framing::Length(length) => Some((b"Content-Length", length.to_string().into_bytes())),
-        Framing::Chunked => Some((b"Transfer-Encoding", b"chunked".to_vec())),
-        Framing::Empty | Framing::UntilClosed => None,
+        BodyFraming::Length(length) => Some((b"Content-Length", length.to_string().into_bytes())),
+        BodyFraming::Chunked => Some((b"Transfer-Encoding", b"chunked".to_vec())),
+        BodyFraming::Empty | BodyFraming::UntilClosed => None,
     }
 }
 
 /// Parses `name: value`. Some parsers treat a line that starts with a space as a continuation; here
 /// it has no valid name and is refused.
-fn parse_field(line: &[u8]) -> Option<Field> {
+fn parse_field(line: &[u8]) -> Option<HeaderField> {
     let colon = line.iter().position(|byte| *byte == b':')?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
-    let plain = is_token(name) && value.iter().all(|byte| is_text(*byte));
-    plain.then(|| Field { name: name.to_vec(), value: value.trim_ascii().to_vec() })
+    let plain = is_token(name) && value.iter().all(|byte| is_field_byte(*byte));
+    plain.then(|| HeaderField { name: name.to_vec(), value: value.trim_ascii().to_vec() })
 }
 
 /// Parses digits only: no sign, no list, and not too many digits for a `u64`.
-fn parse_length(text: &[u8]) -> Result<u64, Fault> {
+fn parse_length(text: &[u8]) -> Result<u64, HeadError> {
     let digits = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
     let number =
         std::str::from_utf8(text).ok().filter(|_| digits).and_then(|text| text.parse().ok());
-    number.ok_or(Fault::Malformed)
+    number.ok_or(HeadError::Malformed)
 }
 
 /// Returns whether the text is an HTTP token.
@@ -194,16 +202,16 @@ pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(known)
 }
 
-fn is_text(byte: u8) -> bool {
+fn is_field_byte(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for HeadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fault::Malformed => "not well-formed HTTP/1",
-            Fault::TooLarge => "too large",
-            Fault::Gone => "ended too soon",
+            HeadError::Malformed => "not well-formed HTTP/1",
+            HeadError::TooLarge => "too large",
+            HeadError::Closed => "ended too soon",
         })
     }
 }
@@ -212,18 +220,18 @@ impl fmt::Display for Fault {
 mod tests {
     use super::*;
 
-    fn with(lines: &str) -> Option<Head> {
-        Head::parse(format!("GET http://a.com/ HTTP/1.1\r\n{lines}\r\n").as_bytes())
+    fn with(lines: &str) -> Option<MessageHead> {
+        MessageHead::parse(format!("GET http://a.com/ HTTP/1.1\r\n{lines}\r\n").as_bytes())
     }
 
     #[test]
     fn a_head_is_a_line_and_its_fields() {
         let head = with("Host: a.com\r\nX-Empty:\r\nX-Padded: \t b c \t\r\n").unwrap();
-        assert_eq!(head.start, b"GET http://a.com/ HTTP/1.1");
-        assert_eq!(head.single("host").unwrap(), Some(&b"a.com"[..]));
-        assert_eq!(head.single("x-empty").unwrap(), Some(&b""[..]));
-        assert_eq!(head.single("X-PADDED").unwrap(), Some(&b"b c"[..]));
-        assert_eq!(head.single("absent").unwrap(), None);
+        assert_eq!(head.start_line, b"GET http://a.com/ HTTP/1.1");
+        assert_eq!(head.single_value("host").unwrap(), Some(&b"a.com"[..]));
+        assert_eq!(head.single_value("x-empty").unwrap(), Some(&b""[..]));
+        assert_eq!(head.single_value("X-PADDED").unwrap(), Some(&b"b c"[..]));
+        assert_eq!(head.single_value("absent").unwrap(), None);
         assert!(with("").is_some());
     }
 
@@ -258,16 +266,16 @@ mod tests {
             "GET x HTTP/1.1\n\n",
             "GET x HTTP/1.1\r\n",
         ] {
-            assert!(Head::parse(text.as_bytes()).is_none(), "{text:?}");
+            assert!(MessageHead::parse(text.as_bytes()).is_none(), "{text:?}");
         }
     }
 
     #[test]
     fn a_body_has_one_length_or_none() {
-        let framing = |lines: &str| with(lines).unwrap().framing();
+        let framing = |lines: &str| with(lines).unwrap().body_framing();
         assert_eq!(framing("").unwrap(), None);
-        assert_eq!(framing("Content-Length: 12\r\n").unwrap(), Some(Framing::Length(12)));
-        assert_eq!(framing("transfer-encoding: Chunked\r\n").unwrap(), Some(Framing::Chunked));
+        assert_eq!(framing("Content-Length: 12\r\n").unwrap(), Some(BodyFraming::Length(12)));
+        assert_eq!(framing("transfer-encoding: Chunked\r\n").unwrap(), Some(BodyFraming::Chunked));
         for lines in [
             "Content-Length: 1\r\nContent-Length: 1\r\n",
             "Content-Length: 1\r\ncontent-length: 2\r\n",
@@ -298,7 +306,7 @@ mod tests {
         );
         let head = head.unwrap();
         let names: Vec<_> =
-            head.end_to_end().map(|field| String::from_utf8_lossy(&field.name)).collect();
+            head.end_to_end_fields().map(|field| String::from_utf8_lossy(&field.name)).collect();
         assert_eq!(names, ["Host", "X-Public"]);
     }
 
@@ -346,20 +354,20 @@ mod tests {
                 let at = next(text.len());
                 text[at] = next(256) as u8;
             }
-            let Some(head) = Head::parse(&text) else { continue };
+            let Some(head) = MessageHead::parse(&text) else { continue };
             accepted += 1;
             let parts = head
                 .fields
                 .iter()
                 .flat_map(|field| [&field.name, &field.value])
-                .chain([&head.start]);
+                .chain([&head.start_line]);
             assert!(parts.flatten().all(|byte| !b"\r\n\0".contains(byte)), "{text:?}");
-            let _ = head.framing();
+            let _ = head.body_framing();
             let written = write_head(
-                &head.start,
+                &head.start_line,
                 head.fields.iter().map(|field| (&*field.name, &*field.value)),
             );
-            assert_eq!(Head::parse(&written).as_ref(), Some(&head), "{text:?}");
+            assert_eq!(MessageHead::parse(&written).as_ref(), Some(&head), "{text:?}");
         }
         assert!(accepted > 1000, "only {accepted} heads were read at all");
     }

@@ -5,10 +5,10 @@ use std::io;
 use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 
 use super::body::copy_body;
-use super::head::{Framing, Head, framing_field, write_head};
+use super::head::{BodyFraming, MessageHead, framing_field, write_head};
 
 /// Larger than for requests, because servers send long cookies and policies.
-const LONGEST_HEAD: u64 = 64 * 1024;
+const MAX_RESPONSE_HEAD_BYTES: u64 = 64 * 1024;
 
 /// Copies interim responses and the final one. `started` says whether the client has received any
 /// of the latter.
@@ -20,17 +20,18 @@ pub async fn copy_response(
 ) -> io::Result<()> {
     let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     loop {
-        let head =
-            Head::read(from, LONGEST_HEAD).await.map_err(|fault| wrong(fault.to_string()))?;
-        let status = parse_status(&head.start).ok_or_else(|| wrong("no status".to_owned()))?;
+        let head = MessageHead::read(from, MAX_RESPONSE_HEAD_BYTES)
+            .await
+            .map_err(|fault| wrong(fault.to_string()))?;
+        let status = parse_status(&head.start_line).ok_or_else(|| wrong("no status".to_owned()))?;
         if status == 101 {
             // `Upgrade` was not forwarded, so the client did not ask for this, and what follows
             // would not be HTTP.
             return Err(wrong("an upgrade".to_owned()));
         }
-        let declared = head.framing().map_err(|fault| wrong(fault.to_string()))?;
+        let declared = head.body_framing().map_err(|fault| wrong(fault.to_string()))?;
         if status < 200 {
-            to.write_all(&write(&head, &[])).await?;
+            to.write_all(&write_response_head(&head, &[])).await?;
             continue;
         }
         *started = true;
@@ -39,9 +40,10 @@ pub async fn copy_response(
             .into_iter()
             .chain([(&b"Connection"[..], b"close".to_vec())])
             .collect();
-        to.write_all(&write(&head, &own)).await?;
+        to.write_all(&write_response_head(&head, &own)).await?;
         let empty = method == b"HEAD" || status == 204 || status == 304;
-        let framing = if empty { Framing::Empty } else { declared.unwrap_or(Framing::UntilClosed) };
+        let framing =
+            if empty { BodyFraming::Empty } else { declared.unwrap_or(BodyFraming::UntilClosed) };
         return copy_body(from, to, framing).await;
     }
 }
@@ -56,11 +58,11 @@ fn parse_status(line: &[u8]) -> Option<u16> {
 }
 
 /// Returns the head to forward, with our own fields added.
-fn write(head: &Head, own: &[(&[u8], Vec<u8>)]) -> Vec<u8> {
+fn write_response_head(head: &MessageHead, own: &[(&[u8], Vec<u8>)]) -> Vec<u8> {
     // Only the proxy itself may state that it denied something.
-    let theirs = head.end_to_end().filter(|field| !field.is("x-ringfence-denied"));
+    let theirs = head.end_to_end_fields().filter(|field| !field.has_name("x-ringfence-denied"));
     let theirs = theirs.map(|field| (&*field.name, &*field.value));
-    write_head(&head.start, theirs.chain(own.iter().map(|(name, value)| (*name, &**value))))
+    write_head(&head.start_line, theirs.chain(own.iter().map(|(name, value)| (*name, &**value))))
 }
 
 #[cfg(test)]

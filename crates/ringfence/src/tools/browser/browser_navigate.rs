@@ -198,11 +198,11 @@ impl BrowserNavigate {
 /// an address that not even a human may allow.
 fn beyond(config: &Config, denied: &[String], url: &str) -> Result<Option<(String, u16)>> {
     let Some((host, port)) = address::host_and_port(url) else { return Ok(None) };
-    let allow = page_allow_list(config)?.denying(denied)?;
-    if address::is_loopback(&host) || allow.lets_through(&host, port) {
+    let allow = page_allow_list(config)?.with_denied(denied)?;
+    if address::is_loopback(&host) || allow.allows_host(&host, port) {
         return Ok(None);
     }
-    if !allow.granting(&host, port)?.lets_through(&host, port) {
+    if !allow.with_granted(&host, port)?.allows_host(&host, port) {
         let message = format!(
             "{host}:{port} may not be reached: it is private, or the operator has denied it"
         );

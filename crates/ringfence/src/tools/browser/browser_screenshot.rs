@@ -13,7 +13,7 @@ use crate::base::{Error, Result};
 use crate::browser::capture::{CaptureRegion, ImageFormat, png_size};
 use crate::config::Config;
 use crate::tools::browser::{self, About, Held};
-use crate::tools::file::file_write;
+use crate::tools::file::write;
 use crate::tools::limits::{Count, Limit};
 use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 
@@ -141,7 +141,7 @@ async fn take(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
     if let (Some(path), Some(data)) = (&args.path, file) {
         let (path, cx) = (path.clone(), Arc::clone(cx));
         let work = tokio::task::spawn_blocking(move || {
-            file_write::write_base64(&cx.workspace, path, data, &cx.cancel)
+            write::write_base64(&cx.workspace, path, data, &cx.cancel)
         });
         let written = work
             .await

@@ -9,18 +9,18 @@ use encoding_rs::Encoding;
 use rustix::fs::{Stat, fstat};
 use rustix::io::Errno;
 
-use super::text::{self, Detector, Found, Guess, HEAD_BYTES, Unit};
+use super::text::{self, CodeUnit, EncodingGuesser, HEAD_BYTES, TextDetector, TextFormat};
 use crate::base::ids::hex;
 use crate::base::workspace::os_error;
 use crate::base::{Cancel, Cause, Error, Kind, Result};
 
 /// Largest file that is hashed and read through to count its lines. A larger file gets a weak etag.
-pub const WHOLE_BYTES: u64 = 64 << 20;
-const CHUNK: usize = 256 << 10;
+pub const MAX_HASHED_BYTES: u64 = 64 << 20;
+const CHUNK_BYTES: usize = 256 << 10;
 const MAX_OFFSET: u64 = i64::MAX as u64 / 2;
 
 /// Stops blocking work between two chunks once the call has been cancelled or has timed out.
-pub fn check(cancel: &Cancel) -> Result<()> {
+pub fn check_cancelled(cancel: &Cancel) -> Result<()> {
     match cancel.is_cancelled().then(|| cancel.cause()) {
         None => Ok(()),
         Some(Some(Cause::Deadline)) => {
@@ -31,7 +31,7 @@ pub fn check(cancel: &Cancel) -> Result<()> {
 }
 
 /// Open file, together with all of its bytes if it is small.
-pub struct Content {
+pub struct FileContent {
     file: File,
     pub stat: Stat,
     pub path: String,
@@ -42,22 +42,22 @@ pub struct Content {
 
 /// Result of reading through a file once.
 #[derive(Debug)]
-pub struct Survey {
+pub struct ContentSurvey {
     pub etag: String,
     pub size: u64,
     pub head: Vec<u8>,
-    pub found: Found,
+    pub format: TextFormat,
     /// Length of the byte order mark in bytes.
-    pub bom: usize,
+    pub bom_len: usize,
     /// The whole file was read, so counts are exact.
-    pub whole: bool,
+    pub is_complete: bool,
 }
 
-impl Content {
+impl FileContent {
     /// Wraps an open file and takes a snapshot of its bytes if there are at most `hold`.
-    pub fn new(file: File, path: String, hold: u64) -> Result<Content> {
+    pub fn new(file: File, path: String, hold: u64) -> Result<FileContent> {
         let stat = fstat(&file).map_err(|errno| os_error(errno, &path))?;
-        let mut content = Content { file, stat, path, snapshot: None };
+        let mut content = FileContent { file, stat, path, snapshot: None };
         if content.size() <= hold {
             // Reading one extra byte detects a file that has grown past the limit in the meantime.
             let bytes = content.read(0, usize::try_from(hold).unwrap_or(usize::MAX - 1) + 1)?;
@@ -77,7 +77,7 @@ impl Content {
     }
 
     /// Returns all bytes of the file if they were held.
-    pub fn bytes(&self) -> Option<&[u8]> {
+    pub fn snapshot_bytes(&self) -> Option<&[u8]> {
         self.snapshot.as_deref()
     }
 
@@ -108,16 +108,16 @@ impl Content {
             let filled = buffer.len();
             // For a small file, allocate only what it holds plus one byte to detect its end:
             // zeroing a whole chunk costs more than the read.
-            let rest =
-                usize::try_from(self.size().saturating_sub(at + filled as u64)).unwrap_or(CHUNK);
-            buffer.resize(len.min(filled + rest.saturating_add(1).clamp(512, CHUNK)), 0);
+            let rest = usize::try_from(self.size().saturating_sub(at + filled as u64))
+                .unwrap_or(CHUNK_BYTES);
+            buffer.resize(len.min(filled + rest.saturating_add(1).clamp(512, CHUNK_BYTES)), 0);
             let count = match self.file.read_at(&mut buffer[filled..], at + filled as u64) {
                 Ok(count) => count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
                     buffer.truncate(filled);
                     continue;
                 }
-                Err(error) => return Err(self.failed(&error)),
+                Err(error) => return Err(self.read_error(&error)),
             };
             buffer.truncate(filled + count);
             if count == 0 {
@@ -127,48 +127,53 @@ impl Content {
         Ok(buffer)
     }
 
-    fn failed(&self, error: &std::io::Error) -> Error {
+    fn read_error(&self, error: &std::io::Error) -> Error {
         os_error(Errno::from_io_error(error).unwrap_or(Errno::IO), &self.path)
     }
 
     /// Reads through the file (only its head if it is large). `known` is the encoding the caller
     /// asked for, if any.
-    pub fn survey(&self, known: Option<&'static Encoding>, cancel: &Cancel) -> Result<Survey> {
+    pub fn inspect_text(
+        &self,
+        known: Option<&'static Encoding>,
+        cancel: &Cancel,
+    ) -> Result<ContentSurvey> {
         let head = self.read(0, HEAD_BYTES)?;
-        let mark = text::bom(&head);
+        let mark = text::detect_bom(&head);
         let bom = mark
             .filter(|(marked, _)| known.is_none_or(|known| known == *marked))
             .map_or(0, |(_, len)| len);
-        let mut detector = Detector::new(known.or(mark.map(|(encoding, _)| encoding)));
-        if self.size() > WHOLE_BYTES {
+        let mut detector = TextDetector::new(known.or(mark.map(|(encoding, _)| encoding)));
+        if self.size() > MAX_HASHED_BYTES {
             detector.feed(&head[bom..]);
-            let found = detector.finish(false, || self.guess(HEAD_BYTES as u64, cancel))?;
-            return Ok(self.surveyed(self.weak_etag(), head, found, bom, false));
+            let found =
+                detector.finish(false, || self.guess_encoding(HEAD_BYTES as u64, cancel))?;
+            return Ok(self.build_survey(self.weak_etag(), head, found, bom, false));
         }
         let mut hasher = blake3::Hasher::new();
         let mut at = 0;
         loop {
-            check(cancel)?;
-            let chunk = self.read(at, CHUNK)?;
+            check_cancelled(cancel)?;
+            let chunk = self.read(at, CHUNK_BYTES)?;
             hasher.update(&chunk);
             detector.feed(if at == 0 { chunk.get(bom..).unwrap_or_default() } else { &chunk });
             at += chunk.len() as u64;
             // Stop at a bound so that a file that keeps growing cannot keep us reading.
-            if chunk.len() < CHUNK || at > WHOLE_BYTES + CHUNK as u64 {
+            if chunk.len() < CHUNK_BYTES || at > MAX_HASHED_BYTES + CHUNK_BYTES as u64 {
                 break;
             }
         }
-        let etag = if at == self.size() { strong_etag(&hasher) } else { self.weak_etag() };
-        let found = detector.finish(true, || self.guess(WHOLE_BYTES, cancel))?;
-        Ok(self.surveyed(etag, head, found, bom, true))
+        let etag = if at == self.size() { etag_from_hasher(&hasher) } else { self.weak_etag() };
+        let found = detector.finish(true, || self.guess_encoding(MAX_HASHED_BYTES, cancel))?;
+        Ok(self.build_survey(etag, head, found, bom, true))
     }
 
     /// Guesses the encoding of text that is not UTF-8 from the bytes before `end`.
-    fn guess(&self, end: u64, cancel: &Cancel) -> Result<&'static Encoding> {
-        let mut guess = Guess::default();
+    fn guess_encoding(&self, end: u64, cancel: &Cancel) -> Result<&'static Encoding> {
+        let mut guess = EncodingGuesser::default();
         let mut at = 0;
         while guess.wants_more() && at < end {
-            check(cancel)?;
+            check_cancelled(cancel)?;
             let chunk = self.read(at, HEAD_BYTES)?;
             if chunk.is_empty() {
                 break;
@@ -176,61 +181,73 @@ impl Content {
             guess.feed(&chunk);
             at += chunk.len() as u64;
         }
-        Ok(guess.encoding())
+        Ok(guess.best_encoding())
     }
 
-    fn surveyed(
+    fn build_survey(
         &self,
         etag: String,
         head: Vec<u8>,
-        found: Found,
+        found: TextFormat,
         bom: usize,
         whole: bool,
-    ) -> Survey {
-        Survey { etag, size: self.size(), head, found, bom, whole }
+    ) -> ContentSurvey {
+        ContentSurvey {
+            etag,
+            size: self.size(),
+            head,
+            format: found,
+            bom_len: bom,
+            is_complete: whole,
+        }
     }
 
     /// Returns whether the file has changed since it was opened. A snapshot never changes.
-    pub fn changed(&self) -> Result<bool> {
+    pub fn has_changed(&self) -> Result<bool> {
         if self.snapshot.is_some() {
             return Ok(false);
         }
         let now = fstat(&self.file).map_err(|errno| os_error(errno, &self.path))?;
-        Ok(!same(&now, &self.stat))
+        Ok(!is_same_state(&now, &self.stat))
     }
 
     /// Updates the stored stat to the current state of the file.
-    pub fn refresh(&mut self) -> Result<()> {
+    pub fn refresh_stat(&mut self) -> Result<()> {
         self.stat = fstat(&self.file).map_err(|errno| os_error(errno, &self.path))?;
         Ok(())
     }
 
     /// Returns the weak etag of the file as of the last stat.
     pub fn weak_etag(&self) -> String {
-        weak_etag(&self.stat)
+        weak_etag_from_stat(&self.stat)
     }
 
     /// Returns the offset at which line `line` (from 1) starts, or `None` if the file has fewer
     /// lines.
-    pub fn line_start(&self, line: u64, survey: &Survey, cancel: &Cancel) -> Result<Option<u64>> {
-        let unit = Unit::of(survey.found.encoding);
-        let mut at = survey.bom as u64;
+    pub fn find_line_start(
+        &self,
+        line: u64,
+        survey: &ContentSurvey,
+        cancel: &Cancel,
+    ) -> Result<Option<u64>> {
+        let unit = CodeUnit::from_encoding(survey.format.encoding);
+        let mut at = survey.bom_len as u64;
         let mut skip = line.saturating_sub(1);
         while skip > 0 {
-            check(cancel)?;
-            let chunk = self.read(at, CHUNK)?;
+            check_cancelled(cancel)?;
+            let chunk = self.read(at, CHUNK_BYTES)?;
             let newlines = unit.count_newlines(&chunk);
             if newlines < skip {
                 skip -= newlines;
                 at += chunk.len() as u64;
-                if chunk.len() < CHUNK {
+                if chunk.len() < CHUNK_BYTES {
                     return Ok(None);
                 }
                 continue;
             }
             let mut rest = chunk.as_slice();
             while skip > 0
-                && let Some(after) = unit.after_newline(rest)
+                && let Some(after) = unit.position_after_newline(rest)
             {
                 rest = &rest[after..];
                 at += after as u64;
@@ -242,15 +259,20 @@ impl Content {
     }
 
     /// Returns the offset at which the `count`-th line from the end starts, searching backwards.
-    pub fn line_start_from_end(&self, count: u64, survey: &Survey, cancel: &Cancel) -> Result<u64> {
-        let first = survey.bom as u64;
+    pub fn find_line_start_from_end(
+        &self,
+        count: u64,
+        survey: &ContentSurvey,
+        cancel: &Cancel,
+    ) -> Result<u64> {
+        let first = survey.bom_len as u64;
         // The newline at the end of the file ends its last line; it does not start another one.
         let mut end = self.size().saturating_sub(1).max(first);
         let mut left = count;
         while end > first {
-            check(cancel)?;
-            let start = end.saturating_sub(CHUNK as u64).max(first);
-            let chunk = self.read(start, usize::try_from(end - start).unwrap_or(CHUNK))?;
+            check_cancelled(cancel)?;
+            let start = end.saturating_sub(CHUNK_BYTES as u64).max(first);
+            let chunk = self.read(start, usize::try_from(end - start).unwrap_or(CHUNK_BYTES))?;
             for (at, byte) in chunk.iter().enumerate().rev() {
                 if *byte == b'\n' {
                     left -= 1;
@@ -266,23 +288,23 @@ impl Content {
 }
 
 /// Returns the strong etag of bytes that are in memory.
-pub fn etag_of(bytes: &[u8]) -> String {
+pub fn etag_from_bytes(bytes: &[u8]) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(bytes);
-    strong_etag(&hasher)
+    etag_from_hasher(&hasher)
 }
 
-fn strong_etag(hasher: &blake3::Hasher) -> String {
+fn etag_from_hasher(hasher: &blake3::Hasher) -> String {
     format!("b3:{}", hex(&hasher.finalize().as_bytes()[..16]))
 }
 
 /// Returns the etag of a file that is too large to hash, based on its metadata.
-pub fn weak_etag(stat: &Stat) -> String {
+pub fn weak_etag_from_stat(stat: &Stat) -> String {
     format!("w:{:x}-{:x}.{:x}-{:x}", stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ino)
 }
 
 /// Returns whether two stats describe the same state of the same file.
-pub fn same(a: &Stat, b: &Stat) -> bool {
+pub fn is_same_state(a: &Stat, b: &Stat) -> bool {
     let key = |s: &Stat| {
         (s.st_dev, s.st_ino, s.st_size, s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec)
     };

@@ -13,42 +13,42 @@ use crate::base::{Error, Result};
 
 /// Longer than any cursor we create: a path, a line and the check bytes.
 const MAX_BYTES: usize = 8192;
-const CHECK: usize = 12;
+const CHECK_BYTES: usize = 12;
 
 /// The query that a cursor belongs to, independent of the page size.
 #[derive(Debug, Clone)]
-pub struct Question(String);
+pub struct CursorQuery(String);
 
-impl Question {
+impl CursorQuery {
     /// Creates the query from a tool's name and arguments, ignoring those that only concern paging.
-    pub fn of(tool: &str, arguments: &Map<String, Value>) -> Question {
+    pub fn from_arguments(tool: &str, arguments: &Map<String, Value>) -> CursorQuery {
         const ABOUT_THE_PAGE: [&str; 6] =
             ["cursor", "limit", "max_results", "max_bytes", "timeout_ms", "details"];
         let mut asked = arguments.clone();
         asked.retain(|name, _| !ABOUT_THE_PAGE.contains(&name.as_str()));
-        Question(format!("{tool} {}", digest(&Value::Object(asked))))
+        CursorQuery(format!("{tool} {}", digest(&Value::Object(asked))))
     }
 
-    fn check(&self, place: &[u8]) -> [u8; CHECK] {
+    fn compute_check(&self, place: &[u8]) -> [u8; CHECK_BYTES] {
         let mut hasher = blake3::Hasher::new_derive_key("ringfence cursor 1");
         hasher.update(self.0.as_bytes());
         hasher.update(place);
-        let mut check = [0; CHECK];
-        check.copy_from_slice(&hasher.finalize().as_bytes()[..CHECK]);
+        let mut check = [0; CHECK_BYTES];
+        check.copy_from_slice(&hasher.finalize().as_bytes()[..CHECK_BYTES]);
         check
     }
 
     /// Returns the cursor that continues after this path and line.
-    pub fn cursor(&self, path: &[u8], line: u64) -> String {
+    pub fn encode_cursor(&self, path: &[u8], line: u64) -> String {
         let mut place = line.to_be_bytes().to_vec();
         place.extend_from_slice(path);
-        let mut whole = self.check(&place).to_vec();
+        let mut whole = self.compute_check(&place).to_vec();
         whole.extend_from_slice(&place);
         URL_SAFE_NO_PAD.encode(whole)
     }
 
     /// Returns the path and line after which a cursor continues.
-    pub fn place(&self, cursor: &str) -> Result<(Vec<u8>, u64)> {
+    pub fn decode_cursor(&self, cursor: &str) -> Result<(Vec<u8>, u64)> {
         let wrong = || {
             Error::invalid_arguments("the argument `cursor` does not belong to this call")
                 .hint("Pass `next_cursor` exactly as returned, with the other arguments unchanged.")
@@ -56,9 +56,9 @@ impl Question {
         };
         let whole = Some(cursor).filter(|cursor| cursor.len() <= MAX_BYTES).ok_or_else(wrong)?;
         let whole = URL_SAFE_NO_PAD.decode(whole).map_err(|error| wrong().source(error))?;
-        let (check, place) = whole.split_at_checked(CHECK).ok_or_else(wrong)?;
+        let (check, place) = whole.split_at_checked(CHECK_BYTES).ok_or_else(wrong)?;
         let (line, path) = place.split_first_chunk::<8>().ok_or_else(wrong)?;
-        if check != self.check(place) {
+        if check != self.compute_check(place) {
             return Err(wrong());
         }
         Ok((path.to_vec(), u64::from_be_bytes(*line)))
@@ -71,24 +71,24 @@ mod tests {
 
     use super::*;
 
-    fn question(arguments: Value) -> Question {
+    fn question(arguments: Value) -> CursorQuery {
         let Value::Object(map) = arguments else { panic!("an object") };
-        Question::of("file.list", &map)
+        CursorQuery::from_arguments("file.list", &map)
     }
 
     #[test]
     fn a_cursor_is_good_for_its_question_and_no_other() {
         let asked = question(json!({"path": "src", "limit": 3}));
-        let cursor = asked.cursor(b"src/a \xff\n", 7);
+        let cursor = asked.encode_cursor(b"src/a \xff\n", 7);
         let next = question(json!({"path": "src", "limit": 50, "cursor": cursor}));
-        assert_eq!(next.place(&cursor).unwrap(), (b"src/a \xff\n".to_vec(), 7));
-        assert!(question(json!({"path": "lib"})).place(&cursor).is_err());
+        assert_eq!(next.decode_cursor(&cursor).unwrap(), (b"src/a \xff\n".to_vec(), 7));
+        assert!(question(json!({"path": "lib"})).decode_cursor(&cursor).is_err());
     }
 
     #[test]
     fn a_forged_cursor_is_refused() {
         let asked = question(json!({}));
-        let good = asked.cursor(b"a", 1);
+        let good = asked.encode_cursor(b"a", 1);
         let changed = format!("{}A", &good[..good.len() - 1]);
         let plain = URL_SAFE_NO_PAD.encode("a/b");
         for wrong in [
@@ -102,7 +102,7 @@ mod tests {
             &plain,
             &"A".repeat(9000),
         ] {
-            let error = asked.place(wrong).unwrap_err();
+            let error = asked.decode_cursor(wrong).unwrap_err();
             assert_eq!(error.kind(), crate::base::Kind::InvalidArguments, "{wrong:.50}");
         }
     }

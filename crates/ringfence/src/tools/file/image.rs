@@ -2,27 +2,27 @@
 
 /// Returns width and height in pixels if the first bytes of a PNG, GIF, JPEG or WebP file contain
 /// them.
-pub fn dimensions(mime: &str, head: &[u8]) -> Option<(u32, u32)> {
+pub fn image_dimensions(mime: &str, head: &[u8]) -> Option<(u32, u32)> {
     match mime {
-        "image/png" => Some((big(head, 16)?, big(head, 20)?)),
-        "image/gif" => Some((little(head, 6, 2)?, little(head, 8, 2)?)),
-        "image/jpeg" => jpeg(head),
-        "image/webp" => webp(head),
+        "image/png" => Some((read_u32_be(head, 16)?, read_u32_be(head, 20)?)),
+        "image/gif" => Some((read_uint_le(head, 6, 2)?, read_uint_le(head, 8, 2)?)),
+        "image/jpeg" => jpeg_dimensions(head),
+        "image/webp" => webp_dimensions(head),
         _ => None,
     }
 }
 
-fn big(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u32_be(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-fn little(bytes: &[u8], at: usize, length: usize) -> Option<u32> {
+fn read_uint_le(bytes: &[u8], at: usize, length: usize) -> Option<u32> {
     let part = bytes.get(at..at + length)?;
     Some(part.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte)))
 }
 
 /// Walks the segments up to the first start-of-frame segment.
-fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
+fn jpeg_dimensions(bytes: &[u8]) -> Option<(u32, u32)> {
     let two =
         |at: usize| Some(u32::from(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?)));
     let mut at = 2;
@@ -44,14 +44,16 @@ fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-fn webp(bytes: &[u8]) -> Option<(u32, u32)> {
+fn webp_dimensions(bytes: &[u8]) -> Option<(u32, u32)> {
     match bytes.get(12..16)? {
-        b"VP8X" => Some((little(bytes, 24, 3)? + 1, little(bytes, 27, 3)? + 1)),
+        b"VP8X" => Some((read_uint_le(bytes, 24, 3)? + 1, read_uint_le(bytes, 27, 3)? + 1)),
         b"VP8L" => {
-            let bits = little(bytes, 21, 4)?;
+            let bits = read_uint_le(bytes, 21, 4)?;
             Some(((bits & 0x3fff) + 1, (bits >> 14 & 0x3fff) + 1))
         }
-        b"VP8 " => Some((little(bytes, 26, 2)? & 0x3fff, little(bytes, 28, 2)? & 0x3fff)),
+        b"VP8 " => {
+            Some((read_uint_le(bytes, 26, 2)? & 0x3fff, read_uint_le(bytes, 28, 2)? & 0x3fff))
+        }
         _ => None,
     }
 }
@@ -64,29 +66,29 @@ mod tests {
     fn sizes_are_found_and_nonsense_is_not_believed() {
         let png =
             [&b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"[..], &[0, 0, 7, 0xd0, 0, 0, 3, 0xe8]].concat();
-        assert_eq!(dimensions("image/png", &png), Some((2000, 1000)));
-        assert_eq!(dimensions("image/gif", b"GIF89a\x20\x03\x58\x02"), Some((800, 600)));
+        assert_eq!(image_dimensions("image/png", &png), Some((2000, 1000)));
+        assert_eq!(image_dimensions("image/gif", b"GIF89a\x20\x03\x58\x02"), Some((800, 600)));
         let jpeg =
             b"\xff\xd8\xff\xe0\0\x04ab\xff\xff\xdb\0\x03x\xff\xc2\0\x11\x08\x02\x58\x03\x20\x03";
-        assert_eq!(dimensions("image/jpeg", jpeg), Some((800, 600)));
+        assert_eq!(image_dimensions("image/jpeg", jpeg), Some((800, 600)));
         let webp =
             |kind: &[u8], rest: &[u8]| [&b"RIFF\0\0\0\0WEBP"[..], kind, b"\0\0\0\0", rest].concat();
         assert_eq!(
-            dimensions("image/webp", &webp(b"VP8X", &[0, 0, 0, 0, 0x1f, 3, 0, 0x57, 2, 0])),
+            image_dimensions("image/webp", &webp(b"VP8X", &[0, 0, 0, 0, 0x1f, 3, 0, 0x57, 2, 0])),
             Some((800, 600))
         );
         assert_eq!(
-            dimensions("image/webp", &webp(b"VP8L", &[0x2f, 0x1f, 0xc3, 0x95, 0])),
+            image_dimensions("image/webp", &webp(b"VP8L", &[0x2f, 0x1f, 0xc3, 0x95, 0])),
             Some((800, 600))
         );
         let lossy = [0, 0, 0, 0x9d, 1, 0x2a, 0x20, 3, 0x58, 2];
-        assert_eq!(dimensions("image/webp", &webp(b"VP8 ", &lossy)), Some((800, 600)));
+        assert_eq!(image_dimensions("image/webp", &webp(b"VP8 ", &lossy)), Some((800, 600)));
         for (mime, whole) in [("image/png", png.as_slice()), ("image/jpeg", jpeg)] {
             for cut in 0..20 {
-                assert_eq!(dimensions(mime, &whole[..cut]), None);
+                assert_eq!(image_dimensions(mime, &whole[..cut]), None);
             }
         }
-        assert_eq!(dimensions("image/jpeg", &[0xff; 70_000]), None);
-        assert_eq!(dimensions("image/svg+xml", b"<svg"), None);
+        assert_eq!(image_dimensions("image/jpeg", &[0xff; 70_000]), None);
+        assert_eq!(image_dimensions("image/svg+xml", b"<svg"), None);
     }
 }

@@ -34,7 +34,7 @@ const EXTENSIONS: &[(&str, &str)] = &[
 ];
 
 /// Detects formats that are not text from their first bytes.
-pub fn by_content(head: &[u8]) -> Option<&'static str> {
+pub fn detect_by_content(head: &[u8]) -> Option<&'static str> {
     if head.len() >= 12 && &head[..4] == b"RIFF" && &head[8..12] == b"WEBP" {
         return Some("image/webp");
     }
@@ -42,7 +42,7 @@ pub fn by_content(head: &[u8]) -> Option<&'static str> {
 }
 
 /// Detects the type from the file extension.
-pub fn by_name(path: &str) -> Option<&'static str> {
+pub fn detect_by_name(path: &str) -> Option<&'static str> {
     let (_, extension) = path.rsplit_once('.')?;
     EXTENSIONS
         .iter()
@@ -51,6 +51,6 @@ pub fn by_name(path: &str) -> Option<&'static str> {
 }
 
 /// Returns whether results include files of this type as images.
-pub fn is_shown_as_image(mime: &str) -> bool {
+pub fn is_viewable_image(mime: &str) -> bool {
     matches!(mime, "image/png" | "image/jpeg" | "image/gif" | "image/webp")
 }

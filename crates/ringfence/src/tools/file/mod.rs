@@ -1,18 +1,18 @@
 //! The file tools and the code shared only among them.
 
+pub mod atomic_write;
+pub mod blocking;
+pub mod chunk_size;
 pub mod content;
 pub mod cursor;
 pub mod diff;
-pub mod existing;
-pub mod file_list;
-pub mod file_read;
-pub mod file_replace;
-pub mod file_search;
-pub mod file_write;
 pub mod image;
+pub mod list;
 pub mod mime;
-pub mod selection;
-pub mod store;
-pub mod stride;
+pub mod old_file;
+pub mod path_filter;
+pub mod read;
+pub mod replace;
+pub mod search;
 pub mod text;
-pub mod turn;
+pub mod write;

@@ -30,8 +30,8 @@ use crate::base::{Error, Kind, Result};
 use crate::config::{Escalate, EscalateRisky, Heuristics, Profile};
 use crate::redact::own::Own;
 use crate::redact::secret::is_sensitive;
-use crate::rulebook::leaving::{KEPT_BY_SETTING, NO_ONE_ANSWERED, NO_ONE_TO_ASK};
-use crate::rulebook::{Leaving, Rulebook, unasked};
+use crate::rulebook::escalation::{KEPT_BY_SETTING, NO_ONE_ANSWERED, NO_ONE_TO_ASK};
+use crate::rulebook::{EscalationStatus, Rulebook, escalation_risk};
 use crate::sandbox::escalate::{self, EscalatedExec};
 use crate::sandbox::{
     ExecDecider, ExecPolicy, KeptInside, Launcher, WaitingExec, create_exec_log, git,
@@ -55,7 +55,7 @@ const NOISE: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
 pub struct Policed {
     pub book: Arc<Rulebook>,
     pub rules: ExecRules,
-    leaving: Leaving,
+    leaving: EscalationStatus,
 }
 
 impl Policed {
@@ -64,7 +64,7 @@ impl Policed {
         if cx.config.sandbox.profile == Profile::None {
             return Ok(None);
         }
-        let book = cx.policy.current(cx.workspace.path()).await;
+        let book = cx.policy.current_rules(cx.workspace.path()).await;
         if !cx.config.policy.intercept || !jail::intercept::exec::SUPPORTED {
             // Rules that are not enforced would be worse than none.
             return match book.table.prefixes.is_empty() && book.faults.is_empty() {
@@ -77,14 +77,15 @@ impl Policed {
         // repository would have to be read-only in this call, and it may not be.
         let is_guarded =
             !git::escalates_git(&book.table) || git::is_repository_closed(cx.workspace.rights());
-        let leaving = match book.leaving(&cx.config, cx.gate.can_ask(cx.caller.abilities())) {
-            Leaving::Possible if !is_guarded => {
-                Leaving::Prevented("the rules changed as the call began".to_owned())
-            }
-            leaving => leaving,
-        };
+        let leaving =
+            match book.escalation_status(&cx.config, cx.gate.can_ask(cx.caller.abilities())) {
+                EscalationStatus::Possible if !is_guarded => {
+                    EscalationStatus::Prevented("the rules changed as the call began".to_owned())
+                }
+                leaving => leaving,
+            };
         let heuristics = cx.config.policy.heuristics == Heuristics::Prompt;
-        let lets_out = leaving == Leaving::Possible;
+        let lets_out = leaving == EscalationStatus::Possible;
         let rules =
             ExecRules { table: book.table.clone(), heuristics, lets_out, ..ExecRules::default() };
         Ok(Some(Policed { book, rules, leaving }))
@@ -94,9 +95,9 @@ impl Policed {
     #[must_use]
     pub fn kept_in(self) -> Policed {
         let leaving = match self.leaving {
-            Leaving::Possible => {
-                Leaving::Prevented("commands of this tool do not leave the sandbox".to_owned())
-            }
+            EscalationStatus::Possible => EscalationStatus::Prevented(
+                "commands of this tool do not leave the sandbox".to_owned(),
+            ),
             leaving => leaving,
         };
         Policed { rules: ExecRules { lets_out: false, ..self.rules }, leaving, ..self }
@@ -176,7 +177,7 @@ struct RunDesk {
     rights: Rights,
     env: Vec<(String, String)>,
     book: Arc<Rulebook>,
-    leaving: Leaving,
+    leaving: EscalationStatus,
     kept_inside: Arc<KeptInside>,
     audited: AtomicUsize,
     own: Own,
@@ -310,7 +311,7 @@ impl RunDesk {
             return (place, Some(reason));
         }
         let asked = match place {
-            Place::Outside(_) => escalate::approval_reason(held, unasked::reason_to_ask),
+            Place::Outside(_) => escalate::approval_reason(held, escalation_risk::reason_to_ask),
             Place::Here(_) | Place::Kept(_) => None,
         };
         match (asked, self.attended.cx().config.policy.escalate_risky) {
@@ -328,15 +329,15 @@ impl RunDesk {
     /// Determines where it would run, before anyone is asked.
     async fn place(&self, held: &HeldExec) -> Place {
         match &self.leaving {
-            Leaving::Off => return Place::Here("nothing leaves the sandbox"),
+            EscalationStatus::Off => return Place::Here("nothing leaves the sandbox"),
             _ if !held.itself => {
                 return Place::Here("it is not the program that the rule names");
             }
             _ if held.verdict.origin.file == ::policy::HEURISTICS_ORIGIN => {
                 return Place::Here("no rule lets it out");
             }
-            Leaving::Prevented(why) => return Place::Kept(why.clone()),
-            Leaving::Possible => {}
+            EscalationStatus::Prevented(why) => return Place::Kept(why.clone()),
+            EscalationStatus::Possible => {}
         }
         if self.is_denied_reading() {
             return Place::Kept(

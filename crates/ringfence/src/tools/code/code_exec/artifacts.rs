@@ -112,6 +112,6 @@ impl Before {
             .open_read(path)
             .ok()
             .and_then(|mut opened| opened.file.read(&mut head).ok());
-        mime::by_content(&head[..count.unwrap_or(0)]).or_else(|| mime::by_name(path))
+        mime::detect_by_content(&head[..count.unwrap_or(0)]).or_else(|| mime::detect_by_name(path))
     }
 }

@@ -132,7 +132,7 @@ fn is_picture(image: &[u8]) -> bool {
     };
     let fits = |side: u32| (1..=FIGURE_SIDE).contains(&side);
     image.len() <= FIGURE_BYTES
-        && mime::by_content(image) == Some("image/png")
+        && mime::detect_by_content(image) == Some("image/png")
         && image.get(12..16) == Some(b"IHDR")
         && fits(side(16))
         && fits(side(20))

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::audit::CallEvents;
 use crate::base::call::digest;
 use crate::redact::own::Own;
-use crate::sandbox::{Decided, network_fields};
+use crate::sandbox::{OnDecision, network_fields};
 
 /// Maximum bytes of a command's words in one record; a longer command is cut and its hash added.
 const COMMAND: usize = 4096;
@@ -140,7 +140,7 @@ const DECISIONS: usize = 10_000;
 
 /// Returns a callback that records every decision of a run's proxy, up to a limit: a run can cause
 /// as many as it likes.
-pub fn audit_network(approvals: &CallEvents) -> Decided {
+pub fn audit_network(approvals: &CallEvents) -> OnDecision {
     let (approvals, count) = (approvals.clone(), AtomicUsize::new(0));
     Arc::new(move |decision| {
         if count.fetch_add(1, Ordering::Relaxed) < DECISIONS

@@ -11,7 +11,7 @@ use super::{Policed, RunDesk, audit_network};
 use crate::audit::CallEvents;
 use crate::base::{Error, Result};
 use crate::config::Escalate;
-use crate::rulebook::Leaving;
+use crate::rulebook::EscalationStatus;
 use crate::sandbox::escalate::{EscalationTarget, WiderTarget};
 use crate::sandbox::{ExecPolicy, WiderRunOptions, WiderRuns};
 use crate::tools::RunCx;
@@ -89,7 +89,7 @@ impl RunDesk {
             env: self.env.clone(),
             book: Arc::clone(&self.book),
             // Nothing may leave the wider sandbox.
-            leaving: Leaving::Off,
+            leaving: EscalationStatus::Off,
             kept_inside: Arc::clone(&self.kept_inside),
             audited: AtomicUsize::new(0),
             own: self.attended.cx().own(),

@@ -28,7 +28,10 @@ fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
         workspace: place.session.workspace.clone(),
         view: SessionRef { session: place.session.clone(), persistent: true },
         config: Arc::new(config(place)),
-        policy: crate::rulebook::Policy::with(crate::rulebook::Places::default(), launcher()),
+        policy: crate::rulebook::RulebookCache::with_launcher(
+            crate::rulebook::RuleLocations::default(),
+            launcher(),
+        ),
         cancel: Cancel::new(),
         deadline: Arc::new(Deadline::after(limit)),
         caller: Caller::new(Abilities::default()).0,

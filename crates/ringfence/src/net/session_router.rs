@@ -1,0 +1,52 @@
+//! Shares one listener between sessions: each has its own address on it and can reach only what it
+//! is allowed to.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::allow_list::AllowList;
+use super::connector::{Connector, DialFn, ProxyLimits, direct_dialer};
+use super::decision::ProxyDecision;
+use super::resolve::SystemResolver;
+
+/// Callback for each decision.
+pub type OnDecision = Arc<dyn Fn(&ProxyDecision) + Send + Sync>;
+
+/// Connectors by the local address at which the proxy was contacted. A connection to any other
+/// address is closed.
+#[derive(Default)]
+pub struct SessionRouter {
+    connectors: RwLock<HashMap<IpAddr, Arc<Connector>>>,
+}
+
+impl SessionRouter {
+    /// Adds or replaces the connector for an address. `inside` dials the loopback of the session it
+    /// belongs to; without it that loopback cannot be reached.
+    pub fn set_route(
+        &self,
+        at: IpAddr,
+        allow: AllowList,
+        inside: Option<DialFn>,
+        decided: OnDecision,
+    ) {
+        let reach = Connector {
+            allow_list: Arc::new(allow),
+            resolver: Arc::new(SystemResolver::default()),
+            dial: direct_dialer(),
+            dial_inside: inside,
+            on_decision: decided,
+            limits: ProxyLimits::default(),
+        };
+        self.connectors.write().unwrap_or_else(PoisonError::into_inner).insert(at, Arc::new(reach));
+    }
+
+    /// Removes the connector for an address.
+    pub fn remove_route(&self, at: IpAddr) {
+        self.connectors.write().unwrap_or_else(PoisonError::into_inner).remove(&at);
+    }
+
+    pub(super) fn connector_for(&self, at: IpAddr) -> Option<Arc<Connector>> {
+        self.connectors.read().unwrap_or_else(PoisonError::into_inner).get(&at).cloned()
+    }
+}

@@ -1,0 +1,309 @@
+//! `file.list`: lists the names below a directory, limited to what a model can use.
+
+mod top_entries;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::blocking;
+use super::cursor::CursorQuery;
+use super::path_filter::PathFilter;
+use crate::approval::Granted;
+use crate::base::call::{Output, Prepared};
+use crate::base::workspace::Workspace;
+use crate::base::workspace::tree::{Halt, Sight, Start, Tree, threads};
+use crate::base::{Cancel, Cause, Error, Kind, Result};
+use crate::tools::limits::{Count, Limit};
+use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use top_entries::{EntryCollector, ListQuery};
+
+const NAME: &str = "file.list";
+const DEFAULT_LIMIT: u64 = 200;
+const MAX_LIMIT: u64 = 5000;
+/// After this time the entries found so far are returned.
+const LIST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes reserved for everything in a result besides the entries.
+const RESERVED_BYTES: usize = 400;
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// Directory, relative to the workspace (the default).
+    path: Option<String>,
+    /// Levels to descend: 1 (default; all with glob), 0 for all.
+    depth: Option<u64>,
+    /// Only these, relative to path: `*.rs`, `src/**/*.ts`.
+    glob: Option<Vec<String>>,
+    /// Globs to exclude.
+    exclude: Option<Vec<String>>,
+    /// Respect .gitignore (true).
+    gitignore: Option<bool>,
+    /// Include dot files (false).
+    hidden: Option<bool>,
+    #[serde(rename = "type")]
+    kind: Option<EntryType>,
+    /// name (default); newest or largest first.
+    sort: Option<ListOrder>,
+    /// Include size and mtime (false).
+    details: Option<bool>,
+    /// Maximum entries (200, at most 5000).
+    limit: Option<u64>,
+    /// next_cursor of the previous result.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum EntryType {
+    #[default]
+    Any,
+    File,
+    Directory,
+    Symlink,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum ListOrder {
+    #[default]
+    Name,
+    Mtime,
+    Size,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+struct Reply {
+    entries: Vec<ListEntry>,
+    /// Number of entries, shown or not.
+    total: u64,
+    truncated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+    /// Names left out: hidden or ignored by git.
+    ignored: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+struct ListEntry {
+    path: String,
+    /// file, directory, symlink, fifo, socket, device
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtime: Option<String>,
+    /// Target of a symlink.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    /// Number of entries of a large directory that is collapsed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    children: Option<u64>,
+}
+
+/// Validated arguments.
+struct ListJob {
+    path: String,
+    sight: Sight,
+    query: ListQuery,
+    cursor_query: CursorQuery,
+    sorted_by_name: bool,
+}
+
+impl Args {
+    fn build_job(&self, arguments: &Map<String, Value>) -> Result<ListJob> {
+        let none = Vec::new();
+        let globs = self.glob.as_ref().unwrap_or(&none);
+        let selection = PathFilter::new(globs, self.exclude.as_ref().unwrap_or(&none), None)?;
+        let sort = self.sort.unwrap_or_default();
+        let question = CursorQuery::from_arguments(NAME, arguments);
+        let after = match &self.cursor {
+            Some(_) if sort != ListOrder::Name => {
+                return Err(Error::invalid_arguments("`cursor` works only with `sort: \"name\"`")
+                    .hint("Raise `limit`, or narrow the list with `glob`."));
+            }
+            Some(cursor) => Some(question.decode_cursor(cursor)?.0),
+            None => None,
+        };
+        let sight = Sight {
+            gitignore: self.gitignore.unwrap_or(true),
+            hidden: self.hidden.unwrap_or(false) || selection.names_hidden,
+            left_out: false,
+        };
+        let depth = self.depth.unwrap_or(u64::from(!selection.has_globs()));
+        let wanted = ListQuery {
+            depth: usize::try_from(depth).unwrap_or(0),
+            kind: self.kind.unwrap_or_default(),
+            sort,
+            details: self.details.unwrap_or(false),
+            limit: usize::try_from(self.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT))
+                .unwrap_or(1),
+            after_path: after,
+            filter: selection,
+        };
+        let path = self.path.clone().unwrap_or_else(|| ".".to_owned());
+        Ok(ListJob {
+            path,
+            sight,
+            query: wanted,
+            cursor_query: question,
+            sorted_by_name: sort == ListOrder::Name,
+        })
+    }
+}
+
+/// The `file.list` tool.
+pub struct FileList {
+    spec: Spec,
+}
+
+impl FileList {
+    /// Creates the tool.
+    pub fn new() -> Self {
+        FileList {
+            spec: Spec {
+                name: NAME.into(),
+                title: "List files".into(),
+                description: "Lists a directory, or finds files by name: `glob: [\"**/*.rs\"]` goes through all levels. \
+                    Leaves out hidden names and what git ignores unless told otherwise. Below `path`, a directory of more \
+                    than 100 entries is one entry with `children`."
+                    .into(),
+                version: "1.0.0".into(),
+                scope: Scope::Workspace,
+                hints: Hints { read_only: true, destructive: false, idempotent: true, open_world: false },
+                effects: vec![],
+                profile: "default",
+                input_schema: arguments::schema::<Args>(),
+                output_schema: Some(arguments::reply_schema::<Reply>()),
+                lists_output_schema: true,
+                requires_approval: false,
+                streaming: false,
+                timeout: Duration::from_secs(30),
+                unavailable: None,
+            },
+        }
+    }
+}
+
+impl Default for FileList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tool for FileList {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::up_to("entries", Count(DEFAULT_LIMIT), Count(MAX_LIMIT)),
+            Limit::fixed(
+                "entries shown per directory before it is collapsed",
+                Count(top_entries::MAX_DIR_ENTRIES as u64),
+            ),
+            Limit::fixed("time spent listing", LIST_TIMEOUT),
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {
+        arguments::parse::<Args>(arguments, &self.spec.input_schema)?.build_job(arguments)?;
+        Ok(Plan::default())
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let arguments = call.consume().arguments;
+            let args: Args = arguments::parse(&arguments, &self.spec.input_schema)?;
+            let job = args.build_job(&arguments)?;
+            let cancel = cx.cancel.clone();
+            let work = move || list_directory(&cx.workspace, &job, cx.budget, &cx.cancel);
+            let reply =
+                blocking::run_blocking(&cancel, "the list ended unexpectedly", work).await?;
+            let text = top_entries::render_list(&reply);
+            Ok(Output::of(text, serde_json::to_value(reply).unwrap_or(Value::Null)))
+        })
+    }
+}
+
+fn list_directory(
+    workspace: &Arc<Workspace>,
+    job: &ListJob,
+    budget: usize,
+    cancel: &Cancel,
+) -> Result<Reply> {
+    list_until_halted(
+        workspace,
+        job,
+        budget,
+        &Halt::new(cancel.clone(), Some(Instant::now() + LIST_TIMEOUT)),
+        cancel,
+    )
+}
+
+fn list_until_halted(
+    workspace: &Arc<Workspace>,
+    job: &ListJob,
+    budget: usize,
+    halt: &Halt,
+    cancel: &Cancel,
+) -> Result<Reply> {
+    let tree = match Tree::at(workspace, &job.path, job.sight)? {
+        Start::Tree(tree) => tree,
+        Start::File(_, path) => {
+            return Err(Error::invalid_arguments(format!(
+                "{} is a file, not a directory",
+                crate::base::workspace::quoted(&path)
+            ))
+            .reason("not_a_directory")
+            .hint("Read it with `file.read`, or list its parent directory."));
+        }
+    };
+    let picker = EntryCollector::new(&job.query, tree.path());
+    let hands = if job.query.depth == 1 { 1 } else { threads() };
+    tree.walk(&picker, hands, halt);
+    // A timeout still returns what was found; a cancelled call needs no result.
+    if cancel.is_cancelled() && cancel.cause() != Some(Cause::Deadline) {
+        return Err(Error::new(Kind::Cancelled, "the list was cancelled"));
+    }
+    let mut picked = picker.into_top_entries();
+    if halt.is_called() {
+        picked.warnings.push(
+            "the tree is very large and was listed only in part; list a subdirectory".to_owned(),
+        );
+    }
+    let (items, shown, last) = picked.take_fitting(budget.saturating_sub(RESERVED_BYTES));
+    let halted = halt.is_called();
+    let truncated = picked.total > picked.already_shown + shown || halted;
+    let next_cursor = match last {
+        // After an incomplete walk there may be entries before the last one shown: continuing after
+        // it would skip them.
+        Some(path) if truncated && !halted && job.sorted_by_name => {
+            Some(job.cursor_query.encode_cursor(&path, 0))
+        }
+        _ => None,
+    };
+    Ok(Reply {
+        entries: items,
+        total: picked.total,
+        truncated,
+        next_cursor,
+        ignored: picked.ignored,
+        warnings: picked.warnings,
+    })
+}
+
+#[cfg(test)]
+mod tests;

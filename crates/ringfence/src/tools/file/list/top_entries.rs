@@ -1,0 +1,409 @@
+//! Selects the entries that a list shows: the first ones in sort order. Memory is bounded to a
+//! small multiple of the number shown.
+
+use std::cmp::Ordering;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+
+use super::{EntryType, ListEntry, ListOrder, Reply};
+use crate::base::clock::format_utc;
+use crate::base::workspace::tree::{Directory, Entry, Next, Seen, Tree, Visitor, in_a_line, order};
+use crate::tools::file::path_filter::PathFilter;
+
+/// A directory below the listed one with more entries than this is collapsed into one entry.
+pub(super) const MAX_DIR_ENTRIES: usize = 100;
+/// Limit on the bytes of paths kept in memory: more than any client takes.
+const MAX_PATH_BYTES: usize = 2 << 20;
+
+/// Criteria for the entries to show.
+pub struct ListQuery {
+    /// Number of levels; 0 means all.
+    pub depth: usize,
+    pub kind: EntryType,
+    pub sort: ListOrder,
+    pub details: bool,
+    pub limit: usize,
+    /// Show only entries after this path.
+    pub after_path: Option<Vec<u8>>,
+    pub filter: PathFilter,
+}
+
+/// Visitor that collects the first entries in sort order.
+pub struct EntryCollector<'w> {
+    query: &'w ListQuery,
+    /// Length of the leading part of a path that the globs do not apply to.
+    prefix_len: usize,
+    kept: Mutex<CollectedEntries>,
+}
+
+#[derive(Default)]
+struct CollectedEntries {
+    found: Vec<RankedEntry>,
+    /// Total bytes of their paths.
+    path_bytes: usize,
+    /// Rank of the last entry worth keeping, once there are enough.
+    last_rank: Option<EntryRank>,
+    total: u64,
+    already_shown: u64,
+    ignored: u64,
+    unreadable: u64,
+    too_long: u64,
+    truncated_dirs: u64,
+}
+
+struct RankedEntry {
+    rank: EntryRank,
+    item: ListEntry,
+}
+
+/// Sort position of an entry: by the sort key, largest first, then by path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct EntryRank {
+    key: i128,
+    path: Vec<u8>,
+}
+
+impl EntryRank {
+    fn compare(&self, other: &EntryRank) -> Ordering {
+        other.key.cmp(&self.key).then_with(|| order(&self.path, &other.path))
+    }
+}
+
+/// Result of a walk.
+pub struct TopEntries {
+    found: Vec<RankedEntry>,
+    pub total: u64,
+    /// How many of them were shown on earlier pages.
+    pub already_shown: u64,
+    pub ignored: u64,
+    pub warnings: Vec<String>,
+}
+
+impl<'w> EntryCollector<'w> {
+    /// Creates a collector for a walk that starts at `start`.
+    pub fn new(wanted: &'w ListQuery, start: &Path) -> EntryCollector<'w> {
+        let start = start.as_os_str().len();
+        EntryCollector {
+            query: wanted,
+            prefix_len: start + usize::from(start > 0),
+            kept: Mutex::default(),
+        }
+    }
+
+    fn lock_entries(&self) -> MutexGuard<'_, CollectedEntries> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn relative_path<'p>(&self, path: &'p [u8]) -> &'p [u8] {
+        path.get(self.prefix_len..).unwrap_or_default()
+    }
+
+    /// Adds an entry if it meets the criteria. `stat` and `target` are called only for entries that
+    /// may be shown.
+    fn add_entry(
+        &self,
+        path: Vec<u8>,
+        kind: FileType,
+        children: Option<u64>,
+        stat: impl Fn() -> Option<Stat>,
+        target: impl Fn() -> Option<Vec<u8>>,
+    ) {
+        let is_dir = kind == FileType::Directory;
+        if children.is_none()
+            && !(self.matches_kind(kind)
+                && self.query.filter.includes(self.relative_path(&path), is_dir))
+        {
+            return;
+        }
+        let sorted = self.query.sort != ListOrder::Name;
+        let known = if sorted || self.query.details { stat() } else { None };
+        let key = match (self.query.sort, &known) {
+            (ListOrder::Mtime, Some(stat)) => {
+                i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
+            }
+            (ListOrder::Size, Some(stat)) if kind == FileType::RegularFile => {
+                i128::from(stat.st_size)
+            }
+            _ => 0,
+        };
+        let rank = EntryRank { key, path };
+        {
+            let mut kept = self.lock_entries();
+            kept.total += 1;
+            if self
+                .query
+                .after_path
+                .as_ref()
+                .is_some_and(|after| order(&rank.path, after) != Ordering::Greater)
+            {
+                kept.already_shown += 1;
+                return;
+            }
+            if kept.last_rank.as_ref().is_some_and(|bound| rank.compare(bound) == Ordering::Greater)
+            {
+                return;
+            }
+        }
+        let details = known.filter(|_| self.query.details);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let item = ListEntry {
+            path: text(&rank.path),
+            kind: kind_name(kind),
+            size: details
+                .filter(|_| kind == FileType::RegularFile)
+                .and_then(|stat| u64::try_from(stat.st_size).ok()),
+            mtime: details.map(|stat| format_mtime(&stat)),
+            target: (kind == FileType::Symlink).then(target).flatten().map(|target| text(&target)),
+            children,
+        };
+        let mut kept = self.lock_entries();
+        kept.path_bytes += rank.path.len();
+        kept.found.push(RankedEntry { rank, item });
+        if kept.found.len() > self.query.limit.saturating_mul(2) + 64
+            || kept.path_bytes > 2 * MAX_PATH_BYTES
+        {
+            kept.prune(self.query.limit);
+        }
+    }
+
+    fn matches_kind(&self, kind: FileType) -> bool {
+        match self.query.kind {
+            EntryType::Any => true,
+            EntryType::File => kind == FileType::RegularFile,
+            EntryType::Directory => kind == FileType::Directory,
+            EntryType::Symlink => kind == FileType::Symlink,
+        }
+    }
+
+    /// Returns whether large directories are collapsed. With a glob or a type the caller asked for
+    /// the entries themselves, however many there are.
+    fn collapses_large_dirs(&self) -> bool {
+        self.query.kind == EntryType::Any && !self.query.filter.has_globs()
+    }
+
+    fn add_directory(&self, directory: &Directory, children: Option<u64>) {
+        let path = directory.path().as_os_str().as_bytes().to_vec();
+        self.add_entry(path, FileType::Directory, children, || directory.own_stat().ok(), || None);
+    }
+
+    /// Returns the collected entries and warnings.
+    pub fn into_top_entries(self) -> TopEntries {
+        let mut kept = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+        kept.prune(self.query.limit);
+        let mut warnings = Vec::new();
+        let mut warn = |count: u64, what: &str| {
+            if count > 0 {
+                warnings.push(format!("{count} {what}"));
+            }
+        };
+        warn(kept.unreadable, "directories could not be read");
+        warn(kept.truncated_dirs, "directories are too large to read completely");
+        warn(kept.too_long, "paths are too long to be named");
+        if kept.total == 0 && kept.ignored > 0 {
+            let more =
+                "names are ignored by git or hidden: try `gitignore: false` or `hidden: true`";
+            warn(kept.ignored, more);
+        }
+        TopEntries {
+            found: kept.found,
+            total: kept.total,
+            already_shown: kept.already_shown,
+            ignored: kept.ignored,
+            warnings,
+        }
+    }
+}
+
+impl CollectedEntries {
+    fn prune(&mut self, limit: usize) {
+        self.found.sort_by(|one, two| one.rank.compare(&two.rank));
+        let mut bytes = 0;
+        let fit = self.found.iter().take_while(|found| {
+            bytes += found.rank.path.len();
+            bytes <= MAX_PATH_BYTES
+        });
+        let keep = fit.count().min(limit);
+        let full = keep == limit || keep < self.found.len();
+        self.found.truncate(keep);
+        self.path_bytes = self.found.iter().map(|found| found.rank.path.len()).sum();
+        if full {
+            self.last_rank = self.found.last().map(|last| last.rank.clone());
+        }
+    }
+}
+
+impl Visitor for EntryCollector<'_> {
+    type Own = ();
+
+    fn own(&self) {}
+
+    fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
+        {
+            let mut kept = self.lock_entries();
+            kept.ignored += seen.left_out;
+            kept.too_long += seen.too_long;
+            kept.truncated_dirs += u64::from(seen.cut);
+        }
+        let mut path = directory.path().as_os_str().as_bytes().to_vec();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        let above = path.len();
+        let mut entries = Vec::new();
+        for entry in seen.entries {
+            path.truncate(above);
+            path.extend_from_slice(entry.name.as_bytes());
+            if !self
+                .query
+                .filter
+                .excludes(self.relative_path(&path), entry.kind == FileType::Directory)
+            {
+                entries.push(entry);
+            }
+        }
+        let depth = directory.depth();
+        if depth > 0 && entries.len() > MAX_DIR_ENTRIES && self.collapses_large_dirs() {
+            self.add_directory(directory, u64::try_from(entries.len()).ok());
+            return Next::default();
+        }
+        if depth > 0 {
+            self.add_directory(directory, None);
+        }
+        let deeper = self.query.depth == 0 || depth + 1 < self.query.depth;
+        let mut next = Next::default();
+        for entry in entries {
+            let (name, kind) = (&entry.name, entry.kind);
+            path.truncate(above);
+            path.extend_from_slice(name.as_bytes());
+            // A directory to descend into is added when it is entered: only then is it known
+            // whether it is collapsed.
+            if kind == FileType::Directory && deeper {
+                next.descend.push(entry);
+            } else {
+                self.add_entry(
+                    path.clone(),
+                    kind,
+                    None,
+                    || directory.stat(name).ok(),
+                    || directory.target(name).ok(),
+                );
+            }
+        }
+        next
+    }
+
+    fn work(&self, (): &mut (), _: &Tree, _: &Directory, _: Vec<Entry>) {}
+
+    fn lost(&self, parent: &Path, name: &OsStr, depth: usize, errno: Errno) {
+        // Ignore an entry that has disappeared or changed its type. Other directories exist but
+        // cannot be read.
+        if matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP) {
+            return;
+        }
+        self.lock_entries().unreadable += 1;
+        if depth > 0 {
+            let path = parent.join(name).as_os_str().as_bytes().to_vec();
+            self.add_entry(path, FileType::Directory, None, || None, || None);
+        }
+    }
+}
+
+impl TopEntries {
+    /// Takes as many entries as fit into `bytes` bytes of JSON. Returns them, their number, and the
+    /// path of the last one.
+    pub fn take_fitting(&mut self, bytes: usize) -> (Vec<ListEntry>, u64, Option<Vec<u8>>) {
+        let mut room = bytes;
+        let (mut items, mut last) = (Vec::new(), None);
+        for found in self.found.drain(..) {
+            let size = serde_json::to_string(&found.item).map_or(0, |json| json.len() + 1);
+            if size > room && !items.is_empty() {
+                break;
+            }
+            room = room.saturating_sub(size);
+            items.push(found.item);
+            last = Some(found.rank.path);
+        }
+        let shown = items.len() as u64;
+        (items, shown, last)
+    }
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "device",
+        FileType::Unknown => "unknown",
+    }
+}
+
+fn format_mtime(stat: &Stat) -> String {
+    let since = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+    format_utc(UNIX_EPOCH + since)
+}
+
+/// Renders one entry per line, followed by notes in brackets.
+pub fn render_list(reply: &Reply) -> String {
+    let mut text = String::new();
+    for item in &reply.entries {
+        if let Some(mtime) = &item.mtime {
+            let size = item.size.map_or("-".to_owned(), |size| size.to_string());
+            text.push_str(&format!("{size:>10} {mtime} "));
+        }
+        text.push_str(&in_a_line(&item.path));
+        match (item.kind, &item.target, item.children) {
+            ("directory", _, Some(children)) => text.push_str(&format!("/ ({children} entries)")),
+            ("directory", ..) => text.push('/'),
+            ("symlink", Some(target), _) => text.push_str(&format!(" -> {}", in_a_line(target))),
+            ("file", ..) => {}
+            (other, ..) => text.push_str(&format!(" ({other})")),
+        }
+        text.push('\n');
+    }
+    let mut notes = vec![match (reply.total, reply.truncated) {
+        (0, _) => "no entries".to_owned(),
+        (total, false) => format!("{total} entries"),
+        (total, true) => format!("{} of {total} entries", reply.entries.len()),
+    }];
+    if reply.ignored > 0 {
+        notes.push(format!("{} ignored or hidden", reply.ignored));
+    }
+    notes.extend(reply.warnings.iter().cloned());
+    if let Some(cursor) = &reply.next_cursor {
+        notes.push(format!("next cursor {cursor}"));
+    }
+    text.push_str(&format!("[{}]", notes.join("; ")));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_very_long_paths_is_bounded() {
+        let mut kept = CollectedEntries::default();
+        for number in 0..1000 {
+            let path = format!("{}{number:04}", "x".repeat(4000)).into_bytes();
+            kept.found
+                .push(RankedEntry { rank: EntryRank { key: 0, path }, item: ListEntry::default() });
+        }
+        kept.prune(5000);
+        let bytes: usize = kept.found.iter().map(|found| found.rank.path.len()).sum();
+        assert!(
+            bytes <= MAX_PATH_BYTES && kept.path_bytes == bytes && kept.found.len() > 500,
+            "{bytes}"
+        );
+        // Entries after the last one kept are not added again.
+        assert_eq!(kept.last_rank.as_ref(), kept.found.last().map(|found| &found.rank));
+    }
+}
