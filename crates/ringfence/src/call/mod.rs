@@ -150,10 +150,9 @@ impl Pipeline {
     pub fn release_stale_sandboxes(&self, session: &Session) {
         let state = self.state();
         let is_there = |name: &str, definition: &str| {
-            state
-                .registry
-                .get(name)
-                .is_some_and(|tool| tool.ground().is_some() && tool.definition() == definition)
+            state.registry.get(name).is_some_and(|tool| {
+                tool.own_sandbox().is_some() && tool.definition_hash() == definition
+            })
         };
         if let Err(error) = DedicatedSandbox::release_stale(session, is_there) {
             tracing::warn!("cannot remove the sandboxes of former tools: {}", error.log_line());

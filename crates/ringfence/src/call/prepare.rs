@@ -26,7 +26,7 @@ pub fn find_tool(
     name: &str,
     workspace: &Workspace,
 ) -> Result<Arc<dyn Tool>> {
-    let found = state.registry.get(name).filter(|tool| tool.is_shown_in(workspace.path()));
+    let found = state.registry.get(name).filter(|tool| tool.is_offered_in(workspace.path()));
     found.cloned().ok_or_else(|| {
         // Hidden and missing tools get the same message, so that probing reveals nothing.
         let shown: String = name.chars().take(64).collect();
@@ -42,7 +42,7 @@ pub async fn restrict_workspace(
     config: &Config,
     request: &CallRequest,
 ) -> Result<(Arc<Workspace>, Option<Value>)> {
-    let whole = match tool.ground() {
+    let whole = match tool.own_sandbox() {
         Some(ground) => ground.restricted_workspace(&request.session_ref.session)?,
         None => profile::workspace_hiding_private(&request.session_ref.session.workspace, config),
     };
@@ -89,7 +89,7 @@ async fn guard_repositories(
         session,
         config,
         &Launcher::from_current_exe(),
-        tool.ground().map(AsRef::as_ref),
+        tool.own_sandbox().map(AsRef::as_ref),
         &workspace,
     );
     let known = match cell {
@@ -137,23 +137,24 @@ pub fn prepare_call(
     workspace: &Workspace,
 ) -> Result<Prepared> {
     let spec = tool.spec();
-    let cx = PrepareCx { session: &request.session_ref.session, workspace, shape, config };
+    let cx =
+        PrepareCx { session: &request.session_ref.session, workspace, overrides: shape, config };
     let plan = tool.prepare(&request.arguments, &cx)?;
     // The tool itself comes first, because it may report more precisely what is missing.
-    if let Some(reason) = tool.unavailable() {
+    if let Some(reason) = tool.unavailable_reason() {
         return Err(Error::new(
             Kind::Unavailable,
             format!("`{}` cannot run on this host: {reason}", spec.name),
         )
         .hint("Ask the operator of the host, or do it another way."));
     }
-    let asks = plan.asks.or_else(|| {
+    let asks = plan.approval_reason.or_else(|| {
         needs_approval(config, tool)
             .then(|| "The operator requires approval for every call of this tool.".to_owned())
     });
-    let mut definition = match &plan.extent {
-        Some(extent) => digest(&json!([tool.definition(), extent])),
-        None => tool.definition(),
+    let mut definition = match &plan.trust_scope {
+        Some(extent) => digest(&json!([tool.definition_hash(), extent])),
+        None => tool.definition_hash(),
     };
     // Trust covers a command as it was shown: in another directory, or with other variables, it is
     // a different command.
@@ -165,10 +166,10 @@ pub fn prepare_call(
         tool: spec.name.clone(),
         description: spec.description.clone(),
         definition,
-        extent: plan.extent,
+        extent: plan.trust_scope,
         generation: config.generation,
         arguments_hash: digest(&Value::Object(request.arguments.clone())),
-        shown_arguments: shown(&request.arguments, &plan.hidden),
+        shown_arguments: shown(&request.arguments, &plan.hidden_arguments),
         shown_command: plan.command,
         command_covers: plan.command_covers,
         arguments: request.arguments.clone(),
@@ -209,7 +210,7 @@ pub fn timeout_hint(
         .input_schema
         .get("properties")
         .is_some_and(|all| all.get("timeout_ms").is_some());
-    match tool.ground() {
+    match tool.own_sandbox() {
         _ if client == Some(limit) && limit < ceiling => {
             format!("Raise `{}` in `_meta` (at most {most}) or do less in one call.", TIMEOUT_META)
         }
@@ -233,7 +234,7 @@ pub fn timeout_hint(
 pub fn needs_approval(config: &Config, tool: &dyn Tool) -> bool {
     // The operator's setting for our own tools does not apply to the operator's commands.
     tool.spec().requires_approval
-        || tool.ground().is_none() && config.approval.own_tools.covers(&tool.spec().name)
+        || tool.own_sandbox().is_none() && config.approval.own_tools.covers(&tool.spec().name)
 }
 
 fn format_env(env: &[(String, String)]) -> Vec<String> {

@@ -351,7 +351,9 @@ fn jwt_secret(config: &Config) -> Option<&[u8]> {
 pub(super) fn tool_definitions(state: &PipelineState) -> BTreeMap<String, String> {
     let tools = state.registry.listed_tools().iter();
     tools
-        .map(|tool| (tool.spec().name.clone(), format!("{} {:?}", tool.definition(), tool.spec())))
+        .map(|tool| {
+            (tool.spec().name.clone(), format!("{} {:?}", tool.definition_hash(), tool.spec()))
+        })
         .collect()
 }
 
@@ -361,7 +363,7 @@ fn list_contents(state: &PipelineState) -> Vec<String> {
     let workspace = config.workspace.as_deref();
     let shown = state.registry.visible_tools(workspace);
     let tools = shown.map(|(tool, _)| {
-        format!("{} {:?} {}", tool.definition(), tool.spec(), needs_approval(config, &**tool))
+        format!("{} {:?} {}", tool.definition_hash(), tool.spec(), needs_approval(config, &**tool))
     });
     let names = config.tool_names.name().to_owned();
     // If each principal has its own workspace, the permitted directories decide what each of them

@@ -136,7 +136,7 @@ impl Pipeline {
     ) -> Result<Output> {
         self.release_stale_sandboxes(&request.session_ref.session);
         let tool = find_tool(state, &request.tool, &request.session_ref.session.workspace)?;
-        let ground = tool.ground().cloned();
+        let ground = tool.own_sandbox().cloned();
         let config = Arc::clone(ground.as_ref().map_or(&state.config, |ground| &ground.config));
         let (workspace, client_sandbox) =
             restrict_workspace(self, &*tool, &config, &request).await?;
@@ -180,20 +180,20 @@ impl Pipeline {
         let cx = Arc::new(RunCx {
             trace_id: request.trace_id.clone(),
             session: Arc::clone(&request.session_ref.session),
-            view: request.session_ref,
+            session_ref: request.session_ref,
             workspace,
             config,
-            ground,
-            shape: Arc::new(shape),
+            own_sandbox: ground,
+            overrides: Arc::new(shape),
             policy: self.policy.clone(),
             cancel: cancel.clone(),
             deadline: Arc::clone(&deadline),
-            caller,
+            client: caller,
             gate: Arc::clone(&self.gate),
-            changes: self.list_changes.clone(),
-            budget: request.output_budget,
-            approvals,
-            patience,
+            list_changes: self.list_changes.clone(),
+            text_budget: request.output_budget,
+            call_events: approvals,
+            max_approval_wait: patience,
             timeout_hint,
             tasks: self.running_calls.clone(),
         });

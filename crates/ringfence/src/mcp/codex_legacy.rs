@@ -11,7 +11,7 @@ use serde_json::{Map, json};
 use super::{Server, meta};
 use crate::base::{Error, Kind, TraceId};
 use crate::registry::{NameStyle, ToolSchemas};
-use crate::tools::Spec;
+use crate::tools::ToolSpec;
 
 /// Returns whether compatibility mode is active.
 pub fn is_active(server: &Server) -> bool {
@@ -19,7 +19,7 @@ pub fn is_active(server: &Server) -> bool {
 }
 
 /// Returns a tool for the list, without annotations and `_meta`.
-pub fn to_wire_tool(spec: &Spec, schemas: &ToolSchemas) -> WireTool {
+pub fn to_wire_tool(spec: &ToolSpec, schemas: &ToolSchemas) -> WireTool {
     let input = &schemas.texts_for(NameStyle::Dots).input_schema;
     let mut tool = WireTool::new(spec.name.clone(), spec.description.clone(), Arc::clone(input));
     tool.title = Some(spec.title.clone());

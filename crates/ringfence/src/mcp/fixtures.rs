@@ -207,8 +207,10 @@ mod tests {
             registry.listed_tools().iter().map(|tool| tool.spec().name.clone()).collect()
         };
         let shipped = names(&server.pipeline.state().registry);
-        let fixtures: Vec<String> =
-            crate::tools::fixtures::all().iter().map(|tool| tool.spec().name.clone()).collect();
+        let fixtures: Vec<String> = crate::tools::fixtures::all_fixtures()
+            .iter()
+            .map(|tool| tool.spec().name.clone())
+            .collect();
         assert!(
             !shipped.is_empty() && fixtures.iter().all(|name| !shipped.contains(name)),
             "{shipped:?}"

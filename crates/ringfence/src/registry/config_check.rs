@@ -44,7 +44,7 @@ pub fn check_config(flags: &Flags, env: &Env) -> Result<Look> {
             registry.get(&entry.name).filter(|tool| tool.spec().name == entry.name).and_then(
                 |tool| {
                     let workspace = known_workspace(config, entry)?;
-                    (!tool.is_shown_in(workspace))
+                    (!tool.is_offered_in(workspace))
                         .then(|| format!("{}.cwd", entry_key(&entry.name)))
                 },
             ),

@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 
 use crate::base::Error;
 use crate::config::{Config, Entry, ToolSet};
-use crate::tools::configured::Configured;
-use crate::tools::{LEGACY, TOOLS, Tool, UNLISTED, shell};
+use crate::tools::configured::ConfiguredTool;
+use crate::tools::{BUILTIN_TOOLS, LEGACY_TOOLS, Tool, UNLISTED_TOOLS, shell};
 
 use names::NameRewriter;
 pub use names::{NameStyle, with_underscores};
@@ -54,7 +54,7 @@ impl ToolSchemas {
         let spec = tool.spec();
         let wording = |style| {
             // Texts of an operator's command are passed on as written.
-            if tool.ground().is_some() {
+            if tool.own_sandbox().is_some() {
                 return ToolTexts {
                     description: spec.description.clone(),
                     input_schema: Arc::new(spec.input_schema.clone()),
@@ -93,28 +93,30 @@ impl ToolSchemas {
 impl Registry {
     /// Builds the registry for a config, and collects the operator commands that fail.
     pub fn new(config: &Config) -> Self {
-        let all = TOOLS.iter().map(|make| make(config));
+        let all = BUILTIN_TOOLS.iter().map(|make| make(config));
         let is_shell = |tool: &Arc<dyn Tool>| tool.spec().name == shell::NAME;
         // An agent that must see exactly one shell gets `shell` and none of our other tools; the
         // operator's commands are still listed. In the default set `shell` can be called by agents
         // that know it, but is not listed, because a second shell would only confuse a model.
-        let is_legacy = |tool: &Arc<dyn Tool>| LEGACY.contains(&tool.spec().name.as_str());
+        let is_legacy = |tool: &Arc<dyn Tool>| LEGACY_TOOLS.contains(&tool.spec().name.as_str());
         let (mut tools, unlisted): (Vec<_>, Vec<_>) = match config.tools {
             // With the surface off, only the legacy tools exist.
             _ if !config.surface.enabled => (all.filter(is_legacy).collect(), Vec::new()),
             ToolSet::Shell => (all.filter(is_shell).collect(), Vec::new()),
-            ToolSet::Core => all.partition(|tool| !UNLISTED.contains(&tool.spec().name.as_str())),
+            ToolSet::Core => {
+                all.partition(|tool| !UNLISTED_TOOLS.contains(&tool.spec().name.as_str()))
+            }
             ToolSet::All => (all.collect(), Vec::new()),
         };
         let mut dropped = Vec::new();
         for entry in config.entries.iter().filter(|_| config.surface.enabled) {
-            match Configured::new(entry, config) {
+            match ConfiguredTool::new(entry, config) {
                 Ok(tool) => tools.push(Arc::new(tool)),
                 Err(error) => dropped.push((Arc::clone(entry), error)),
             }
         }
         if config.conformance_fixtures && config.surface.enabled {
-            tools.extend(crate::tools::fixtures::all());
+            tools.extend(crate::tools::fixtures::all_fixtures());
         }
         let (named, unlisted): (Vec<_>, Vec<_>) =
             unlisted.into_iter().partition(|tool| config.surface.names(&tool.spec().name));
@@ -127,7 +129,7 @@ impl Registry {
             by_name.insert(tool.spec().name.clone(), at);
             by_name.entry(with_underscores(&tool.spec().name)).or_insert(at);
         }
-        let own = tools.iter().filter(|tool| tool.ground().is_none());
+        let own = tools.iter().filter(|tool| tool.own_sandbox().is_none());
         let respeller = NameRewriter::new(own.map(|tool| tool.spec().name.clone()));
         let schemas =
             tools.iter().map(|tool| ToolSchemas::new(&**tool, config.surface.enabled, &respeller));
@@ -163,7 +165,7 @@ impl Registry {
         workspace: Option<&Path>,
     ) -> impl Iterator<Item = (&Arc<dyn Tool>, &ToolSchemas)> {
         let is_shown = move |tool: &Arc<dyn Tool>| {
-            workspace.is_none_or(|workspace| tool.is_shown_in(workspace))
+            workspace.is_none_or(|workspace| tool.is_offered_in(workspace))
         };
         self.listed_tools().iter().zip(&self.schemas).filter(move |(tool, _)| is_shown(tool))
     }
@@ -209,7 +211,7 @@ mod tests {
         let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
         let config =
             resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
-        for tool in TOOLS.iter().map(|make| make(&config)) {
+        for tool in BUILTIN_TOOLS.iter().map(|make| make(&config)) {
             let spec = tool.spec();
             assert!(
                 spec.name.len() <= 64
@@ -227,7 +229,7 @@ mod tests {
             }
             bytes += spec.description.len();
         }
-        assert!(bytes < 3000 * TOOLS.len(), "the list has grown to {bytes} bytes");
+        assert!(bytes < 3000 * BUILTIN_TOOLS.len(), "the list has grown to {bytes} bytes");
     }
 
     #[test]
@@ -246,14 +248,14 @@ mod tests {
         };
         let [core, shell, all] = ["core", "shell", "all"].map(registry);
         let names: Vec<String> =
-            TOOLS.iter().map(|make| make(&config).spec().name.clone()).collect();
+            BUILTIN_TOOLS.iter().map(|make| make(&config).spec().name.clone()).collect();
         let usual: Vec<&String> =
-            names.iter().filter(|name| !UNLISTED.contains(&name.as_str())).collect();
+            names.iter().filter(|name| !UNLISTED_TOOLS.contains(&name.as_str())).collect();
         assert_eq!(listed(&core).iter().collect::<Vec<_>>(), usual);
         for name in ["file.read", "shell.exec", "browser.navigate", "browser.screenshot"] {
             assert!(usual.iter().any(|listed| *listed == name), "{name}");
         }
-        for name in UNLISTED {
+        for name in UNLISTED_TOOLS {
             assert!(core.get(name).is_some(), "`{name}` can always be called");
         }
         assert_eq!(listed(&shell), ["shell"]);
@@ -276,8 +278,8 @@ mod tests {
                 Registry::new(&resolve(&flags, &Env::new(vars, scratch.dir(tools))).unwrap());
             let listed: Vec<&str> =
                 registry.listed_tools().iter().map(|tool| tool.spec().name.as_str()).collect();
-            assert_eq!(listed, LEGACY);
-            assert_eq!(registry.by_name.len(), LEGACY.len(), "nothing else can be called");
+            assert_eq!(listed, LEGACY_TOOLS);
+            assert_eq!(registry.by_name.len(), LEGACY_TOOLS.len(), "nothing else can be called");
         }
     }
 }

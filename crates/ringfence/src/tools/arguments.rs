@@ -11,7 +11,7 @@ use crate::base::{Error, Result};
 /// Returns the JSON Schema (2020-12) of `T` as one flat object. Some clients reject the whole tool
 /// list because of top-level combinators, type unions or references, so an optional argument is
 /// simply not required.
-pub fn schema<T: JsonSchema>() -> Map<String, Value> {
+pub fn input_schema<T: JsonSchema>() -> Map<String, Value> {
     flat_schema::<T>(SchemaSettings::draft2020_12())
 }
 
@@ -25,7 +25,7 @@ fn flat_schema<T: JsonSchema>(mut settings: SchemaSettings) -> Map<String, Value
     settings.inline_subschemas = true;
     settings.meta_schema = None;
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
-    simplify(&mut schema);
+    simplify_schema(&mut schema);
     match schema {
         Value::Object(mut map) => {
             map.remove("title");
@@ -36,7 +36,7 @@ fn flat_schema<T: JsonSchema>(mut settings: SchemaSettings) -> Map<String, Value
     }
 }
 
-fn simplify(schema: &mut Value) {
+fn simplify_schema(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
             // `Option<T>` becomes ["T", "null"]; omitting the argument means the same.
@@ -71,15 +71,15 @@ fn simplify(schema: &mut Value) {
             if map.get("minimum") == Some(&json!(0)) {
                 map.remove("minimum");
             }
-            map.values_mut().for_each(simplify);
+            map.values_mut().for_each(simplify_schema);
         }
-        Value::Array(items) => items.iter_mut().for_each(simplify),
+        Value::Array(items) => items.iter_mut().for_each(simplify_schema),
         _ => {}
     }
 }
 
 /// Parses arguments into `T`, or reports which argument is wrong and what is expected.
-pub fn parse<T: DeserializeOwned>(
+pub fn parse_arguments<T: DeserializeOwned>(
     arguments: &Map<String, Value>,
     schema: &Map<String, Value>,
 ) -> Result<T> {
@@ -98,7 +98,7 @@ pub fn parse<T: DeserializeOwned>(
         {
             if !arguments.contains_key(name) {
                 return Err(Error::invalid_arguments(format!("the argument `{name}` is missing"))
-                    .hint(describe(name, properties))
+                    .hint(describe_argument(name, properties))
                     .with("argument", name));
             }
         }
@@ -108,9 +108,12 @@ pub fn parse<T: DeserializeOwned>(
         let path = error.path().to_string();
         let top = path.split(['.', '[']).next().unwrap_or_default().to_owned();
         // Both can contain an argument name or value sent by the caller, at full length.
-        let (path, message) = (cut(&path, 128), cut(&error.inner().to_string(), 512));
+        let (path, message) =
+            (truncate_text(&path, 128), truncate_text(&error.inner().to_string(), 512));
         let hint = match schema.get("properties").and_then(Value::as_object) {
-            Some(properties) if properties.contains_key(&top) => describe(&top, properties),
+            Some(properties) if properties.contains_key(&top) => {
+                describe_argument(&top, properties)
+            }
             _ => "Compare the arguments with the tool's inputSchema.".to_owned(),
         };
         Error::invalid_arguments(format!("the argument `{path}` is invalid: {message}"))
@@ -119,7 +122,7 @@ pub fn parse<T: DeserializeOwned>(
     })
 }
 
-fn describe(name: &str, properties: &Map<String, Value>) -> String {
+fn describe_argument(name: &str, properties: &Map<String, Value>) -> String {
     let property = &properties[name];
     let kind = match property.get("enum") {
         Some(options) => format!("one of {options}"),
@@ -137,11 +140,12 @@ fn unknown_argument(name: &str, properties: &Map<String, Value>) -> Error {
         Some(near) => format!("Did you mean `{near}`?"),
         None => format!("Valid arguments: {}.", names.join(", ")),
     };
-    Error::invalid_arguments(format!("there is no argument `{}`", cut(name, 64))).hint(hint)
+    Error::invalid_arguments(format!("there is no argument `{}`", truncate_text(name, 64)))
+        .hint(hint)
 }
 
 /// Truncates text from the caller, so that an error stays short whatever was sent.
-fn cut(text: &str, chars: usize) -> String {
+fn truncate_text(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
@@ -172,12 +176,12 @@ mod tests {
 
     fn read(arguments: Value) -> Result<Sample> {
         let Value::Object(map) = arguments else { panic!("an object") };
-        parse(&map, &schema::<Sample>())
+        parse_arguments(&map, &input_schema::<Sample>())
     }
 
     #[test]
     fn a_schema_is_flat() {
-        let schema = Value::Object(schema::<Sample>());
+        let schema = Value::Object(input_schema::<Sample>());
         assert_eq!(
             schema,
             json!({

@@ -1,12 +1,12 @@
 //! Code shared by the browser tools: finding the page that a call means, and ending in time.
 
-pub mod browser_act;
-pub mod browser_eval;
-pub mod browser_logs;
-pub mod browser_navigate;
-pub mod browser_screenshot;
-pub mod browser_snapshot;
-pub mod browser_tabs;
+pub mod act;
+pub mod eval;
+pub mod logs;
+pub mod navigate;
+pub mod screenshot;
+pub mod snapshot;
+pub mod tabs;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use jail::rights::NetworkAccess;
 use serde_json::{Map, Value};
 
 use super::run::command;
-use super::run::execs::{ExecList, Policed};
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec};
+use super::run::exec_decisions::{ExecList, RunExecRules};
+use super::{CallPlan, PermissionScope, PrepareCx, RunCx, ToolHints, ToolSpec};
 use crate::base::{Cause, Error, Kind, Result};
 use crate::browser::executable::find_browser;
 use crate::browser::navigate::NOT_COMMITTED;
@@ -37,25 +37,25 @@ pub const MAX_BYTES: usize = 256 << 10;
 const MIN_BYTES: usize = 256;
 
 /// Description of a browser tool.
-pub struct About {
+pub struct BrowserSpec {
     pub name: &'static str,
     pub title: &'static str,
     pub description: &'static str,
-    pub scope: Scope,
-    pub hints: Hints,
-    pub writes: bool,
-    pub input: Map<String, Value>,
-    pub output: Map<String, Value>,
-    pub image: bool,
+    pub scope: PermissionScope,
+    pub hints: ToolHints,
+    pub writes_files: bool,
+    pub input_schema: Map<String, Value>,
+    pub output_schema: Map<String, Value>,
+    pub returns_image: bool,
 }
 
 /// Builds the spec of a browser tool.
-pub fn spec(config: &Config, about: About) -> Spec {
+pub fn build_spec(config: &Config, about: BrowserSpec) -> ToolSpec {
     let fenced = config.sandbox.profile != Profile::None;
     let mut effects = Vec::new();
-    effects.extend(about.writes.then_some("filesystem_write"));
+    effects.extend(about.writes_files.then_some("filesystem_write"));
     effects.push("network");
-    Spec {
+    ToolSpec {
         name: about.name.into(),
         title: about.title.into(),
         description: about.description.into(),
@@ -64,13 +64,13 @@ pub fn spec(config: &Config, about: About) -> Spec {
         hints: about.hints,
         effects,
         profile: config.sandbox.profile.name(),
-        input_schema: about.input,
-        output_schema: Some(about.output),
-        lists_output_schema: !about.image,
+        input_schema: about.input_schema,
+        output_schema: Some(about.output_schema),
+        lists_output_schema: !about.returns_image,
         requires_approval: !fenced,
         streaming: false,
         timeout: DEFAULT_TIMEOUT + OVERHEAD,
-        unavailable: match config.sandbox.profile {
+        unavailable_reason: match config.sandbox.profile {
             Profile::Contained => Some(
                 "a browser needs namespaces, which the profile `contained` does not use".to_owned(),
             ),
@@ -80,7 +80,7 @@ pub fn spec(config: &Config, about: About) -> Spec {
 }
 
 /// Refuses, before the user is asked, calls that cannot work or must not run.
-pub fn prepare(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<Plan> {
+pub fn prepare_call(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<CallPlan> {
     find_browser(cx.config)?;
     if timeout_ms == Some(0) {
         return Err(Error::invalid_arguments("`timeout_ms` is zero")
@@ -96,27 +96,27 @@ pub fn prepare(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<Plan> {
         )
         .hint("Have the client allow network access for this call."));
     }
-    let limit = limit(timeout_ms) + OVERHEAD;
-    Ok(Plan {
+    let limit = page_timeout(timeout_ms) + OVERHEAD;
+    Ok(CallPlan {
         timeout: Some(limit.min(cx.config.limits.timeout_ceiling)),
-        asks: command::asks(cx),
-        ..Plan::default()
+        approval_reason: command::approval_reason(cx),
+        ..CallPlan::default()
     })
 }
 
 /// Returns the time that a call gives its page.
-pub fn limit(timeout_ms: Option<u64>) -> Duration {
+pub fn page_timeout(timeout_ms: Option<u64>) -> Duration {
     timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis)
 }
 
 /// Returns the maximum bytes of text in a result.
-pub fn budget(cx: &RunCx, max_bytes: Option<usize>) -> usize {
+pub fn text_budget(cx: &RunCx, max_bytes: Option<usize>) -> usize {
     // The fields of the result come on top of the text.
-    max_bytes.unwrap_or(cx.budget.saturating_sub(1000)).clamp(MIN_BYTES, MAX_BYTES)
+    max_bytes.unwrap_or(cx.text_budget.saturating_sub(1000)).clamp(MIN_BYTES, MAX_BYTES)
 }
 
 /// A page in use. While it is held, its browser is not considered idle.
-pub struct Held {
+pub struct PageLease {
     pub context: Arc<BrowserContext>,
     pub page: Arc<BrowserPage>,
     /// Kept alive here in case the session does not do so.
@@ -124,33 +124,46 @@ pub struct Held {
     _busy: BusyGuard,
 }
 
-impl Held {
+impl PageLease {
     /// Returns the page that is meant: the named one, the current one, or a new one for `new` or if
     /// there is none yet.
-    pub async fn open(cx: &RunCx, launcher: &Launcher, page: Option<&str>) -> Result<Held> {
-        let tabs = tabs(cx)?;
+    pub async fn open_page(
+        cx: &RunCx,
+        launcher: &Launcher,
+        page: Option<&str>,
+    ) -> Result<PageLease> {
+        let tabs = session_tabs(cx)?;
         if let Some(handle) = page.filter(|page| *page != "new") {
-            return Held::existing_in(cx, tabs, Some(handle)).await;
+            return PageLease::existing_page_in(cx, tabs, Some(handle)).await;
         }
         let denied = denied_hosts(cx).await?;
-        let opened =
-            tabs.open_context(&cx.session, &cx.config, launcher, &denied, Box::pin(terms(cx)));
+        let opened = tabs.open_context(
+            &cx.session,
+            &cx.config,
+            launcher,
+            &denied,
+            Box::pin(build_terms(cx)),
+        );
         let (context, busy) = opened.await?;
-        context.proxy.update_access(&denied, cx.cell(launcher)?, cx.workspace.rights().network)?;
+        context.proxy.update_access(
+            &denied,
+            cx.open_sandbox(launcher)?,
+            cx.workspace.rights().network,
+        )?;
         let page = match context.find_page(None).filter(|_| page.is_none()) {
             Some(page) => page,
             None => context.open_page().await?,
         };
-        context.traffic.set_call(cx.approvals.clone());
-        Ok(Held { context, page, _tabs: tabs, _busy: busy })
+        context.traffic.set_call(cx.call_events.clone());
+        Ok(PageLease { context, page, _tabs: tabs, _busy: busy })
     }
 
     /// Replaces the page if it hangs, so that an address can be opened in its tab.
     pub async fn replace_if_hung(&mut self) -> Result<()> {
         if self.page.is_hung().await {
             let replaced =
-                tokio::time::timeout(REPLACE, self.context.replace_page(&self.page)).await;
-            if let Some(page) = replaced.map_err(|_| overdue(REPLACE))?? {
+                tokio::time::timeout(REPLACE_TIMEOUT, self.context.replace_page(&self.page)).await;
+            if let Some(page) = replaced.map_err(|_| timeout_error(REPLACE_TIMEOUT))?? {
                 self.page = page;
             }
         }
@@ -158,58 +171,64 @@ impl Held {
     }
 
     /// Returns the page that is meant, which must exist.
-    pub async fn existing(cx: &RunCx, page: Option<&str>) -> Result<Held> {
-        Held::existing_in(cx, tabs(cx)?, page).await
+    pub async fn existing_page(cx: &RunCx, page: Option<&str>) -> Result<PageLease> {
+        PageLease::existing_page_in(cx, session_tabs(cx)?, page).await
     }
 
-    async fn existing_in(cx: &RunCx, tabs: Arc<SessionTabs>, handle: Option<&str>) -> Result<Held> {
+    async fn existing_page_in(
+        cx: &RunCx,
+        tabs: Arc<SessionTabs>,
+        handle: Option<&str>,
+    ) -> Result<PageLease> {
         let found = match tabs.current_context().await {
             Some((context, busy)) => context.find_page(handle).map(|page| (context, page, busy)),
             None => None,
         };
-        let (context, page, busy) = found.ok_or_else(|| no_page(cx, &tabs, handle))?;
-        let cell = cx.cell(&Launcher::from_current_exe())?;
+        let (context, page, busy) = found.ok_or_else(|| no_page_error(cx, &tabs, handle))?;
+        let cell = cx.open_sandbox(&Launcher::from_current_exe())?;
         context.proxy.update_access(
             &denied_hosts(cx).await?,
             cell,
             cx.workspace.rights().network,
         )?;
         context.select_page(&page);
-        context.traffic.set_call(cx.approvals.clone());
-        Ok(Held { context, page, _tabs: tabs, _busy: busy })
+        context.traffic.set_call(cx.call_events.clone());
+        Ok(PageLease { context, page, _tabs: tabs, _busy: busy })
     }
 }
 
 /// Returns the pages that this call may see.
-pub fn tabs(cx: &RunCx) -> Result<Arc<SessionTabs>> {
-    SessionTabs::for_call(&cx.view, cx.workspace.taken_away())
+pub fn session_tabs(cx: &RunCx) -> Result<Arc<SessionTabs>> {
+    SessionTabs::for_call(&cx.session_ref, cx.workspace.taken_away())
 }
 
 /// Returns the hosts that the rules deny now.
 pub async fn denied_hosts(cx: &RunCx) -> Result<Vec<String>> {
-    Ok(Policed::of(cx).await?.map(|policed| policed.denied_hosts()).unwrap_or_default())
+    Ok(RunExecRules::current(cx).await?.map(|policed| policed.denied_hosts()).unwrap_or_default())
 }
 
 /// Returns the terms that the processes of a browser are judged by: the rules at the time it is
 /// started. The browser may outlive the session that needed it first, so the terms must not refer
 /// to that session.
-async fn terms(cx: &RunCx) -> Result<BrowserOptions> {
-    let policed = Policed::of(cx).await?;
+async fn build_terms(cx: &RunCx) -> Result<BrowserOptions> {
+    let policed = RunExecRules::current(cx).await?;
     let execs = policed
-        .map(|policed| policed.quiet_desk(cx.approvals.clone(), &cx.config.root))
+        .map(|policed| policed.into_unattended_decider(cx.call_events.clone(), &cx.config.root))
         .transpose()?;
     let log = execs.as_ref().and_then(|execs| execs.log.as_ref()?.try_clone().ok());
-    let (approvals, own) = (cx.approvals.clone(), cx.config.policy.audit_execs.then(Own::default));
+    let (approvals, own) =
+        (cx.call_events.clone(), cx.config.policy.audit_execs.then(Own::default));
     let ended = Box::new(move |ended: &mut RunResult| {
         let count = ended.execs.take();
-        ended.exec_summary = log.map(|log| ExecList::new(approvals.clone(), own, log).sum(count));
+        ended.exec_summary =
+            log.map(|log| ExecList::new(approvals.clone(), own, log).record_and_summarize(count));
         command::record_end(&approvals, ended);
     });
     Ok(BrowserOptions { execs, on_end: ended, cancel: cx.cancel.root(), tasks: cx.tasks.clone() })
 }
 
-fn no_page(cx: &RunCx, tabs: &SessionTabs, handle: Option<&str>) -> Error {
-    if !cx.view.persistent {
+fn no_page_error(cx: &RunCx, tabs: &SessionTabs, handle: Option<&str>) -> Error {
+    if !cx.session_ref.persistent {
         return Error::new(Kind::NotFound, "this call has no session, so it has no page")
             .reason("no_session")
             .hint("Send the handle that results carry in `_meta` (dev.ringfence/session) with each call.");
@@ -226,17 +245,19 @@ fn no_page(cx: &RunCx, tabs: &SessionTabs, handle: Option<&str>) -> Error {
 
 /// Does the work, unless it times out or the call is cancelled. After a timeout the browser and the
 /// page are checked, and a page that hangs is replaced, so that the next call works.
-pub async fn within<T>(
+pub async fn run_within<T>(
     cx: &RunCx,
-    held: &Held,
+    held: &PageLease,
     limit: Duration,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let bounded = async {
         let done = tokio::time::timeout(limit, work).await;
-        match done.unwrap_or_else(|_| Err(overdue(limit))) {
-            Err(error) if error.reason_name().is_some_and(|reason| HANGS.contains(&reason)) => {
-                Err(recover(held, error).await)
+        match done.unwrap_or_else(|_| Err(timeout_error(limit))) {
+            Err(error)
+                if error.reason_name().is_some_and(|reason| HANG_REASONS.contains(&reason)) =>
+            {
+                Err(recover_page(held, error).await)
             }
             done => done,
         }
@@ -251,13 +272,13 @@ pub async fn within<T>(
 }
 
 /// Reasons of errors that a hanging page may cause.
-const HANGS: [&str; 3] = ["browser_hung", UNRESPONSIVE, NOT_COMMITTED];
+const HANG_REASONS: [&str; 3] = ["browser_hung", UNRESPONSIVE, NOT_COMMITTED];
 const UNRESPONSIVE: &str = "page_unresponsive";
 /// Time to close a page that hangs and open an empty one in its place.
-const REPLACE: Duration = Duration::from_secs(10);
+const REPLACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the error for a page that did not respond in time.
-pub fn overdue(limit: Duration) -> Error {
+pub fn timeout_error(limit: Duration) -> Error {
     Error::new(
         Kind::DeadlineExceeded,
         format!("the page did not finish within {} ms", limit.as_millis()),
@@ -267,12 +288,12 @@ pub fn overdue(limit: Duration) -> Error {
 }
 
 /// Replaces the page if it hangs, and returns an error that says so instead of the original one.
-async fn recover(held: &Held, error: Error) -> Error {
+async fn recover_page(held: &PageLease, error: Error) -> Error {
     held.context.browser.check_alive();
     if !held.page.is_hung().await {
         return error;
     }
-    match tokio::time::timeout(REPLACE, held.context.replace_page(&held.page)).await {
+    match tokio::time::timeout(REPLACE_TIMEOUT, held.context.replace_page(&held.page)).await {
         Ok(Ok(Some(page))) => {
             let handle = page.handle();
             let message = format!("the page hung and was replaced by an empty one, {handle}");
@@ -286,7 +307,7 @@ async fn recover(held: &Held, error: Error) -> Error {
 }
 
 /// Joins lines up to a number of bytes, and returns whether any were left out.
-pub fn fit(lines: &[String], most: usize) -> (String, bool) {
+pub fn fit_lines(lines: &[String], most: usize) -> (String, bool) {
     let mut text = String::new();
     for (at, line) in lines.iter().enumerate() {
         if text.len() + line.len() + 1 > most {
@@ -309,7 +330,7 @@ pub fn fit(lines: &[String], most: usize) -> (String, bool) {
 }
 
 /// Builds a result with its own text, and all of the reply as data.
-pub fn output(text: String, reply: &impl serde::Serialize) -> crate::base::call::Output {
+pub fn build_output(text: String, reply: &impl serde::Serialize) -> crate::base::call::Output {
     // Serializing plain fields cannot fail.
     crate::base::call::Output::of(text, serde_json::to_value(reply).unwrap_or(Value::Null))
 }
@@ -321,11 +342,11 @@ mod tests {
     #[test]
     fn lines_are_cut_between_lines_and_say_so() {
         let lines: Vec<String> = (0..100).map(|number| format!("line {number}")).collect();
-        let (text, cut) = fit(&lines, 60);
+        let (text, cut) = fit_lines(&lines, 60);
         assert!(cut && text.contains("line 5") && text.contains("more lines"), "{text}");
-        let (text, cut) = fit(&lines[..3], 1000);
+        let (text, cut) = fit_lines(&lines[..3], 1000);
         assert_eq!((text.as_str(), cut), ("line 0\nline 1\nline 2", false));
-        let (text, cut) = fit(&["x".repeat(5000)], 300);
+        let (text, cut) = fit_lines(&["x".repeat(5000)], 300);
         assert!(cut && text.len() < 500);
     }
 }

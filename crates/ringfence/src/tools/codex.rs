@@ -1,14 +1,14 @@
 //! `codex`: starts a Codex session. The tool of the removed `codex mcp-server`, with the same name,
 //! arguments and result format, implemented with `codex exec` in a sandbox.
 
-pub mod codex_reply;
 pub mod events;
-mod guarded;
 mod home;
+mod protected_check;
+pub mod reply;
 pub mod settings;
 pub mod thread;
 pub mod turn;
-mod users;
+mod user_config;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::limits::{Bytes, Count, Limit};
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use super::limits::{ByteCount, ItemCount, ToolLimit};
+use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments};
 use crate::approval::Granted;
 use crate::base::Result;
 use crate::base::call::{Output, Prepared};
 use crate::config::{Config, Profile};
 use crate::sandbox::Launcher;
 use crate::session::Overrides;
-use settings::Settings;
-use turn::{Turn, find};
+use settings::CodexSettings;
+use turn::{CodexTurn, find_codex};
 
 /// Name of the tool.
 pub const NAME: &str = "codex";
@@ -34,47 +34,48 @@ const TITLE: &str = "Codex";
 const DESCRIPTION: &str =
     "Run a Codex session. Accepts configuration parameters matching the Codex Config struct.";
 /// A session takes as long as its work; the operator's ceiling limits it.
-const TIMEOUT: Duration = Duration::from_secs(3600);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Deserialize)]
-struct Arguments {
+struct Args {
     prompt: String,
 }
 
 /// The `codex` tool.
-pub struct Codex {
-    spec: Spec,
+pub struct CodexTool {
+    spec: ToolSpec,
     launcher: Launcher,
     config: Arc<Config>,
 }
 
-impl Codex {
+impl CodexTool {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        let spec = spec(config, NAME, TITLE, DESCRIPTION, schema());
-        Codex { spec, launcher: Launcher::from_current_exe(), config: Arc::new(config.clone()) }
+        let spec = build_spec(config, NAME, TITLE, DESCRIPTION, input_schema());
+        CodexTool { spec, launcher: Launcher::from_current_exe(), config: Arc::new(config.clone()) }
     }
 
-    fn read(&self, arguments: &Map<String, Value>, shape: &Overrides) -> Result<Turn> {
-        let Arguments { prompt } = arguments::parse(arguments, &self.spec.input_schema)?;
+    fn parse_turn(&self, arguments: &Map<String, Value>, shape: &Overrides) -> Result<CodexTurn> {
+        let Args { prompt } = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
         // Parsed separately, because nesting one type in the other would hide which argument is
         // wrong.
-        let mut settings: Settings = arguments::parse(arguments, &self.spec.input_schema)?;
+        let mut settings: CodexSettings =
+            arguments::parse_arguments(arguments, &self.spec.input_schema)?;
         let mut env = None;
         shape.fill_unset(&mut settings.cwd, &mut env);
-        Ok(Turn { prompt, settings, env: env.unwrap_or_default(), thread: None })
+        Ok(CodexTurn { prompt, settings, env: env.unwrap_or_default(), thread_id: None })
     }
 }
 
 /// Builds the spec of both tools. An agent that runs another agent requires approval every time.
 /// With the surface off, each call decides, because its transport matters there.
-pub fn spec(
+pub fn build_spec(
     config: &Config,
     name: &str,
     title: &str,
     about: &str,
     input_schema: Map<String, Value>,
-) -> Spec {
+) -> ToolSpec {
     let fence = match (config.surface.enabled, config.sandbox.profile) {
         (false, _) => "",
         (true, Profile::None) => " There is no sandbox but Codex's own.",
@@ -82,13 +83,18 @@ pub fn spec(
             " It runs in a sandbox with everything it starts: the workspace and its own CODEX_HOME are writable, and the network is open."
         }
     };
-    Spec {
+    ToolSpec {
         name: name.into(),
         title: title.into(),
         description: format!("{about}{fence}"),
         version: "1.0.0".into(),
-        scope: Scope::Exec,
-        hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: true },
+        scope: PermissionScope::Exec,
+        hints: ToolHints {
+            read_only: false,
+            destructive: true,
+            idempotent: false,
+            open_world: true,
+        },
         effects: vec!["exec", "filesystem_write", "network"],
         profile: config.sandbox.profile.name(),
         input_schema,
@@ -96,37 +102,40 @@ pub fn spec(
         lists_output_schema: true,
         requires_approval: config.surface.enabled,
         streaming: true,
-        timeout: TIMEOUT,
-        unavailable: None,
+        timeout: DEFAULT_TIMEOUT,
+        unavailable_reason: None,
     }
 }
 
 /// Returns the limits of both tools.
-pub fn limits() -> Vec<Limit> {
+pub fn list_limits() -> Vec<ToolLimit> {
     vec![
-        Limit::time(TIMEOUT),
-        Limit::fixed("an answer", Bytes(events::ANSWER as u64)),
-        Limit::fixed("an event", Bytes(events::EVENT as u64)),
-        Limit::fixed("instructions, or a value of `config`", Bytes(settings::WORD as u64)),
-        Limit::fixed("threads that can be continued", Count(home::KEPT as u64)),
+        ToolLimit::for_time(DEFAULT_TIMEOUT),
+        ToolLimit::from_fixed("an answer", ByteCount(events::MAX_ANSWER_BYTES as u64)),
+        ToolLimit::from_fixed("an event", ByteCount(events::MAX_EVENT_BYTES as u64)),
+        ToolLimit::from_fixed(
+            "instructions, or a value of `config`",
+            ByteCount(settings::MAX_ARG_BYTES as u64),
+        ),
+        ToolLimit::from_fixed("threads that can be continued", ItemCount(home::MAX_THREADS as u64)),
     ]
 }
 
-impl Tool for Codex {
-    fn spec(&self) -> &Spec {
+impl Tool for CodexTool {
+    fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    fn limits(&self) -> Vec<Limit> {
-        limits()
+    fn limits(&self) -> Vec<ToolLimit> {
+        list_limits()
     }
 
-    fn unavailable(&self) -> Option<String> {
-        find(&self.config, None).err().map(|error| error.message().to_owned())
+    fn unavailable_reason(&self) -> Option<String> {
+        find_codex(&self.config, None).err().map(|error| error.message().to_owned())
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
-        turn::prepare(&self.read(arguments, cx.shape)?, cx)
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        turn::prepare_turn(&self.parse_turn(arguments, cx.overrides)?, cx)
     }
 
     fn run(
@@ -136,14 +145,14 @@ impl Tool for Codex {
     ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let call = call.consume();
-            let turn = self.read(&call.arguments, &cx.shape)?;
-            turn.run(&cx, call, &self.launcher).await
+            let turn = self.parse_turn(&call.arguments, &cx.overrides)?;
+            turn.run_turn(&cx, call, &self.launcher).await
         })
     }
 }
 
 /// Returns the removed server's schema, word for word: agents and their prompts are written for it.
-fn schema() -> Map<String, Value> {
+fn input_schema() -> Map<String, Value> {
     let schema = json!({
         "type": "object",
         "properties": {

@@ -4,11 +4,11 @@
 //! templates, and the command runs in a sandbox that allows what the entry declares and nothing
 //! else.
 
-mod depth;
+mod fill_template;
 mod filter;
-mod marks;
 mod program;
-mod words;
+mod schema_depth;
+mod schema_paths;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use futures::future::BoxFuture;
 use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
-use super::limits::Limit;
-use super::run::command::{self, Command};
-use super::shell::shell_exec::Reply;
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use super::limits::ToolLimit;
+use super::run::command::{self, CommandRequest};
+use super::shell::exec::Reply;
+use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared, digest};
 use crate::base::{Error, Kind, Result, visible};
@@ -29,50 +29,50 @@ use crate::config::{Config, Effect, Entry, EntryStdin, Profile, ProgramFault, va
 use crate::redact::known;
 use crate::sandbox::{DedicatedSandbox, Launcher, StdinSource, env};
 use crate::session::{Overrides, Session};
-use filter::Filter;
+use filter::SurfaceFilter;
 
 /// Maximum number of schema errors reported; the first few are enough to correct a call.
-const TOLD: usize = 8;
+const MAX_REPORTED: usize = 8;
 /// A larger schema is not repeated in an error.
-const SCHEMA_BYTES: usize = 16 << 10;
+const MAX_SCHEMA_BYTES: usize = 16 << 10;
 
 /// A tool that runs an operator's command.
-pub struct Configured {
-    spec: Spec,
+pub struct ConfiguredTool {
+    spec: ToolSpec,
     entry: Arc<Entry>,
-    definition: String,
-    ground: Arc<DedicatedSandbox>,
-    filter: Filter,
+    definition_hash: String,
+    own_sandbox: Arc<DedicatedSandbox>,
+    filter: SurfaceFilter,
     validator: Validator,
-    deepest: usize,
-    lists: BTreeSet<String>,
+    max_depth: usize,
+    list_arguments: BTreeSet<String>,
     launcher: Launcher,
 }
 
-impl Configured {
+impl ConfiguredTool {
     /// Creates the tool. Fails if the entry is invalid and cannot be a tool.
-    pub fn new(entry: &Arc<Entry>, config: &Config) -> Result<Configured> {
+    pub fn new(entry: &Arc<Entry>, config: &Config) -> Result<ConfiguredTool> {
         let wrong = |what: String| Error::invalid_arguments(what).reason("bad_config");
         let validator = validator(&entry.input_schema).map_err(wrong)?;
-        let spec = spec(entry, config);
-        let definition = digest(&json!([spec.definition(), entry.fingerprint()]));
+        let spec = build_spec(entry, config);
+        let definition = digest(&json!([spec.definition_hash(), entry.fingerprint()]));
         let ground = Arc::new(DedicatedSandbox::from_entry(config, entry, &definition)?);
-        let filter = Filter::new(entry, &config.surface);
-        Ok(Configured {
+        let filter = SurfaceFilter::new(entry, &config.surface);
+        Ok(ConfiguredTool {
             spec,
             entry: Arc::clone(entry),
-            definition,
-            ground,
+            definition_hash: definition,
+            own_sandbox: ground,
             filter,
             validator,
-            deepest: depth::deepest(&entry.input_schema),
-            lists: lists(&entry.input_schema),
+            max_depth: schema_depth::max_depth(&entry.input_schema),
+            list_arguments: list_arguments(&entry.input_schema),
             launcher: Launcher::from_current_exe(),
         })
     }
 
     /// Returns the arguments with the defaults of the schema filled in.
-    fn complete(&self, given: &Map<String, Value>) -> Map<String, Value> {
+    fn fill_defaults(&self, given: &Map<String, Value>) -> Map<String, Value> {
         let mut arguments = given.clone();
         if let Some(Value::Object(properties)) = self.entry.input_schema.get("properties") {
             for (name, property) in properties {
@@ -87,9 +87,9 @@ impl Configured {
     }
 
     /// Returns the same if they match the schema.
-    fn check(&self, given: &Map<String, Value>) -> Result<Map<String, Value>> {
-        depth::check(given, self.deepest)?;
-        let value = Value::Object(self.complete(given));
+    fn validate_arguments(&self, given: &Map<String, Value>) -> Result<Map<String, Value>> {
+        schema_depth::check_depth(given, self.max_depth)?;
+        let value = Value::Object(self.fill_defaults(given));
         // Masked, because an argument may be a secret.
         let told = |error: jsonschema::ValidationError<'_>| {
             let place = error.instance_path().to_string();
@@ -105,7 +105,7 @@ impl Configured {
             Value::Object(arguments) if fits => Ok(arguments),
             value => {
                 let faults: Vec<String> =
-                    self.validator.iter_errors(&value).take(TOLD).map(told).collect();
+                    self.validator.iter_errors(&value).take(MAX_REPORTED).map(told).collect();
                 let message = format!(
                     "the arguments of `{}` do not match its schema: {}",
                     self.spec.name,
@@ -114,7 +114,7 @@ impl Configured {
                 let error =
                     Error::invalid_arguments(message).reason("schema").with("faults", faults);
                 let schema = json!(self.entry.input_schema);
-                Err(match schema.to_string().len() <= SCHEMA_BYTES {
+                Err(match schema.to_string().len() <= MAX_SCHEMA_BYTES {
                     true => error
                         .with("schema", schema)
                         .hint("Correct the call according to the schema in this error."),
@@ -126,13 +126,16 @@ impl Configured {
         }
     }
 
-    fn about(&self) -> words::About<'_> {
-        words::About { lists: self.lists.clone(), hidden: Some(&self.entry.hidden) }
+    fn argv_options(&self) -> fill_template::ArgvOptions<'_> {
+        fill_template::ArgvOptions {
+            list_arguments: self.list_arguments.clone(),
+            hidden_arguments: Some(&self.entry.hidden),
+        }
     }
 
     /// Returns the working directory: the session's override, else that of the entry, else the
     /// workspace.
-    fn cwd(&self, shape: &Overrides) -> String {
+    fn choose_cwd(&self, shape: &Overrides) -> String {
         match (&shape.cwd, &self.entry.cwd) {
             (Some(chosen), _) => chosen.clone(),
             (None, Some(cwd)) => cwd.display().to_string(),
@@ -140,30 +143,37 @@ impl Configured {
         }
     }
 
-    async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
+    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
         // They have been validated, and nothing could change them since.
-        let arguments = self.complete(&call.arguments);
-        let program = program::find(&self.entry, &cx.session.workspace)
-            .map_err(|error| self.explain(error))?;
+        let arguments = self.fill_defaults(&call.arguments);
+        let program = program::find_program(&self.entry, &cx.session.workspace)
+            .map_err(|error| self.explain_start_failure(error))?;
         // The target of a path may have changed while the call waited for approval.
-        self.filter.check(cx.workspace.path(), Path::new(&call.cwd), &arguments)?;
+        self.filter.check_call(cx.workspace.path(), Path::new(&call.cwd), &arguments)?;
         let secrets = &cx.config.secrets;
         let mut args = Vec::new();
-        for word in words::expand(&self.entry.args, &arguments, &self.about())? {
-            args.push(word.text(|one| words::reveal(secrets, one))?);
+        for word in
+            fill_template::fill_templates(&self.entry.args, &arguments, &self.argv_options())?
+        {
+            args.push(word.reveal_text(|one| fill_template::reveal_secret(secrets, one))?);
         }
         let mut own = Vec::new();
         for (name, value) in &self.entry.env {
-            own.push((name.clone(), words::value(value, |one| words::reveal(secrets, one))?));
+            own.push((
+                name.clone(),
+                fill_template::fill_variable(value, |one| {
+                    fill_template::reveal_secret(secrets, one)
+                })?,
+            ));
         }
         let env = env::merge_env(
-            env::merge_env(program::baseline(&cx.session.workspace)?, own),
-            cx.shape.env.clone(),
+            env::merge_env(program::base_env(&cx.session.workspace)?, own),
+            cx.overrides.env.clone(),
         );
-        let command = Command {
+        let command = CommandRequest {
             program: program.display().to_string(),
             args,
-            cwd: self.cwd(&cx.shape),
+            cwd: self.choose_cwd(&cx.overrides),
             env,
             stdin: match self.entry.stdin {
                 EntryStdin::None => StdinSource::Empty,
@@ -171,20 +181,20 @@ impl Configured {
                     StdinSource::Bytes(Value::Object(arguments).to_string().into_bytes())
                 }
             },
-            line: None,
+            driver_socket: None,
             streaming: self.entry.streaming,
             merged: false,
             max_bytes: None,
         };
-        let ran = command::run(cx, call, &self.launcher, command).await;
-        let (profile, outcome) = ran.map_err(|error| self.explain(error))?;
-        let facts = command::facts(&outcome.result);
-        Reply::over(cx, profile, outcome).into_output(facts)
+        let ran = command::run_to_end(cx, call, &self.launcher, command).await;
+        let (profile, outcome) = ran.map_err(|error| self.explain_start_failure(error))?;
+        let facts = command::collect_facts(&outcome.result);
+        Reply::from_outcome(cx, profile, outcome).into_output(facts)
     }
 
     /// Replaces the error of a program that cannot be started. Fixing that is up to the operator,
     /// and the caller must not learn where the program is.
-    fn explain(&self, error: Error) -> Error {
+    fn explain_start_failure(&self, error: Error) -> Error {
         if error.reason_name() != Some("spawn_failed") {
             return error;
         }
@@ -196,9 +206,9 @@ impl Configured {
             self.spec.name,
             error.log_line()
         );
-        let why = self
-            .unavailable()
-            .unwrap_or_else(|| format!("its program `{}` failed", program::name(&self.entry)));
+        let why = self.unavailable_reason().unwrap_or_else(|| {
+            format!("its program `{}` failed", program::program_name(&self.entry))
+        });
         Error::new(
             Kind::Internal,
             format!("the command of `{}` could not be started: {why}", self.spec.name),
@@ -212,7 +222,7 @@ impl Configured {
 }
 
 /// Returns the properties that are always lists.
-fn lists(schema: &Map<String, Value>) -> BTreeSet<String> {
+fn list_arguments(schema: &Map<String, Value>) -> BTreeSet<String> {
     let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
     properties
         .filter(|(_, property)| property["type"] == "array")
@@ -220,20 +230,20 @@ fn lists(schema: &Map<String, Value>) -> BTreeSet<String> {
         .collect()
 }
 
-fn spec(entry: &Entry, config: &Config) -> Spec {
+fn build_spec(entry: &Entry, config: &Config) -> ToolSpec {
     let unfenced = entry.profile == Profile::None;
     let writes = unfenced || entry.declares(Effect::FilesystemWrite);
     let reaches_out = unfenced || entry.declares(Effect::Network);
     let mut effects = vec!["exec"];
     effects.extend(writes.then_some(Effect::FilesystemWrite.name()));
     effects.extend(reaches_out.then_some(Effect::Network.name()));
-    Spec {
+    ToolSpec {
         name: entry.name.clone(),
         title: entry.display_name.clone(),
         description: entry.description.clone(),
         version: entry.version.clone(),
-        scope: if reaches_out { Scope::Network } else { Scope::Exec },
-        hints: Hints {
+        scope: if reaches_out { PermissionScope::Network } else { PermissionScope::Exec },
+        hints: ToolHints {
             read_only: !writes && !reaches_out,
             destructive: writes,
             idempotent: false,
@@ -247,85 +257,89 @@ fn spec(entry: &Entry, config: &Config) -> Spec {
         requires_approval: entry.requires_approval || entry.risk().is_some(),
         streaming: entry.streaming,
         timeout: entry.timeout.min(config.limits.timeout_ceiling),
-        unavailable: (entry.profile == Profile::Seatbelt && cfg!(not(target_os = "macos")))
+        unavailable_reason: (entry.profile == Profile::Seatbelt && cfg!(not(target_os = "macos")))
             .then(|| "the profile `seatbelt` is for macOS".to_owned()),
     }
 }
 
-impl Tool for Configured {
-    fn spec(&self) -> &Spec {
+impl Tool for ConfiguredTool {
+    fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    fn definition(&self) -> String {
-        self.definition.clone()
+    fn definition_hash(&self) -> String {
+        self.definition_hash.clone()
     }
 
     /// Checked each time, so that a program installed later needs no reload.
-    fn unavailable(&self) -> Option<String> {
+    fn unavailable_reason(&self) -> Option<String> {
         let told = |fault: ProgramFault| {
-            format!("its program `{}` {}", program::name(&self.entry), fault.describe())
+            format!("its program `{}` {}", program::program_name(&self.entry), fault.describe())
         };
         self.spec
-            .unavailable
+            .unavailable_reason
             .clone()
-            .or_else(|| program::fault(&self.entry, &self.ground.config).map(told))
+            .or_else(|| program::diagnose_program(&self.entry, &self.own_sandbox.config).map(told))
     }
 
-    fn ground(&self) -> Option<&Arc<DedicatedSandbox>> {
-        Some(&self.ground)
+    fn own_sandbox(&self) -> Option<&Arc<DedicatedSandbox>> {
+        Some(&self.own_sandbox)
     }
 
-    fn is_shown_in(&self, workspace: &Path) -> bool {
-        self.filter.shows(workspace)
+    fn is_offered_in(&self, workspace: &Path) -> bool {
+        self.filter.allows_listing(workspace)
     }
 
     fn session_defaults(&self, session: &Session, shape: &Overrides) -> Value {
         let env =
             self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
-        super::defaults((session, shape), self.entry.cwd.as_deref(), env)
+        super::describe_defaults((session, shape), self.entry.cwd.as_deref(), env)
     }
 
-    fn limits(&self) -> Vec<Limit> {
-        vec![Limit::time(self.spec.timeout), Limit::text(command::MAX_BYTES)]
+    fn limits(&self) -> Vec<ToolLimit> {
+        vec![ToolLimit::for_time(self.spec.timeout), ToolLimit::for_text(command::MAX_BYTES)]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
-        let arguments = self.check(arguments)?;
-        let cwd = self.cwd(cx.shape);
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        let arguments = self.validate_arguments(arguments)?;
+        let cwd = self.choose_cwd(cx.overrides);
         // Opened so that the call fails before the user is asked; the run opens it again and uses
         // the descriptor it opened.
         let (_, below) = cx.workspace.open_dir(&cwd)?;
         // Drops the `.` that means the workspace itself.
         let cwd: PathBuf = cx.workspace.path().join(below).components().collect();
-        self.filter.check(cx.workspace.path(), &cwd, &arguments)?;
-        let program = program::find(&self.entry, &cx.session.workspace)
-            .map_err(|error| self.explain(error))?;
-        if self.spec.unavailable.is_none() && program::fault(&self.entry, cx.config).is_some() {
+        self.filter.check_call(cx.workspace.path(), &cwd, &arguments)?;
+        let program = program::find_program(&self.entry, &cx.session.workspace)
+            .map_err(|error| self.explain_start_failure(error))?;
+        if self.spec.unavailable_reason.is_none()
+            && program::diagnose_program(&self.entry, cx.config).is_some()
+        {
             let missing = Error::internal("it cannot be started").reason("spawn_failed");
-            return Err(self.explain(missing.source(self.entry.command.clone())));
+            return Err(self.explain_start_failure(missing.source(self.entry.command.clone())));
         }
-        let words = words::expand(&self.entry.args, &arguments, &self.about())?;
+        let words =
+            fill_template::fill_templates(&self.entry.args, &arguments, &self.argv_options())?;
         // A missing secret, too, must fail the call before the user is asked.
         for one in self.entry.refs() {
             cx.config.secrets.get(one)?;
         }
-        let shown: Vec<String> = words.iter().map(words::Word::shown).collect();
+        let shown: Vec<String> =
+            words.iter().map(fill_template::FilledArgument::display_text).collect();
         let own =
             self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
-        Ok(Plan {
+        Ok(CallPlan {
             cwd: Some(cwd.display().to_string()),
             env: env::merge_env(
-                self.ground.run_environment(
+                self.own_sandbox.run_environment(
                     cx.session,
-                    env::merge_env(program::baseline(&cx.session.workspace)?, own),
+                    env::merge_env(program::base_env(&cx.session.workspace)?, own),
                 )?,
-                cx.shape.env.clone(),
+                cx.overrides.env.clone(),
             ),
             timeout: None,
-            extent: None,
-            asks: self.entry.risk().map(str::to_owned),
-            hidden: self.entry.hidden.clone(),
+            trust_scope: None,
+            approval_reason: self.entry.risk().map(str::to_owned),
+            hidden_arguments: self.entry.hidden.clone(),
             command: Some(visible::command_line(&program.display().to_string(), &shown)),
             command_covers: &[],
         })
@@ -336,6 +350,6 @@ impl Tool for Configured {
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
     ) -> BoxFuture<'static, Result<Output>> {
-        Box::pin(async move { self.execute(&cx, call.consume()).await })
+        Box::pin(async move { self.execute_call(&cx, call.consume()).await })
     }
 }

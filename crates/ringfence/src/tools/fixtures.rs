@@ -12,24 +12,24 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::{Error, Kind, Result};
 
 /// One call of a fixture: its context and its arguments.
-struct Call {
+struct FixtureCall {
     cx: Arc<RunCx>,
     prepared: Prepared,
 }
 
-impl Call {
-    fn text<'a>(&'a self, argument: &str, otherwise: &'a str) -> &'a str {
+impl FixtureCall {
+    fn text_argument<'a>(&'a self, argument: &str, otherwise: &'a str) -> &'a str {
         self.prepared.arguments.get(argument).and_then(Value::as_str).unwrap_or(otherwise)
     }
 
     /// Waits for `time`, or fails when the call is cancelled first.
-    async fn wait(&self, time: Duration) -> Result<()> {
+    async fn sleep_unless_cancelled(&self, time: Duration) -> Result<()> {
         tokio::select! {
             () = tokio::time::sleep(time) => Ok(()),
             _ = self.cx.cancel.cancelled() => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
@@ -37,21 +37,21 @@ impl Call {
     }
 }
 
-type Body = fn(Call) -> BoxFuture<'static, Result<Output>>;
+type FixtureBody = fn(FixtureCall) -> BoxFuture<'static, Result<Output>>;
 
-struct Fixture {
-    spec: Spec,
-    body: Body,
+struct FixtureTool {
+    spec: ToolSpec,
+    body: FixtureBody,
 }
 
-impl Tool for Fixture {
-    fn spec(&self) -> &Spec {
+impl Tool for FixtureTool {
+    fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, _cx: &PrepareCx<'_>) -> Result<Plan> {
-        arguments::parse::<Map<String, Value>>(arguments, &self.spec.input_schema)?;
-        Ok(Plan::default())
+    fn prepare(&self, arguments: &Map<String, Value>, _cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        arguments::parse_arguments::<Map<String, Value>>(arguments, &self.spec.input_schema)?;
+        Ok(CallPlan::default())
     }
 
     fn run(
@@ -59,13 +59,18 @@ impl Tool for Fixture {
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
     ) -> BoxFuture<'static, Result<Output>> {
-        (self.body)(Call { cx, prepared: call.consume() })
+        (self.body)(FixtureCall { cx, prepared: call.consume() })
     }
 }
 
 /// Builds a fixture. `properties` describes its arguments; those with `"required": true` are
 /// required.
-fn fixture(name: &str, description: &str, properties: Value, body: Body) -> Arc<dyn Tool> {
+fn build_fixture(
+    name: &str,
+    description: &str,
+    properties: Value,
+    body: FixtureBody,
+) -> Arc<dyn Tool> {
     let mut properties = properties;
     let mut required = Vec::new();
     for (name, property) in properties.as_object_mut().into_iter().flatten() {
@@ -79,22 +84,27 @@ fn fixture(name: &str, description: &str, properties: Value, body: Body) -> Arc<
     if !required.is_empty() {
         schema.insert("required".into(), json!(required));
     }
-    with_schema(name, description, schema, body)
+    build_with_schema(name, description, schema, body)
 }
 
-fn with_schema(
+fn build_with_schema(
     name: &str,
     description: &str,
     input_schema: Map<String, Value>,
-    body: Body,
+    body: FixtureBody,
 ) -> Arc<dyn Tool> {
-    let spec = Spec {
+    let spec = ToolSpec {
         name: name.to_owned(),
         title: name.replace('_', " "),
         description: description.to_owned(),
         version: "1.0.0".to_owned(),
-        scope: Scope::Workspace,
-        hints: Hints { read_only: false, destructive: false, idempotent: false, open_world: false },
+        scope: PermissionScope::Workspace,
+        hints: ToolHints {
+            read_only: false,
+            destructive: false,
+            idempotent: false,
+            open_world: false,
+        },
         effects: Vec::new(),
         profile: "default",
         input_schema,
@@ -103,12 +113,12 @@ fn with_schema(
         requires_approval: false,
         streaming: false,
         timeout: Duration::from_secs(120),
-        unavailable: None,
+        unavailable_reason: None,
     };
-    Arc::new(Fixture { spec, body })
+    Arc::new(FixtureTool { spec, body })
 }
 
 /// Returns every fixture.
-pub fn all() -> Vec<Arc<dyn Tool>> {
-    [plain::tools(), asking::tools(), background::tools()].concat()
+pub fn all_fixtures() -> Vec<Arc<dyn Tool>> {
+    [plain::list_tools(), asking::list_tools(), background::list_tools()].concat()
 }

@@ -5,31 +5,31 @@ use std::time::Duration;
 
 /// One limit: its subject, its default, and the maximum that a caller can request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limit {
-    pub of: &'static str,
-    pub usual: String,
-    pub most: String,
+pub struct ToolLimit {
+    pub subject: &'static str,
+    pub default_value: String,
+    pub maximum: String,
 }
 
 /// An amount that can be formatted for people.
-pub trait Amount {
+pub trait DisplayAmount {
     /// Formats the amount with its unit.
-    fn shown(&self) -> String;
+    fn format_amount(&self) -> String;
 }
 
 /// A number of lines, entries, files and the like.
-pub struct Count(pub u64);
+pub struct ItemCount(pub u64);
 /// A number of bytes.
-pub struct Bytes(pub u64);
+pub struct ByteCount(pub u64);
 
-impl Amount for Count {
-    fn shown(&self) -> String {
+impl DisplayAmount for ItemCount {
+    fn format_amount(&self) -> String {
         self.0.to_string()
     }
 }
 
-impl Amount for Bytes {
-    fn shown(&self) -> String {
+impl DisplayAmount for ByteCount {
+    fn format_amount(&self) -> String {
         match self.0 {
             bytes if bytes >= 1 << 20 && bytes % (1 << 20) == 0 => format!("{} MiB", bytes >> 20),
             bytes if bytes >= 1 << 10 && bytes % (1 << 10) == 0 => format!("{} KiB", bytes >> 10),
@@ -38,8 +38,8 @@ impl Amount for Bytes {
     }
 }
 
-impl Amount for Duration {
-    fn shown(&self) -> String {
+impl DisplayAmount for Duration {
+    fn format_amount(&self) -> String {
         match self.as_millis() {
             millis if millis % 1000 == 0 => format!("{} s", millis / 1000),
             millis => format!("{millis} ms"),
@@ -47,29 +47,45 @@ impl Amount for Duration {
     }
 }
 
-impl Limit {
+impl ToolLimit {
     /// Returns a limit that cannot be changed.
-    pub fn fixed(of: &'static str, amount: impl Amount) -> Limit {
-        Limit { of, usual: amount.shown(), most: "the same".to_owned() }
+    pub fn from_fixed(of: &'static str, amount: impl DisplayAmount) -> ToolLimit {
+        ToolLimit {
+            subject: of,
+            default_value: amount.format_amount(),
+            maximum: "the same".to_owned(),
+        }
     }
 
     /// Returns a limit with a default and a maximum.
-    pub fn up_to(of: &'static str, usual: impl Amount, most: impl Amount) -> Limit {
-        Limit { of, usual: usual.shown(), most: most.shown() }
+    pub fn from_range(
+        of: &'static str,
+        usual: impl DisplayAmount,
+        most: impl DisplayAmount,
+    ) -> ToolLimit {
+        ToolLimit {
+            subject: of,
+            default_value: usual.format_amount(),
+            maximum: most.format_amount(),
+        }
     }
 
     /// Returns the limit on a result's text: the client's budget unless the call asks for more.
-    pub fn text(most: usize) -> Limit {
-        Limit {
-            of: "text of a result",
-            usual: "the client's budget".to_owned(),
-            most: Bytes(most as u64).shown(),
+    pub fn for_text(most: usize) -> ToolLimit {
+        ToolLimit {
+            subject: "text of a result",
+            default_value: "the client's budget".to_owned(),
+            maximum: ByteCount(most as u64).format_amount(),
         }
     }
 
     /// Returns the limit on a call's time, up to what the operator allows.
-    pub fn time(usual: Duration) -> Limit {
-        Limit { of: "time", usual: usual.shown(), most: "`[limits] timeout_ms`".to_owned() }
+    pub fn for_time(usual: Duration) -> ToolLimit {
+        ToolLimit {
+            subject: "time",
+            default_value: usual.format_amount(),
+            maximum: "`[limits] timeout_ms`".to_owned(),
+        }
     }
 }
 
@@ -78,7 +94,7 @@ mod tests {
     use super::*;
     use crate::config::scratch::Scratch;
     use crate::config::{Env, Flags, resolve};
-    use crate::tools::{TOOLS, Tool, UNLISTED};
+    use crate::tools::{BUILTIN_TOOLS, Tool, UNLISTED_TOOLS};
 
     const BEGIN: &str = "<!-- generated: overview -->\n";
     const END: &str = "<!-- end -->";
@@ -88,7 +104,8 @@ mod tests {
         let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
         let config =
             resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
-        let tools: Vec<std::sync::Arc<dyn Tool>> = TOOLS.iter().map(|make| make(&config)).collect();
+        let tools: Vec<std::sync::Arc<dyn Tool>> =
+            BUILTIN_TOOLS.iter().map(|make| make(&config)).collect();
         let mut text = String::from(
             "\n| tool | scope | side effects | read-only / destructive / idempotent / open world | progress | listed in |\n|---|---|---|---|---|---|\n",
         );
@@ -100,7 +117,7 @@ mod tests {
                 if spec.effects.is_empty() { "–".to_owned() } else { spec.effects.join(", ") };
             let sets = match spec.name.as_str() {
                 "shell" => "shell, all",
-                name if UNLISTED.contains(&name) => "all",
+                name if UNLISTED_TOOLS.contains(&name) => "all",
                 _ => "core, all",
             };
             text.push_str(&format!(
@@ -116,7 +133,7 @@ mod tests {
         }
         text.push_str("\n| tool | limit | usual | at most |\n|---|---|---|---|\n");
         for tool in &tools {
-            for Limit { of, usual, most } in tool.limits() {
+            for ToolLimit { subject: of, default_value: usual, maximum: most } in tool.limits() {
                 text.push_str(&format!("| `{}` | {of} | {usual} | {most} |\n", tool.spec().name));
             }
         }
@@ -149,7 +166,7 @@ mod tests {
         let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
         let config =
             resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
-        for tool in TOOLS.iter().map(|make| make(&config)) {
+        for tool in BUILTIN_TOOLS.iter().map(|make| make(&config)) {
             assert!(!tool.limits().is_empty(), "{} has no limits", tool.spec().name);
         }
     }

@@ -25,7 +25,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::task::TaskTracker;
 
 use crate::redact::own::Own;
-use limits::Limit;
+use limits::ToolLimit;
 
 use crate::approval::{ApprovalPrompt, Gate, Granted, QuestionContext};
 use crate::audit::CallEvents;
@@ -44,19 +44,19 @@ use crate::session::{Overrides, Session, SessionRef};
 
 /// Scope of a tool's effects; the values of `permission.scope`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
+pub enum PermissionScope {
     Workspace,
     Network,
     Exec,
 }
 
-impl Scope {
+impl PermissionScope {
     /// Returns the name used in `permission.scope`.
     pub fn name(self) -> &'static str {
         match self {
-            Scope::Workspace => "workspace",
-            Scope::Network => "network",
-            Scope::Exec => "exec",
+            PermissionScope::Workspace => "workspace",
+            PermissionScope::Network => "network",
+            PermissionScope::Exec => "exec",
         }
     }
 }
@@ -64,7 +64,7 @@ impl Scope {
 /// Hints about a tool that a client may show its user. They must be accurate: a write is
 /// destructive even inside the sandbox.
 #[derive(Debug, Clone, Copy)]
-pub struct Hints {
+pub struct ToolHints {
     pub read_only: bool,
     pub destructive: bool,
     pub idempotent: bool,
@@ -73,14 +73,14 @@ pub struct Hints {
 
 /// Static description of a tool: its names, schemas, effects and defaults.
 #[derive(Debug, Clone)]
-pub struct Spec {
+pub struct ToolSpec {
     /// Dotted name; lists for clients that reject dots spell it with underscores.
     pub name: String,
     pub title: String,
     pub description: String,
     pub version: String,
-    pub scope: Scope,
-    pub hints: Hints,
+    pub scope: PermissionScope,
+    pub hints: ToolHints,
     /// Side effects outside the process: `filesystem_write`, `network`, `exec`.
     pub effects: Vec<&'static str>,
     pub profile: &'static str,
@@ -95,12 +95,12 @@ pub struct Spec {
     pub streaming: bool,
     pub timeout: Duration,
     /// Why this host cannot run it, if it cannot.
-    pub unavailable: Option<String>,
+    pub unavailable_reason: Option<String>,
 }
 
-impl Spec {
+impl ToolSpec {
     /// Returns a hash of everything a human who trusts the tool has been told about it.
-    pub fn definition(&self) -> String {
+    pub fn definition_hash(&self) -> String {
         digest(&json!({
             "name": self.name, "description": self.description, "version": self.version,
             "effects": self.effects, "profile": self.profile, "input": self.input_schema,
@@ -111,7 +111,7 @@ impl Spec {
 
 /// Result of preparing one call, before anything runs.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct CallPlan {
     /// Working directory, shown in the prompt and the audit record; the workspace if absent.
     pub cwd: Option<String>,
     /// Environment of the process, shown in the prompt.
@@ -119,12 +119,12 @@ pub struct Plan {
     /// The timeout that the caller asked for.
     pub timeout: Option<Duration>,
     /// Why this call needs approval by a human, if it does.
-    pub asks: Option<String>,
+    pub approval_reason: Option<String>,
     /// Identifies how far trust in this call extends, for tools whose calls differ in what they may
     /// do. Trust given to one value does not cover another.
-    pub extent: Option<String>,
+    pub trust_scope: Option<String>,
     /// Names of arguments that are never shown.
-    pub hidden: BTreeSet<String>,
+    pub hidden_arguments: BTreeSet<String>,
     /// The command line to run, shown in the prompt.
     pub command: Option<String>,
     /// The arguments that `command` shows in full, so that the prompt does not repeat them.
@@ -137,7 +137,7 @@ pub struct PrepareCx<'a> {
     /// The workspace as this call may access it, which may be less than its session may.
     pub workspace: &'a Workspace,
     /// The overrides that the session has chosen for its commands.
-    pub shape: &'a Overrides,
+    pub overrides: &'a Overrides,
     pub config: &'a Config,
 }
 
@@ -148,19 +148,19 @@ pub struct RunCx {
     /// The workspace as this call may access it, which may be less than its session may.
     pub workspace: Arc<Workspace>,
     pub config: Arc<Config>,
-    pub ground: Option<Arc<DedicatedSandbox>>,
-    pub shape: Arc<Overrides>,
+    pub own_sandbox: Option<Arc<DedicatedSandbox>>,
+    pub overrides: Arc<Overrides>,
     pub policy: RulebookCache,
     pub cancel: Cancel,
     pub deadline: Arc<Deadline>,
-    pub caller: Caller,
+    pub client: Caller,
     pub gate: Arc<Gate>,
-    pub changes: Changes,
+    pub list_changes: Changes,
     /// Bytes of text that this client accepts before it truncates a result.
-    pub budget: usize,
-    pub view: SessionRef,
-    pub approvals: CallEvents,
-    pub patience: Option<Duration>,
+    pub text_budget: usize,
+    pub session_ref: SessionRef,
+    pub call_events: CallEvents,
+    pub max_approval_wait: Option<Duration>,
     /// How to give a call like this one more time, for errors that report a timeout.
     pub timeout_hint: String,
     /// Tracks work that may outlive the call; the server waits for it on shutdown.
@@ -169,25 +169,25 @@ pub struct RunCx {
 
 impl RunCx {
     /// Returns the secrets of the call's own sandbox that are too short to be redacted everywhere.
-    pub fn own(&self) -> Own {
-        Own::new(self.ground.as_ref().map(|ground| ground.short_secrets()).unwrap_or_default())
+    pub fn short_secrets(&self) -> Own {
+        Own::new(self.own_sandbox.as_ref().map(|ground| ground.short_secrets()).unwrap_or_default())
     }
 
     /// Returns the sandbox that the commands of this call run in.
-    pub fn cell(&self, launcher: &Launcher) -> Result<Arc<SessionSandbox>> {
+    pub fn open_sandbox(&self, launcher: &Launcher) -> Result<Arc<SessionSandbox>> {
         SessionSandbox::for_call(
             &self.session,
             &self.config,
             launcher,
-            self.ground.as_deref(),
+            self.own_sandbox.as_deref(),
             &self.workspace,
         )
     }
 
     /// Asks a human, while the call runs, to approve one step of it. The call's deadline is paused
     /// meanwhile.
-    pub async fn confirm<T>(&self, prompt: ApprovalPrompt, subject: T) -> Result<Granted<T>> {
-        self.gate.confirm_once(&self.ask(), prompt, subject).await
+    pub async fn confirm_step<T>(&self, prompt: ApprovalPrompt, subject: T) -> Result<Granted<T>> {
+        self.gate.confirm_once(&self.ask_context(), prompt, subject).await
     }
 
     /// Like [`RunCx::confirm`], for a question whose answer may be remembered for the session under
@@ -198,18 +198,18 @@ impl RunCx {
         key: (String, String),
         subject: T,
     ) -> Result<Granted<T>> {
-        self.gate.confirm_for_session(&self.ask(), prompt, key, subject).await
+        self.gate.confirm_for_session(&self.ask_context(), prompt, key, subject).await
     }
 
-    fn ask(&self) -> QuestionContext<'_> {
+    fn ask_context(&self) -> QuestionContext<'_> {
         QuestionContext {
-            session_ref: &self.view,
-            client: &self.caller,
+            session_ref: &self.session_ref,
+            client: &self.client,
             cancel: &self.cancel,
             deadline: &self.deadline,
-            call_events: &self.approvals,
+            call_events: &self.call_events,
             expiry: self.config.approval.expiry,
-            response_timeout: self.patience,
+            response_timeout: self.max_approval_wait,
         }
     }
 }
@@ -217,43 +217,43 @@ impl RunCx {
 /// A tool that clients can call.
 pub trait Tool: Send + Sync + 'static {
     /// Returns the static description.
-    fn spec(&self) -> &Spec;
+    fn spec(&self) -> &ToolSpec;
 
     /// Returns a hash of everything a human who trusts the tool relies on.
-    fn definition(&self) -> String {
-        self.spec().definition()
+    fn definition_hash(&self) -> String {
+        self.spec().definition_hash()
     }
 
     /// Returns the tool's own sandbox, if it does not run in that of the session.
-    fn ground(&self) -> Option<&Arc<DedicatedSandbox>> {
+    fn own_sandbox(&self) -> Option<&Arc<DedicatedSandbox>> {
         None
     }
 
     /// Returns whether the tool is offered to sessions that work in this directory.
-    fn is_shown_in(&self, _workspace: &Path) -> bool {
+    fn is_offered_in(&self, _workspace: &Path) -> bool {
         true
     }
 
     /// Returns the working directory and environment that calls start with, for clients that
     /// inspect a tool before they call it.
     fn session_defaults(&self, session: &Session, shape: &Overrides) -> Value {
-        defaults((session, shape), None, Vec::new())
+        describe_defaults((session, shape), None, Vec::new())
     }
 
     /// Returns the tool's limits, for the documentation.
-    fn limits(&self) -> Vec<Limit> {
+    fn limits(&self) -> Vec<ToolLimit> {
         Vec::new()
     }
 
     /// Returns why this host cannot run the tool now, if it cannot. Some tools check again on each
     /// call.
-    fn unavailable(&self) -> Option<String> {
-        self.spec().unavailable.clone()
+    fn unavailable_reason(&self) -> Option<String> {
+        self.spec().unavailable_reason.clone()
     }
 
     /// Validates the arguments and returns what the call needs. Must have no side effects; those
     /// belong in [`Tool::run`].
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan>;
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan>;
 
     /// Runs the call. Consumes the grant, so that an approval can be used only once.
     fn run(
@@ -265,7 +265,7 @@ pub trait Tool: Send + Sync + 'static {
 
 /// Describes the settings of a call that specifies none itself. The session's overrides take
 /// precedence over the tool's own defaults.
-fn defaults(
+fn describe_defaults(
     (session, shape): (&Session, &Overrides),
     cwd: Option<&Path>,
     env: Vec<(String, String)>,
@@ -281,34 +281,34 @@ fn defaults(
 }
 
 /// Constructs a tool; its description depends on the configuration.
-pub type Make = fn(&Config) -> Arc<dyn Tool>;
+pub type ToolConstructor = fn(&Config) -> Arc<dyn Tool>;
 
 /// The built-in tools, in the order of the list.
-pub const TOOLS: &[Make] = &[
+pub const BUILTIN_TOOLS: &[ToolConstructor] = &[
     |_| Arc::new(file::read::FileRead::new()),
     |_| Arc::new(file::write::FileWrite::new()),
     |_| Arc::new(file::list::FileList::new()),
     |_| Arc::new(file::search::FileSearch::new()),
     |_| Arc::new(file::replace::FileReplace::new()),
-    |config| Arc::new(shell::shell_exec::ShellExec::new(config)),
-    |config| Arc::new(shell::shell_session::ShellSession::new(config)),
-    |config| Arc::new(code::code_exec::CodeExec::new(config)),
-    |config| Arc::new(browser::browser_navigate::BrowserNavigate::new(config)),
-    |config| Arc::new(browser::browser_screenshot::BrowserScreenshot::new(config)),
-    |config| Arc::new(browser::browser_snapshot::BrowserSnapshot::new(config)),
-    |config| Arc::new(browser::browser_act::BrowserAct::new(config)),
-    |config| Arc::new(browser::browser_eval::BrowserEval::new(config)),
-    |config| Arc::new(browser::browser_logs::BrowserLogs::new(config)),
-    |config| Arc::new(browser::browser_tabs::BrowserTabs::new(config)),
-    |config| Arc::new(shell::Shell::new(config)),
-    |config| Arc::new(codex::Codex::new(config)),
-    |config| Arc::new(codex::codex_reply::CodexReply::new(config)),
+    |config| Arc::new(shell::exec::ShellExec::new(config)),
+    |config| Arc::new(shell::session::ShellSession::new(config)),
+    |config| Arc::new(code::exec::CodeExec::new(config)),
+    |config| Arc::new(browser::navigate::BrowserNavigate::new(config)),
+    |config| Arc::new(browser::screenshot::BrowserScreenshot::new(config)),
+    |config| Arc::new(browser::snapshot::BrowserSnapshot::new(config)),
+    |config| Arc::new(browser::act::BrowserAct::new(config)),
+    |config| Arc::new(browser::eval::BrowserEval::new(config)),
+    |config| Arc::new(browser::logs::BrowserLogs::new(config)),
+    |config| Arc::new(browser::tabs::BrowserTabs::new(config)),
+    |config| Arc::new(shell::ShellTool::new(config)),
+    |config| Arc::new(codex::CodexTool::new(config)),
+    |config| Arc::new(codex::reply::CodexReply::new(config)),
 ];
 
 /// Tools that can be called but are not in the default list. `shell` would be a second shell. The
 /// browser tools are useful only once a page is open, and the description of `browser.navigate`
 /// names them. An agent needs another agent only if its user says so.
-pub const UNLISTED: &[&str] = &[
+pub const UNLISTED_TOOLS: &[&str] = &[
     shell::NAME,
     "browser.snapshot",
     "browser.act",
@@ -316,8 +316,8 @@ pub const UNLISTED: &[&str] = &[
     "browser.logs",
     "browser.tabs",
     codex::NAME,
-    codex::codex_reply::NAME,
+    codex::reply::NAME,
 ];
 
 /// The only tools offered when the operator has turned the surface off.
-pub const LEGACY: &[&str] = &[codex::NAME, codex::codex_reply::NAME];
+pub const LEGACY_TOOLS: &[&str] = &[codex::NAME, codex::reply::NAME];

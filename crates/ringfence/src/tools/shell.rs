@@ -11,10 +11,10 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::limits::Limit;
-use super::run::command::{self, About, Command};
+use super::limits::ToolLimit;
+use super::run::command::{self, CommandRequest, SpecTexts};
 use super::run::likely_limit;
-use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::workspace::{Workspace, quoted};
@@ -27,13 +27,13 @@ pub const NAME: &str = "shell";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const DESCRIPTION: &str = "Runs a shell command and returns its output. You MUST provide the workdir as an absolute path.";
 /// Exit code of `timeout` and similar programs.
-const TIMED_OUT: i32 = 124;
+const TIMEOUT_EXIT_CODE: i32 = 124;
 /// Shells add the signal number to this for their exit code.
-const SIGNALLED: i32 = 128;
+const SIGNAL_EXIT_BASE: i32 = 128;
 
 /// Unknown arguments are ignored: agents written for the other server may send more.
 #[derive(Debug, Deserialize)]
-struct Arguments {
+struct Args {
     command: String,
     workdir: String,
     timeout_ms: Option<u64>,
@@ -41,47 +41,47 @@ struct Arguments {
 }
 
 /// The `shell` tool.
-pub struct Shell {
-    spec: Spec,
+pub struct ShellTool {
+    spec: ToolSpec,
     launcher: Launcher,
 }
 
-impl Shell {
+impl ShellTool {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        Self::with(config, Launcher::from_current_exe())
+        Self::with_launcher(config, Launcher::from_current_exe())
     }
 
-    fn with(config: &Config, launcher: Launcher) -> Self {
-        let about = About::of(config);
-        let spec = Spec {
+    fn with_launcher(config: &Config, launcher: Launcher) -> Self {
+        let about = SpecTexts::from_config(config);
+        let spec = ToolSpec {
             name: NAME.into(),
             title: "Run a shell command".into(),
             description: format!("{DESCRIPTION}{}", about.description),
             version: "1.0.0".into(),
-            scope: Scope::Exec,
+            scope: PermissionScope::Exec,
             hints: about.hints,
             effects: about.effects,
             profile: config.sandbox.profile.name(),
-            input_schema: schema(),
+            input_schema: input_schema(),
             output_schema: Some(output_schema()),
             lists_output_schema: false,
-            requires_approval: !about.fenced,
+            requires_approval: !about.is_sandboxed,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,
-            unavailable: None,
+            unavailable_reason: None,
         };
-        Shell { spec, launcher }
+        ShellTool { spec, launcher }
     }
 
-    fn read(&self, arguments: &Map<String, Value>) -> Result<Arguments> {
+    fn parse_args(&self, arguments: &Map<String, Value>) -> Result<Args> {
         let known = self.spec.input_schema.get("properties").and_then(Value::as_object);
         let known = arguments
             .iter()
             .filter(|(name, _)| known.is_some_and(|known| known.contains_key(*name)));
         let known: Map<String, Value> =
             known.map(|(name, value)| (name.clone(), value.clone())).collect();
-        let arguments: Arguments = arguments::parse(&known, &self.spec.input_schema)?;
+        let arguments: Args = arguments::parse_arguments(&known, &self.spec.input_schema)?;
         if arguments.command.contains('\0') {
             return Err(Error::invalid_arguments("a command cannot contain a NUL byte")
                 .hint("Pass such bytes through a file."));
@@ -96,21 +96,21 @@ impl Shell {
         Ok(arguments)
     }
 
-    async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
-        let arguments = self.read(&call.arguments)?;
+    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
+        let arguments = self.parse_args(&call.arguments)?;
         let flag = if arguments.login.unwrap_or(true) { "-lc" } else { "-c" };
-        let command = Command {
-            program: command::shell().to_owned(),
+        let command = CommandRequest {
+            program: command::shell_path().to_owned(),
             args: vec![flag.to_owned(), arguments.command],
             cwd: arguments.workdir,
-            env: env::build(&cx.shape.env)?,
+            env: env::build(&cx.overrides.env)?,
             stdin: StdinSource::Empty,
-            line: None,
+            driver_socket: None,
             streaming: true,
             merged: true,
             max_bytes: None,
         };
-        let (profile, outcome) = command::run(cx, call, &self.launcher, command).await?;
+        let (profile, outcome) = command::run_to_end(cx, call, &self.launcher, command).await?;
         let has_failed =
             outcome.result.stop_reason.is_none() && outcome.result.exit_code != Some(0);
         let denials: Vec<_> = outcome
@@ -120,32 +120,34 @@ impl Shell {
             .filter_map(|denial| denial.as_object().cloned())
             .collect();
         let said = [outcome.stdout.text.as_str()];
-        let hint = has_failed.then(|| likely_limit::hint(cx, profile, &said, &denials)).flatten();
-        Ok(output(outcome, hint))
+        let hint = has_failed
+            .then(|| likely_limit::hint_for_failure(cx, profile, &said, &denials))
+            .flatten();
+        Ok(build_output(outcome, hint))
     }
 }
 
-impl Tool for Shell {
-    fn spec(&self) -> &Spec {
+impl Tool for ShellTool {
+    fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    fn limits(&self) -> Vec<Limit> {
-        vec![Limit::time(DEFAULT_TIMEOUT)]
+    fn limits(&self) -> Vec<ToolLimit> {
+        vec![ToolLimit::for_time(DEFAULT_TIMEOUT)]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
-        let arguments = self.read(arguments)?;
-        let cwd = directory(cx.workspace, &arguments.workdir)?;
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        let arguments = self.parse_args(arguments)?;
+        let cwd = resolve_workdir(cx.workspace, &arguments.workdir)?;
         let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
-        Ok(Plan {
-            env: env::build(&cx.shape.env)?,
+        Ok(CallPlan {
+            env: env::build(&cx.overrides.env)?,
             cwd: Some(cwd),
             timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
-            asks: command::asks(cx),
+            approval_reason: command::approval_reason(cx),
             command: Some(arguments.command),
             command_covers: &["command"],
-            ..Plan::default()
+            ..CallPlan::default()
         })
     }
 
@@ -154,13 +156,13 @@ impl Tool for Shell {
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
     ) -> BoxFuture<'static, Result<Output>> {
-        Box::pin(async move { self.execute(&cx, call.consume()).await })
+        Box::pin(async move { self.execute_call(&cx, call.consume()).await })
     }
 }
 
 /// Returns the directory to run in. Opens it so that the call fails before the user is asked; the
 /// run opens it again and uses the descriptor it opened.
-fn directory(workspace: &Workspace, workdir: &str) -> Result<String> {
+fn resolve_workdir(workspace: &Workspace, workdir: &str) -> Result<String> {
     let missing = |error: Error| match error.kind() {
         Kind::NotFound => {
             let message =
@@ -177,7 +179,7 @@ fn directory(workspace: &Workspace, workdir: &str) -> Result<String> {
 }
 
 /// Returns the other server's schema, word for word: agents and their prompts are written for it.
-fn schema() -> Map<String, Value> {
+fn input_schema() -> Map<String, Value> {
     let schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "ExecParams",
@@ -228,14 +230,14 @@ fn output_schema() -> Map<String, Value> {
 
 /// Builds a result of one text block containing JSON, without structured content. A command that
 /// fails or times out is a result, not an error.
-fn output(outcome: RunOutcome, hint: Option<String>) -> Output {
+fn build_output(outcome: RunOutcome, hint: Option<String>) -> Output {
     let ended = &outcome.result;
-    let facts = command::facts(ended);
+    let facts = command::collect_facts(ended);
     let timed_out = ended.stop_reason == Some(StopReason::Deadline);
     let exit_code = match (timed_out, ended.exit_code, ended.signal) {
-        (true, ..) => TIMED_OUT,
+        (true, ..) => TIMEOUT_EXIT_CODE,
         (false, Some(code), _) => code,
-        (false, None, signal) => SIGNALLED + signal.unwrap_or_default(),
+        (false, None, signal) => SIGNAL_EXIT_BASE + signal.unwrap_or_default(),
     };
     let mut text = outcome.stdout.text;
     let git = ended.git_changed.iter().map(|change| format!("git: {change}"));
@@ -258,7 +260,7 @@ fn output(outcome: RunOutcome, hint: Option<String>) -> Output {
     Output { is_error, facts, ..Output::text(reply.to_string()) }
 }
 
-pub mod shell_exec;
-pub mod shell_session;
+pub mod exec;
+pub mod session;
 #[cfg(test)]
 mod tests;

@@ -113,7 +113,7 @@ fn arguments_are_checked_without_a_panic_and_in_few_words() {
     let cx = PrepareCx {
         session: &line.session,
         workspace: &line.session.workspace,
-        shape: &Overrides::default(),
+        overrides: &Overrides::default(),
         config: &server.config,
     };
     let (mut refused, mut taken, mut forbidden) = (0u64, 0u64, 0u64);

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::base::{Error, Result};
 use crate::browser::executable::find_browser;
 use crate::config::Config;
-use crate::tools::code::code_exec::runtimes::{RUNTIMES, Runtime};
+use crate::tools::code::exec::runtimes::{LanguageRuntime, RUNTIMES};
 
 const PROGRAMS: &[&str] = &["git"];
 
@@ -58,12 +58,12 @@ pub fn check_environment(config: &Result<Config>, root: Option<&Result<()>>) -> 
 
 /// Reports an interpreter for `code.exec`. A missing one is mentioned, with how to install it, only
 /// if it is one of the main ones.
-fn check_interpreter(runtime: &'static Runtime) -> Option<HealthCheck> {
+fn check_interpreter(runtime: &'static LanguageRuntime) -> Option<HealthCheck> {
     let name = runtime.language;
-    match runtime.find(&[]) {
+    match runtime.find_installed(&[]) {
         Some(found) => Some(health_ok(name, path_text(&found.path))),
         None if runtime.is_main => {
-            let fix = format!("install {}.", runtime.install);
+            let fix = format!("install {}.", runtime.install_hint);
             Some(HealthCheck {
                 name,
                 outcome: ProbeOutcome::NotTried,

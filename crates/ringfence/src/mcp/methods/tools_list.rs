@@ -109,7 +109,7 @@ fn tool_metadata(
 /// Returns the permission of a tool: `{allow, scope, reason?}`.
 pub fn tool_permission(tool: &dyn Tool) -> Value {
     let scope = tool.spec().scope.name();
-    match tool.unavailable() {
+    match tool.unavailable_reason() {
         None => json!({"allow": true, "scope": scope}),
         Some(reason) => json!({"allow": false, "scope": scope, "reason": reason}),
     }

@@ -1,3 +1,3 @@
 //! The tool that runs code: `code.exec`.
 
-pub mod code_exec;
+pub mod exec;

@@ -11,58 +11,58 @@ use tokio::sync::mpsc;
 use crate::redact::known;
 
 /// Maximum bytes of one event. A longer one is skipped, and the output says so.
-pub const EVENT: usize = 4 << 20;
+pub const MAX_EVENT_BYTES: usize = 4 << 20;
 /// Maximum bytes of an event that is forwarded unchanged, and how many events may be queued for a
 /// slow client. Anything beyond is dropped.
-const TOLD: usize = 64 << 10;
-const WAITING: usize = 256;
+const MAX_FORWARDED_BYTES: usize = 64 << 10;
+const MAX_QUEUED_EVENTS: usize = 256;
 /// Maximum bytes of the answer, which is in the result twice.
-pub const ANSWER: usize = 256 << 10;
+pub const MAX_ANSWER_BYTES: usize = 256 << 10;
 /// Maximum characters of an item in a progress line.
-const SHOWN: usize = 300;
+const MAX_SHOWN_CHARS: usize = 300;
 /// Maximum characters of a failure message.
-const FAILURE: usize = 4000;
+const MAX_FAILURE_CHARS: usize = 4000;
 
 /// State of the parser, and what it has found so far.
 #[derive(Debug, Default)]
-pub struct Events {
+pub struct EventParser {
     /// The line that is not yet complete.
-    line: Vec<u8>,
+    partial_line: Vec<u8>,
     /// The current line is too long, and the rest of it is discarded.
-    is_skipped: bool,
-    pub thread: Option<String>,
+    is_line_skipped: bool,
+    pub thread_id: Option<String>,
     /// A thread was named, whether or not its id was valid.
-    has_begun: bool,
+    has_named_thread: bool,
     /// The last message of the agent, which is the answer.
     pub answer: Option<String>,
     /// Why the turn failed, if it did.
     pub failure: Option<String>,
     pub is_completed: bool,
     /// Receives each event unchanged, for clients written for the removed server.
-    tells: Option<mpsc::Sender<Value>>,
+    forwarder: Option<mpsc::Sender<Value>>,
 }
 
 /// The known fields of an event; all others are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Event {
+struct CodexEvent {
     #[serde(rename = "type")]
     kind: String,
     thread_id: Option<String>,
     message: Option<String>,
-    error: Option<Failure>,
-    item: Option<Item>,
+    error: Option<CodexFailure>,
+    item: Option<CodexItem>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Failure {
+struct CodexFailure {
     message: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Item {
+struct CodexItem {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
@@ -73,67 +73,67 @@ struct Item {
     server: Option<String>,
     tool: Option<String>,
     query: Option<String>,
-    changes: Option<Vec<Change>>,
-    items: Option<Vec<Todo>>,
+    changes: Option<Vec<CodexFileChange>>,
+    items: Option<Vec<CodexTodo>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Change {
+struct CodexFileChange {
     path: String,
     kind: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Todo {
+struct CodexTodo {
     text: String,
     completed: bool,
 }
 
-impl Events {
+impl EventParser {
     /// Stops forwarding events.
-    pub fn silent(self) -> Events {
-        Events { tells: None, ..self }
+    pub fn without_forwarding(self) -> EventParser {
+        EventParser { forwarder: None, ..self }
     }
 
     /// Returns a receiver of the events, unchanged, from now on.
-    pub fn passed_on(&mut self) -> mpsc::Receiver<Value> {
-        let (tells, told) = mpsc::channel(WAITING);
-        self.tells = Some(tells);
+    pub fn forward_events(&mut self) -> mpsc::Receiver<Value> {
+        let (tells, told) = mpsc::channel(MAX_QUEUED_EVENTS);
+        self.forwarder = Some(tells);
         told
     }
 
     /// Parses a piece of output and returns the lines to show for it.
-    pub fn take(&mut self, mut bytes: &[u8]) -> Vec<u8> {
+    pub fn parse_chunk(&mut self, mut bytes: &[u8]) -> Vec<u8> {
         let mut shown = String::new();
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
-            self.keep(&bytes[..end]);
+            self.buffer_bytes(&bytes[..end]);
             bytes = &bytes[end + 1..];
-            let line = std::mem::take(&mut self.line);
-            let told = match std::mem::take(&mut self.is_skipped) {
+            let line = std::mem::take(&mut self.partial_line);
+            let told = match std::mem::take(&mut self.is_line_skipped) {
                 true => Some("[an event of Codex was too long to be read]".to_owned()),
-                false => self.hear(&line),
+                false => self.parse_line(&line),
             };
             if let Some(told) = told {
                 shown.push_str(&told);
                 shown.push('\n');
             }
         }
-        self.keep(bytes);
+        self.buffer_bytes(bytes);
         shown.into_bytes()
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
-        if self.is_skipped || self.line.len() + bytes.len() > EVENT {
-            self.is_skipped = true;
-            self.line = Vec::new();
+    fn buffer_bytes(&mut self, bytes: &[u8]) {
+        if self.is_line_skipped || self.partial_line.len() + bytes.len() > MAX_EVENT_BYTES {
+            self.is_line_skipped = true;
+            self.partial_line = Vec::new();
             return;
         }
-        self.line.extend_from_slice(bytes);
+        self.partial_line.extend_from_slice(bytes);
     }
 
-    fn hear(&mut self, line: &[u8]) -> Option<String> {
+    fn parse_line(&mut self, line: &[u8]) -> Option<String> {
         if line.trim_ascii().is_empty() {
             return None;
         }
@@ -144,12 +144,15 @@ impl Events {
             event
         });
         let Some((told, event)) =
-            read.ok().and_then(|told| Some((Event::deserialize(&told).ok()?, told)))
+            read.ok().and_then(|told| Some((CodexEvent::deserialize(&told).ok()?, told)))
         else {
             // Not an event, but for example a warning of some library.
-            return Some(plain(&known::redact(&String::from_utf8_lossy(line)), SHOWN));
+            return Some(plain_line(
+                &known::redact(&String::from_utf8_lossy(line)),
+                MAX_SHOWN_CHARS,
+            ));
         };
-        if let Some(tells) = self.tells.as_ref().filter(|_| line.len() <= TOLD) {
+        if let Some(tells) = self.forwarder.as_ref().filter(|_| line.len() <= MAX_FORWARDED_BYTES) {
             // A client that does not keep up misses events; nothing waits for it.
             let _ = tells.try_send(event);
         }
@@ -158,11 +161,11 @@ impl Events {
             "thread.started" => {
                 // Only the first one is accepted: Codex sends it before anything else runs that
                 // could forge one.
-                if std::mem::replace(&mut self.has_begun, true) {
+                if std::mem::replace(&mut self.has_named_thread, true) {
                     return None;
                 }
-                self.thread = event.thread_id.filter(|id| is_thread(id));
-                self.thread.as_ref().map(|id| format!("thread {id}"))
+                self.thread_id = event.thread_id.filter(|id| is_thread_id(id));
+                self.thread_id.as_ref().map(|id| format!("thread {id}"))
             }
             "turn.completed" => {
                 self.is_completed = true;
@@ -170,34 +173,40 @@ impl Events {
             }
             "turn.failed" | "error" => {
                 let said = event.error.and_then(|error| error.message).or(event.message);
-                let said = cut(said.as_deref().unwrap_or("it did not say why"), FAILURE);
-                let told = format!("failed: {}", plain(&said, SHOWN));
+                let said = truncate_bytes(
+                    said.as_deref().unwrap_or("it did not say why"),
+                    MAX_FAILURE_CHARS,
+                );
+                let told = format!("failed: {}", plain_line(&said, MAX_SHOWN_CHARS));
                 // Codex reports failed attempts as well; the last one is the reason.
                 self.failure = Some(said);
                 Some(told)
             }
             "item.started" | "item.completed" => {
-                self.hear_of_item(event.kind == "item.completed", event.item?)
+                self.handle_item(event.kind == "item.completed", event.item?)
             }
-            "item.updated" => {
-                event.item.filter(|item| item.kind == "todo_list").and_then(|item| item.told(false))
-            }
+            "item.updated" => event
+                .item
+                .filter(|item| item.kind == "todo_list")
+                .and_then(|item| item.describe_item(false)),
             _ => None,
         }
     }
 
-    fn hear_of_item(&mut self, is_over: bool, item: Item) -> Option<String> {
-        let told = item.told(is_over);
+    fn handle_item(&mut self, is_over: bool, item: CodexItem) -> Option<String> {
+        let told = item.describe_item(is_over);
         if is_over && item.kind == "agent_message" {
-            self.answer = Some(cut(&item.text.unwrap_or_default(), ANSWER));
+            self.answer = Some(truncate_bytes(&item.text.unwrap_or_default(), MAX_ANSWER_BYTES));
         }
         told
     }
 }
 
-impl Item {
-    fn told(&self, is_over: bool) -> Option<String> {
-        let text = |text: &Option<String>| plain(text.as_deref().unwrap_or_default(), SHOWN);
+impl CodexItem {
+    fn describe_item(&self, is_over: bool) -> Option<String> {
+        let text = |text: &Option<String>| {
+            plain_line(text.as_deref().unwrap_or_default(), MAX_SHOWN_CHARS)
+        };
         let state = || match self.status.as_deref() {
             Some("failed" | "declined") => ", failed",
             _ => "",
@@ -206,17 +215,18 @@ impl Item {
             ("agent_message", true) => Some(text(&self.text)),
             ("reasoning", true) => Some(format!("thinks: {}", text(&self.text))),
             ("error", true) => Some(format!("warning: {}", text(&self.message))),
-            ("command_execution", false) => Some(format!("runs: {}", self.command())),
+            ("command_execution", false) => Some(format!("runs: {}", self.command_text())),
             ("command_execution", true) => Some(match self.exit_code {
-                Some(code) => format!("exit code {code}: {}", self.command()),
-                None => format!("ended{}: {}", state(), self.command()),
+                Some(code) => format!("exit code {code}: {}", self.command_text()),
+                None => format!("ended{}: {}", state(), self.command_text()),
             }),
             ("file_change", true) => {
                 let all = self.changes.iter().flatten();
-                let kind = |change: &Change| change.kind.as_str().unwrap_or("change").to_owned();
+                let kind =
+                    |change: &CodexFileChange| change.kind.as_str().unwrap_or("change").to_owned();
                 let all: Vec<_> =
                     all.take(20).map(|it| format!("{} {}", kind(it), it.path)).collect();
-                Some(format!("files{}: {}", state(), plain(&all.join(", "), SHOWN)))
+                Some(format!("files{}: {}", state(), plain_line(&all.join(", "), MAX_SHOWN_CHARS)))
             }
             ("mcp_tool_call", _) => {
                 let verb = if is_over { "called" } else { "calls" };
@@ -228,16 +238,16 @@ impl Item {
                 let all: Vec<_> = all
                     .map(|it| format!("[{}] {}", if it.completed { "x" } else { " " }, it.text))
                     .collect();
-                Some(format!("plan: {}", plain(&all.join(" "), SHOWN)))
+                Some(format!("plan: {}", plain_line(&all.join(" "), MAX_SHOWN_CHARS)))
             }
             _ => None,
         }
     }
 
-    fn command(&self) -> String {
+    fn command_text(&self) -> String {
         match &self.command {
-            Some(Value::String(command)) => plain(command, SHOWN),
-            Some(other) => plain(&other.to_string(), SHOWN),
+            Some(Value::String(command)) => plain_line(command, MAX_SHOWN_CHARS),
+            Some(other) => plain_line(&other.to_string(), MAX_SHOWN_CHARS),
             None => String::new(),
         }
     }
@@ -245,7 +255,7 @@ impl Item {
 
 /// Returns whether this has the form of a Codex thread id. Codex would take anything else for a
 /// thread's name, and start a new thread if there is none.
-pub fn is_thread(id: &str) -> bool {
+pub fn is_thread_id(id: &str) -> bool {
     let is_hex = |part: &str| {
         part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
     };
@@ -255,7 +265,7 @@ pub fn is_thread(id: &str) -> bool {
 }
 
 /// Returns one line without control characters that could redraw a terminal.
-fn plain(text: &str, most: usize) -> String {
+fn plain_line(text: &str, most: usize) -> String {
     let mut line: String =
         text.trim().chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.trim().chars().nth(most).is_some() {
@@ -265,7 +275,7 @@ fn plain(text: &str, most: usize) -> String {
 }
 
 /// Truncates text to a number of bytes.
-fn cut(text: &str, most: usize) -> String {
+fn truncate_bytes(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
     }
@@ -288,8 +298,8 @@ mod tests {
         events.iter().map(|event| format!("{event}\n")).collect()
     }
 
-    fn shown(events: &mut Events, bytes: &[u8]) -> String {
-        String::from_utf8(events.take(bytes)).unwrap()
+    fn shown(events: &mut EventParser, bytes: &[u8]) -> String {
+        String::from_utf8(events.parse_chunk(bytes)).unwrap()
     }
 
     #[test]
@@ -306,7 +316,7 @@ mod tests {
             json!({"type": "something.new", "x": 1}),
             json!({"type": "turn.completed", "usage": {}}),
         ]);
-        let mut events = Events::default();
+        let mut events = EventParser::default();
         let told = shown(&mut events, said.as_bytes());
         assert_eq!(
             told,
@@ -315,7 +325,7 @@ mod tests {
                  first\nIt is done.\n"
             )
         );
-        assert_eq!(events.thread.as_deref(), Some(THREAD));
+        assert_eq!(events.thread_id.as_deref(), Some(THREAD));
         assert_eq!(events.answer.as_deref(), Some("It is\ndone."));
         assert!(events.is_completed && events.failure.is_none());
     }
@@ -326,16 +336,16 @@ mod tests {
             json!({"type": "thread.started", "thread_id": THREAD}),
             json!({"type": "item.completed", "item": {"type": "agent_message", "text": "grün 🦀"}}),
         ]);
-        let (mut whole, mut bytewise) = (Events::default(), Events::default());
-        let one = whole.take(said.as_bytes());
-        let other: Vec<u8> = said.bytes().flat_map(|byte| bytewise.take(&[byte])).collect();
+        let (mut whole, mut bytewise) = (EventParser::default(), EventParser::default());
+        let one = whole.parse_chunk(said.as_bytes());
+        let other: Vec<u8> = said.bytes().flat_map(|byte| bytewise.parse_chunk(&[byte])).collect();
         assert_eq!(one, other);
         assert_eq!(bytewise.answer.as_deref(), Some("grün 🦀"));
     }
 
     #[test]
     fn a_failure_is_kept_with_its_words() {
-        let mut events = Events::default();
+        let mut events = EventParser::default();
         let told = shown(
             &mut events,
             lines(&[
@@ -354,8 +364,8 @@ mod tests {
         let key = "sk-hunter2-\"of-events";
         known::learn([("KEY", &crate::redact::secret::Secret::new(key))]);
         let escaped: String = key.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
-        let mut events = Events::default();
-        let mut told = events.passed_on();
+        let mut events = EventParser::default();
+        let mut told = events.forward_events();
         let said = format!(
             "{{\"type\":\"item.completed\",\"item\":{{\"type\":\"agent_message\",\"text\":\"it is {escaped}.\"}}}}\n{}plain {key}\n",
             lines(&[
@@ -374,14 +384,17 @@ mod tests {
 
     #[test]
     fn the_first_thread_is_the_one() {
-        let mut events = Events::default();
+        let mut events = EventParser::default();
         let other = "11111111-1a6d-7780-bad2-f3ce356a988a";
         let named = |id: &str| lines(&[json!({"type": "thread.started", "thread_id": id})]);
         let told = shown(&mut events, format!("{}{}", named(THREAD), named(other)).as_bytes());
-        assert_eq!((told, events.thread.as_deref()), (format!("thread {THREAD}\n"), Some(THREAD)));
-        let mut events = Events::default();
-        events.take(format!("{}{}", named("nonsense"), named(other)).as_bytes());
-        assert_eq!(events.thread, None);
+        assert_eq!(
+            (told, events.thread_id.as_deref()),
+            (format!("thread {THREAD}\n"), Some(THREAD))
+        );
+        let mut events = EventParser::default();
+        events.parse_chunk(format!("{}{}", named("nonsense"), named(other)).as_bytes());
+        assert_eq!(events.thread_id, None);
     }
 
     #[test]
@@ -389,11 +402,13 @@ mod tests {
         for id in
             ["../../etc/passwd", "--last", "01a1e507", "", "01A1E507-1A6D-7780-BAD2-F3CE356A988A"]
         {
-            let mut events = Events::default();
-            events.take(lines(&[json!({"type": "thread.started", "thread_id": id})]).as_bytes());
-            assert_eq!(events.thread, None, "{id}");
+            let mut events = EventParser::default();
+            events.parse_chunk(
+                lines(&[json!({"type": "thread.started", "thread_id": id})]).as_bytes(),
+            );
+            assert_eq!(events.thread_id, None, "{id}");
         }
-        let mut events = Events::default();
+        let mut events = EventParser::default();
         // Wrong types, broken JSON, bytes that are not text, deep nesting: none of it is an event.
         for line in [
             "{\"type\": 7}\n".to_owned(),
@@ -403,17 +418,25 @@ mod tests {
             "{\"type\":\n".to_owned(),
         ] {
             let told = shown(&mut events, line.as_bytes());
-            assert!(told.chars().count() <= SHOWN + 2, "{} characters", told.chars().count());
+            assert!(
+                told.chars().count() <= MAX_SHOWN_CHARS + 2,
+                "{} characters",
+                told.chars().count()
+            );
         }
-        events.take(b"\xff\xfe\x1b[31m\n");
+        events.parse_chunk(b"\xff\xfe\x1b[31m\n");
         assert!(events.answer.is_none() && events.failure.is_none());
 
         // An event without an end keeps no memory, and the next one is heard.
         for _ in 0..100 {
-            events.take(&vec![b'x'; 100 << 10]);
-            assert!(events.line.capacity() <= 2 * EVENT, "{}", events.line.capacity());
+            events.parse_chunk(&vec![b'x'; 100 << 10]);
+            assert!(
+                events.partial_line.capacity() <= 2 * MAX_EVENT_BYTES,
+                "{}",
+                events.partial_line.capacity()
+            );
         }
-        assert!(events.line.is_empty());
+        assert!(events.partial_line.is_empty());
         let told = shown(
             &mut events,
             format!("x\n{}", lines(&[json!({"type": "turn.completed"})])).as_bytes(),
@@ -423,10 +446,10 @@ mod tests {
 
         let long = json!({"type": "item.completed", "item": {"type": "agent_message", "text": "ü".repeat(1 << 20)}});
         let told = shown(&mut events, lines(&[long]).as_bytes());
-        assert!(told.chars().count() <= SHOWN + 2);
+        assert!(told.chars().count() <= MAX_SHOWN_CHARS + 2);
         let answer = events.answer.unwrap();
         assert!(
-            answer.len() < ANSWER + 100 && answer.ends_with("more bytes were left out]"),
+            answer.len() < MAX_ANSWER_BYTES + 100 && answer.ends_with("more bytes were left out]"),
             "{}",
             answer.len()
         );

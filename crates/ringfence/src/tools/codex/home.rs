@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::users::Users;
+use super::user_config::UserConfig;
 use crate::base::ids::short;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
@@ -18,46 +18,46 @@ use crate::session::Session;
 
 /// Maximum number of threads per principal that can be continued; beyond that the oldest is
 /// removed.
-pub const KEPT: usize = 1000;
+pub const MAX_THREADS: usize = 1000;
 /// The directory in which Codex keeps conversations.
-const SESSIONS: &str = "sessions";
-const LOCK: &str = "lock";
+const SESSIONS_DIR: &str = "sessions";
+const LOCK_FILE: &str = "lock";
 /// Name prefix of the directory of a thread that has no id yet.
-const NEW: &str = "new";
+const NEW_PREFIX: &str = "new";
 /// Age after which such a directory that is not locked was left over by a server that was killed.
-const LEFT_OVER: Duration = Duration::from_secs(3600);
+const LEFTOVER_AGE: Duration = Duration::from_secs(3600);
 
 /// Returns the directory with the threads of a principal.
-pub fn threads(config: &Config, session: &Session) -> PathBuf {
+pub fn threads_dir(config: &Config, session: &Session) -> PathBuf {
     config.root.join("codex").join(session.principal.directory_name()).join("threads")
 }
 
 /// A thread's directory, locked for one turn.
-pub struct Home {
-    place: PathBuf,
+pub struct ThreadHome {
+    thread_dir: PathBuf,
     /// The directory belongs to a thread and is not removed.
-    is_kept: bool,
+    is_assigned: bool,
     _lock: File,
 }
 
-impl Home {
+impl ThreadHome {
     /// Creates a directory for a thread that has yet to start.
-    pub fn begin(config: &Config, session: &Session) -> Result<Home> {
-        let place = threads(config, session).join(short(NEW));
+    pub fn create_new(config: &Config, session: &Session) -> Result<ThreadHome> {
+        let place = threads_dir(config, session).join(short(NEW_PREFIX));
         let made = DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&place)
-            .and_then(|()| lock(&place));
+            .and_then(|()| lock_dir(&place));
         let lock =
             made.map_err(|error| Error::internal("cannot create a home for Codex").source(error))?;
-        Ok(Home { place, is_kept: false, _lock: lock })
+        Ok(ThreadHome { thread_dir: place, is_assigned: false, _lock: lock })
     }
 
     /// Locks the directory of a thread to continue.
-    pub fn again(config: &Config, session: &Session, thread: &str) -> Result<Home> {
-        let place = threads(config, session).join(thread);
-        let lock = lock(&place).map_err(|error| match error.kind() {
+    pub fn reopen_thread(config: &Config, session: &Session, thread: &str) -> Result<ThreadHome> {
+        let place = threads_dir(config, session).join(thread);
+        let lock = lock_dir(&place).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
                 Error::new(Kind::Conflict, "the thread is in the middle of another turn")
                     .reason("thread_busy")
@@ -65,57 +65,57 @@ impl Home {
             }
             _ => Error::internal("cannot open the home of the thread").source(error),
         })?;
-        Ok(Home { place, is_kept: true, _lock: lock })
+        Ok(ThreadHome { thread_dir: place, is_assigned: true, _lock: lock })
     }
 
     /// Returns the value of CODEX_HOME.
-    pub fn path(&self) -> PathBuf {
-        self.place.join("home")
+    pub fn codex_home(&self) -> PathBuf {
+        self.thread_dir.join("home")
     }
 
     /// Clears the home and copies the user's files into it.
-    pub fn furnish(&self, users: &Users) -> Result<()> {
-        let home = self.path();
+    pub fn install_config(&self, users: &UserConfig) -> Result<()> {
+        let home = self.codex_home();
         let furnish = || {
-            clear(&home)?;
-            users.files().try_for_each(|(name, bytes)| write(&home.join(name), bytes))
+            clear_home(&home)?;
+            users.config_files().try_for_each(|(name, bytes)| write_new(&home.join(name), bytes))
         };
         furnish().map_err(|error| Error::internal("cannot prepare the home of Codex").source(error))
     }
 
     /// Turns this into the directory of `thread` and writes its record. A run can choose any id, so
     /// an id that any principal already uses is refused.
-    pub fn keep_as(&mut self, config: &Config, thread: &str, record: &[u8]) -> Result<()> {
+    pub fn assign_thread(&mut self, config: &Config, thread: &str, record: &[u8]) -> Result<()> {
         let fails =
             |error: io::Error| Error::internal("cannot record a thread of Codex").source(error);
-        replace(&self.place.join(super::thread::RECORD), record).map_err(fails)?;
-        if self.is_kept {
+        replace_file(&self.thread_dir.join(super::thread::RECORD_FILE), record).map_err(fails)?;
+        if self.is_assigned {
             return Ok(());
         }
         let of_all = std::fs::read_dir(config.root.join("codex")).map_err(fails)?.flatten();
         let is_taken = of_all
             .map(|principal| principal.path().join("threads").join(thread))
             .any(|place| place.exists());
-        let all = self.place.parent().unwrap_or(&self.place).to_owned();
+        let all = self.thread_dir.parent().unwrap_or(&self.thread_dir).to_owned();
         let place = all.join(thread);
-        if is_taken || std::fs::rename(&self.place, &place).is_err() {
+        if is_taken || std::fs::rename(&self.thread_dir, &place).is_err() {
             return Err(
                 Error::internal("Codex named a thread that already exists").reason("codex_failed")
             );
         }
-        (self.place, self.is_kept) = (place, true);
-        if let Err(error) = forget_oldest(&all) {
+        (self.thread_dir, self.is_assigned) = (place, true);
+        if let Err(error) = remove_oldest(&all) {
             tracing::warn!("cannot remove old threads of Codex: {error}");
         }
         Ok(())
     }
 }
 
-impl Drop for Home {
+impl Drop for ThreadHome {
     fn drop(&mut self) {
-        let left = match self.is_kept {
-            true => clear(&self.path()),
-            false => std::fs::remove_dir_all(&self.place),
+        let left = match self.is_assigned {
+            true => clear_home(&self.codex_home()),
+            false => std::fs::remove_dir_all(&self.thread_dir),
         };
         if let Err(error) = left {
             tracing::warn!("cannot remove the files that Codex left behind: {error}");
@@ -123,26 +123,26 @@ impl Drop for Home {
     }
 }
 
-fn lock(place: &Path) -> io::Result<File> {
+fn lock_dir(place: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(place.join(LOCK))?;
+        .open(place.join(LOCK_FILE))?;
     file.try_lock()?;
     Ok(file)
 }
 
 /// Removes everything except the conversation. Follows no symlinks: a run may have put anything
 /// here.
-fn clear(home: &Path) -> io::Result<()> {
+fn clear_home(home: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(home)?;
     for entry in std::fs::read_dir(home)? {
         let entry = entry?;
         let is_folder = entry.file_type()?.is_dir();
         match is_folder {
-            true if entry.file_name() == SESSIONS => {}
+            true if entry.file_name() == SESSIONS_DIR => {}
             true => std::fs::remove_dir_all(entry.path())?,
             false => std::fs::remove_file(entry.path())?,
         }
@@ -150,32 +150,33 @@ fn clear(home: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }
 
 /// Replaces a file atomically.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let fresh = path.with_extension(short(NEW));
-    write(&fresh, bytes)?;
+fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let fresh = path.with_extension(short(NEW_PREFIX));
+    write_new(&fresh, bytes)?;
     std::fs::rename(&fresh, path)
 }
 
-fn forget_oldest(threads: &Path) -> io::Result<()> {
+fn remove_oldest(threads: &Path) -> io::Result<()> {
     let mut all: Vec<(SystemTime, PathBuf)> = std::fs::read_dir(threads)?
         .flatten()
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
     all.sort();
-    let is_new =
-        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(NEW));
-    let is_old = |then: &SystemTime| then.elapsed().is_ok_and(|age| age > LEFT_OVER);
-    let excess = all.len().saturating_sub(KEPT);
+    let is_new = |path: &Path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(NEW_PREFIX))
+    };
+    let is_old = |then: &SystemTime| then.elapsed().is_ok_and(|age| age > LEFTOVER_AGE);
+    let excess = all.len().saturating_sub(MAX_THREADS);
     let (oldest, others) = all.split_at(excess);
     let left_over = others.iter().filter(|(then, path)| is_new(path) && is_old(then));
     for (_, path) in oldest.iter().chain(left_over) {
         // Skip threads that are in use.
-        if let Ok(_held) = lock(path) {
+        if let Ok(_held) = lock_dir(path) {
             std::fs::remove_dir_all(path)?;
         }
     }
@@ -191,24 +192,26 @@ mod tests {
     fn the_oldest_is_forgotten_and_none_that_is_at_work() {
         let scratch = Scratch::new();
         let all = scratch.dir("threads");
-        for at in 0..=KEPT {
+        for at in 0..=MAX_THREADS {
             std::fs::create_dir(all.join(format!("old-{at}"))).unwrap();
         }
         let age = |name: &str, then: SystemTime| {
             File::open(all.join(name)).unwrap().set_modified(then).unwrap()
         };
         age("old-7", SystemTime::UNIX_EPOCH);
-        let busy = lock(&all.join("old-9")).unwrap();
+        let busy = lock_dir(&all.join("old-9")).unwrap();
         age("old-9", SystemTime::UNIX_EPOCH);
-        forget_oldest(&all).unwrap();
+        remove_oldest(&all).unwrap();
         // The one of the two that could be.
         assert!(!all.join("old-7").exists() && all.join("old-9").exists());
-        assert_eq!(std::fs::read_dir(&all).unwrap().count(), KEPT);
+        assert_eq!(std::fs::read_dir(&all).unwrap().count(), MAX_THREADS);
         drop(busy);
         scratch.dir("threads/new-1");
         age("new-1", SystemTime::UNIX_EPOCH);
-        forget_oldest(&all).unwrap();
-        assert!(!all.join("new-1").exists() && std::fs::read_dir(&all).unwrap().count() == KEPT);
+        remove_oldest(&all).unwrap();
+        assert!(
+            !all.join("new-1").exists() && std::fs::read_dir(&all).unwrap().count() == MAX_THREADS
+        );
     }
 
     #[test]
@@ -222,7 +225,7 @@ mod tests {
             scratch.file(&format!("home/{name}"), "evil");
         }
         std::os::unix::fs::symlink(kept.parent().unwrap(), home.join("rules")).unwrap();
-        clear(&home).unwrap();
+        clear_home(&home).unwrap();
         let left: Vec<_> =
             std::fs::read_dir(&home).unwrap().map(|it| it.unwrap().file_name()).collect();
         assert_eq!(left, ["sessions"]);
@@ -230,7 +233,7 @@ mod tests {
         // A link in its place is none of ours.
         std::fs::remove_dir_all(home.join("sessions")).unwrap();
         std::os::unix::fs::symlink(kept.parent().unwrap(), home.join("sessions")).unwrap();
-        clear(&home).unwrap();
+        clear_home(&home).unwrap();
         assert!(std::fs::read_dir(&home).unwrap().next().is_none() && kept.exists());
     }
 }

@@ -10,18 +10,18 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::users::Users;
+use super::user_config::UserConfig;
 use crate::base::{Error, Kind, Result};
 
 /// Maximum bytes of one argument; the kernel's limit is 128 KiB.
-pub const WORD: usize = 120 << 10;
+pub const MAX_ARG_BYTES: usize = 120 << 10;
 /// Maximum bytes of all arguments together.
-const WORDS: usize = 512 << 10;
+const MAX_ARGS_BYTES: usize = 512 << 10;
 
 /// Settings of a Codex session.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Settings {
+pub struct CodexSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ pub const SANDBOX_MODE: &str = "sandbox_mode";
 /// Settings that a call may change: how the model thinks and talks. Any other setting could make
 /// Codex run programs outside its own sandbox, disable that sandbox, or send prompts and
 /// credentials elsewhere. This is an allow-list because every version adds settings.
-const ALLOWED: &[&str] = &[
+const ALLOWED_SETTINGS: &[&str] = &[
     SANDBOX_MODE,
     // Without effect, because our own value comes last.
     "approval_policy",
@@ -99,7 +99,7 @@ pub enum SandboxMode {
 
 impl SandboxMode {
     /// Parses the name of a mode.
-    pub fn named(name: &str) -> Option<SandboxMode> {
+    pub fn from_name(name: &str) -> Option<SandboxMode> {
         use SandboxMode::{DangerFullAccess, ReadOnly, WorkspaceWrite};
         [ReadOnly, WorkspaceWrite, DangerFullAccess].into_iter().find(|mode| mode.name() == name)
     }
@@ -114,18 +114,21 @@ impl SandboxMode {
     }
 }
 
-impl Settings {
+impl CodexSettings {
     /// Returns the mode of Codex's own sandbox: the caller's choice, else the user's configuration,
     /// else the strictest. Decided here, because our sandbox depends on it.
-    pub fn mode(&self, users: &Users) -> SandboxMode {
+    pub fn sandbox_mode(&self, users: &UserConfig) -> SandboxMode {
         let given =
-            || self.config.as_ref()?.get(SANDBOX_MODE)?.as_str().and_then(SandboxMode::named);
-        self.sandbox.or_else(given).or_else(|| users.mode()).unwrap_or(SandboxMode::ReadOnly)
+            || self.config.as_ref()?.get(SANDBOX_MODE)?.as_str().and_then(SandboxMode::from_name);
+        self.sandbox
+            .or_else(given)
+            .or_else(|| users.sandbox_mode())
+            .unwrap_or(SandboxMode::ReadOnly)
     }
 
     /// Returns the arguments for everything but the prompt. `sandbox` is the mode of Codex's own
     /// sandbox.
-    pub fn words(&self, sandbox: SandboxMode, cwd: &Path) -> Result<Vec<String>> {
+    pub fn build_args(&self, sandbox: SandboxMode, cwd: &Path) -> Result<Vec<String>> {
         let mut words = Vec::new();
         // Flag and value are one argument, so that no value can be taken for a flag.
         let mut flag = |name: &str, value: &str| words.push(format!("--{name}={value}"));
@@ -140,7 +143,7 @@ impl Settings {
         for (key, value) in self.config.iter().flatten().filter(|(key, _)| *key != SANDBOX_MODE) {
             check_key(key)?;
             check_allowed("config", key, value)?;
-            flag("config", &format!("{key}={}", toml(value)));
+            flag("config", &format!("{key}={}", to_toml(value)));
         }
         let texts = [
             ("instructions", &self.base_instructions),
@@ -149,24 +152,24 @@ impl Settings {
         ];
         for (key, text) in texts {
             if let Some(text) = text {
-                flag("config", &format!("{key}={}", quoted(text)));
+                flag("config", &format!("{key}={}", quote_toml(text)));
             }
         }
         // Comes last and therefore applies: there is no one to ask.
         flag("config", "approval_policy=\"never\"");
         // Nothing is trusted either: files in the workspace must not start programs outside Codex's
         // sandbox.
-        flag("config", &format!("projects={}", toml(&untrusted(cwd))));
-        check_words(&words)?;
+        flag("config", &format!("projects={}", to_toml(&untrusted_projects(cwd))));
+        check_args(&words)?;
         Ok(words)
     }
 }
 
 /// Marks every directory that Codex could take for the project as untrusted.
-fn untrusted(cwd: &Path) -> Value {
+fn untrusted_projects(cwd: &Path) -> Value {
     let mut places: Vec<String> =
         cwd.ancestors().map(|place| place.display().to_string()).collect();
-    places.extend(cwd.ancestors().filter_map(main_tree));
+    places.extend(cwd.ancestors().filter_map(main_worktree));
     places.sort();
     places.dedup();
     places
@@ -177,7 +180,7 @@ fn untrusted(cwd: &Path) -> Value {
 }
 
 /// Returns the main working tree of a worktree, by which Codex identifies it.
-fn main_tree(place: &Path) -> Option<String> {
+fn main_worktree(place: &Path) -> Option<String> {
     let mut text = String::new();
     std::fs::File::open(place.join(".git"))
         .ok()
@@ -200,7 +203,7 @@ pub fn check_allowed(argument: &str, key: &str, value: &Value) -> Result<()> {
                 check_allowed(argument, &key, value)
             })
         }
-        _ if ALLOWED.contains(&key) => Ok(()),
+        _ if ALLOWED_SETTINGS.contains(&key) => Ok(()),
         _ => {
             let shown: String = key.chars().take(100).collect();
             let message = format!("a call may not set `{shown}` of the Codex settings");
@@ -231,13 +234,13 @@ fn check_key(key: &str) -> Result<()> {
     }
 }
 
-fn check_words(words: &[String]) -> Result<()> {
+fn check_args(words: &[String]) -> Result<()> {
     if words.iter().any(|word| word.contains('\0')) {
         return Err(Error::invalid_arguments("an argument cannot contain a NUL byte")
             .hint("Leave the character out."));
     }
-    if words.iter().any(|word| word.len() > WORD)
-        || words.iter().map(String::len).sum::<usize>() > WORDS
+    if words.iter().any(|word| word.len() > MAX_ARG_BYTES)
+        || words.iter().map(String::len).sum::<usize>() > MAX_ARGS_BYTES
     {
         return Err(Error::new(Kind::TooLarge, "the settings do not fit on a command line")
             .hint("Instructions and each value of `config` may be 120 KiB long; put longer text into the prompt."));
@@ -247,27 +250,28 @@ fn check_words(words: &[String]) -> Result<()> {
 
 /// Formats a value as TOML on one line. TOML has no null; the removed server made it an empty
 /// string.
-fn toml(value: &Value) -> String {
+fn to_toml(value: &Value) -> String {
     match value {
-        Value::Null => quoted(""),
+        Value::Null => quote_toml(""),
         Value::Bool(_) => value.to_string(),
         Value::Number(number) if number.is_u64() && number.as_i64().is_none() => {
-            quoted(&number.to_string())
+            quote_toml(&number.to_string())
         }
         Value::Number(number) => number.to_string(),
-        Value::String(text) => quoted(text),
+        Value::String(text) => quote_toml(text),
         Value::Array(items) => {
-            format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", "))
+            format!("[{}]", items.iter().map(to_toml).collect::<Vec<_>>().join(", "))
         }
         Value::Object(map) => {
-            let pairs = map.iter().map(|(key, value)| format!("{} = {}", quoted(key), toml(value)));
+            let pairs =
+                map.iter().map(|(key, value)| format!("{} = {}", quote_toml(key), to_toml(value)));
             format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
         }
     }
 }
 
 /// Quotes a string. A JSON string is also a TOML string, except for one control character.
-fn quoted(text: &str) -> String {
+fn quote_toml(text: &str) -> String {
     json!(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
@@ -275,7 +279,7 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn settings(value: Value) -> Settings {
+    fn settings(value: Value) -> CodexSettings {
         serde_json::from_value(value).unwrap()
     }
 
@@ -283,7 +287,7 @@ mod tests {
 
     fn words(value: Value) -> Vec<String> {
         let settings = settings(value);
-        settings.words(settings.mode(&Users::default()), Path::new("/w")).unwrap()
+        settings.build_args(settings.sandbox_mode(&UserConfig::default()), Path::new("/w")).unwrap()
     }
 
     #[test]
@@ -328,13 +332,13 @@ mod tests {
     #[test]
     fn values_are_toml_whatever_they_hold() {
         let value = json!({"a b": [1, -2.5, null, "x\ny", {"c": true}], "n": 18_446_744_073_709_551_615_u64});
-        let text = toml(&value);
+        let text = to_toml(&value);
         assert_eq!(
             text,
             r#"{"a b" = [1, -2.5, "", "x\ny", {"c" = true}], "n" = "18446744073709551615"}"#
         );
         let read: toml::Table =
-            toml::from_str(&format!("x = {text}\ny = {}", quoted("\u{0}\u{7f}\u{85}ü\"\\")))
+            toml::from_str(&format!("x = {text}\ny = {}", quote_toml("\u{0}\u{7f}\u{85}ü\"\\")))
                 .unwrap();
         assert_eq!(read["x"]["a b"][3].as_str(), Some("x\ny"));
         assert_eq!(read["y"].as_str(), Some("\u{0}\u{7f}\u{85}ü\"\\"));
@@ -343,14 +347,17 @@ mod tests {
     #[test]
     fn what_cannot_be_said_is_refused() {
         let refused = |value: Value| {
-            settings(value).words(SandboxMode::ReadOnly, Path::new("/w")).unwrap_err().kind()
+            settings(value).build_args(SandboxMode::ReadOnly, Path::new("/w")).unwrap_err().kind()
         };
         assert_eq!(refused(json!({"profile": "../evil"})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"profile": ""})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"config": {"a=b": 1}})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"config": {"": 1}})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"model": "a\u{0}b"})), Kind::InvalidArguments);
-        assert_eq!(refused(json!({"base-instructions": "x".repeat(WORD)})), Kind::TooLarge);
+        assert_eq!(
+            refused(json!({"base-instructions": "x".repeat(MAX_ARG_BYTES)})),
+            Kind::TooLarge
+        );
         let many =
             ["model", "personality", "instructions", "service_tier", "web_search", "review_model"];
         let many: Map<String, Value> =
@@ -363,7 +370,9 @@ mod tests {
     fn the_mode_is_the_callers_then_the_users_then_the_least() {
         let scratch = crate::config::scratch::Scratch::new();
         let home = scratch.dir("codex");
-        let mode = |value: Value| settings(value).mode(&Users::read(Some(&home), None).unwrap());
+        let mode = |value: Value| {
+            settings(value).sandbox_mode(&UserConfig::load(Some(&home), None).unwrap())
+        };
         assert_eq!(mode(json!({})), SandboxMode::ReadOnly);
         std::fs::write(
             home.join("config.toml"),
@@ -378,7 +387,7 @@ mod tests {
         let both =
             json!({"sandbox": "read-only", "config": {"sandbox_mode": "danger-full-access"}});
         assert_eq!(mode(both.clone()), SandboxMode::ReadOnly);
-        let words = settings(both).words(SandboxMode::ReadOnly, Path::new("/w")).unwrap();
+        let words = settings(both).build_args(SandboxMode::ReadOnly, Path::new("/w")).unwrap();
         assert!(!words.iter().any(|word| word.contains("danger")), "{words:?}");
     }
 
@@ -405,8 +414,9 @@ mod tests {
             json!({"shell_environment_policy": {}}),
         ] {
             for mode in [SandboxMode::WorkspaceWrite, SandboxMode::DangerFullAccess] {
-                let error =
-                    settings(json!({"config": config})).words(mode, Path::new("/w")).unwrap_err();
+                let error = settings(json!({"config": config}))
+                    .build_args(mode, Path::new("/w"))
+                    .unwrap_err();
                 let told = (error.kind(), error.reason_name());
                 assert_eq!(told, (Kind::PermissionDenied, Some("codex_config")), "{config}");
             }
@@ -422,7 +432,7 @@ mod tests {
         let main = scratch.dir("main/.git/worktrees/one").ancestors().nth(3).unwrap().to_owned();
         let tree = scratch.dir("tree/sub");
         scratch.file("tree/.git", &format!("gitdir: {}/.git/worktrees/one\n", main.display()));
-        let all = untrusted(&tree);
+        let all = untrusted_projects(&tree);
         for place in [tree.as_path(), tree.parent().unwrap(), &main, Path::new("/")] {
             assert_eq!(all[place.display().to_string()]["trust_level"], "untrusted", "{place:?}");
         }

@@ -7,26 +7,26 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::events::is_thread;
-use super::home::threads;
-use super::settings::Settings;
+use super::events::is_thread_id;
+use super::home::threads_dir;
+use super::settings::CodexSettings;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::session::Session;
 
 /// File name of the record, in the thread's directory and outside the home.
-pub const RECORD: &str = "thread.json";
+pub const RECORD_FILE: &str = "thread.json";
 
 /// A thread that can be continued.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-pub struct Thread {
+pub struct ThreadRecord {
     pub workspace: PathBuf,
-    pub settings: Settings,
+    pub settings: CodexSettings,
 }
 
-impl Thread {
+impl ThreadRecord {
     /// Returns the thread with this id, if this principal started it in this workspace.
-    pub fn find(config: &Config, session: &Session, id: &str) -> Result<Thread> {
+    pub fn load_thread(config: &Config, session: &Session, id: &str) -> Result<ThreadRecord> {
         let unknown = || {
             Error::new(Kind::NotFound, "there is no such thread")
                 .reason("unknown_thread")
@@ -34,12 +34,12 @@ impl Thread {
                 .with("argument", "threadId")
         };
         // Checked before it becomes part of a path.
-        if !is_thread(id) {
+        if !is_thread_id(id) {
             return Err(unknown());
         }
-        let record = threads(config, session).join(id).join(RECORD);
+        let record = threads_dir(config, session).join(id).join(RECORD_FILE);
         let text = std::fs::read(record).map_err(|error| unknown().source(error))?;
-        let thread: Thread =
+        let thread: ThreadRecord =
             serde_json::from_slice(&text).map_err(|error| unknown().source(error))?;
         match thread.workspace == session.workspace.path() {
             true => Ok(thread),
@@ -50,7 +50,7 @@ impl Thread {
     }
 
     /// Returns the content of the record file.
-    pub fn record(&self) -> Result<Vec<u8>> {
+    pub fn to_json(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self)
             .map_err(|error| Error::internal("a thread cannot be recorded").source(error))
     }

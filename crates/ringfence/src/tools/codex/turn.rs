@@ -10,12 +10,12 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use super::events::Events;
-use super::guarded::{self, Guarded};
-use super::home::Home;
-use super::settings::{SandboxMode, Settings};
-use super::thread::Thread;
-use super::users::Users;
+use super::events::EventParser;
+use super::home::ThreadHome;
+use super::protected_check::{self, ProtectedPaths};
+use super::settings::{CodexSettings, SandboxMode};
+use super::thread::ThreadRecord;
+use super::user_config::UserConfig;
 use crate::base::call::{Output, Prepared, digest};
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
@@ -24,29 +24,29 @@ use crate::redact::known;
 use crate::sandbox::{
     Launcher, RunOutcome, RunState, SessionSandbox, StdinSource, StopReason, codex, env,
 };
-use crate::tools::code::code_exec::runtimes::{on_path, search_path};
-use crate::tools::run::command::{self, Command, Footing};
-use crate::tools::{Plan, PrepareCx, RunCx};
+use crate::tools::code::exec::runtimes::{find_on_path, search_path};
+use crate::tools::run::command::{self, CommandPlacement, CommandRequest};
+use crate::tools::{CallPlan, PrepareCx, RunCx};
 
 /// Notification that the removed server sent for each event.
-const EVENT: &str = "codex/event";
-const INSTALL: &str =
+const EVENT_METHOD: &str = "codex/event";
+const INSTALL_HINT: &str =
     "Install Codex (`npm install -g @openai/codex`) in a directory on the server's PATH.";
 /// Maximum characters of standard error in an error message, if Codex reported nothing else.
-const SAID: usize = 1000;
+const MAX_STDERR_CHARS: usize = 1000;
 
 /// One turn of a thread.
-pub struct Turn {
+pub struct CodexTurn {
     pub prompt: String,
-    pub settings: Settings,
+    pub settings: CodexSettings,
     /// Environment overrides of the session.
     pub env: BTreeMap<String, String>,
     /// The thread to continue; absent to start one.
-    pub thread: Option<String>,
+    pub thread_id: Option<String>,
 }
 
 /// The restrictions of a turn, by Codex and by our sandbox.
-struct Held {
+struct TurnRestrictions {
     /// The mode of Codex's own sandbox.
     mode: SandboxMode,
     /// Codex's own sandbox needs namespaces of its own.
@@ -55,18 +55,20 @@ struct Held {
     read_only: bool,
 }
 
-impl Held {
-    fn of(config: &Config, mode: SandboxMode) -> Result<Held> {
+impl TurnRestrictions {
+    fn from_mode(config: &Config, mode: SandboxMode) -> Result<TurnRestrictions> {
         let is_bare = mode == SandboxMode::DangerFullAccess;
         match config.sandbox.profile {
-            Profile::None => Ok(Held { mode, nested: false, read_only: false }),
+            Profile::None => Ok(TurnRestrictions { mode, nested: false, read_only: false }),
             // Without a sandbox of its own there is nothing to nest, and ours is as strict as for
             // any command.
-            Profile::Default => {
-                Ok(Held { mode, nested: !is_bare, read_only: mode == SandboxMode::ReadOnly })
-            }
+            Profile::Default => Ok(TurnRestrictions {
+                mode,
+                nested: !is_bare,
+                read_only: mode == SandboxMode::ReadOnly,
+            }),
             Profile::Contained | Profile::Seatbelt if is_bare => {
-                Ok(Held { mode, nested: false, read_only: false })
+                Ok(TurnRestrictions { mode, nested: false, read_only: false })
             }
             // Ours could protect the workspace, but the commands of Codex would have network access
             // like Codex itself.
@@ -83,61 +85,63 @@ impl Held {
 
 /// Finds Codex, or says how to install it. Ignores programs inside the workspace, because the agent
 /// can write there.
-pub fn find(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> {
+pub fn find_codex(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> {
     let shut =
         || workspace.into_iter().chain(config.workspace.as_deref()).chain([config.root.as_path()]);
     let is_ours = |file: &Path| {
         let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
         !shut().any(|place| file.starts_with(place) || real.starts_with(place))
     };
-    on_path("codex", &search_path(), is_ours).ok_or_else(|| {
+    find_on_path("codex", &search_path(), is_ours).ok_or_else(|| {
         Error::new(Kind::Unavailable, "Codex was not found on this host")
             .reason("runtime_missing")
-            .hint(INSTALL)
+            .hint(INSTALL_HINT)
     })
 }
 
 /// Everything that a turn depends on, read once, so that what is approved is what runs.
-struct Settled {
-    users: Users,
-    held: Held,
+struct ResolvedTurn {
+    user_config: UserConfig,
+    restrictions: TurnRestrictions,
     cwd: PathBuf,
-    words: Vec<String>,
+    args: Vec<String>,
 }
 
-impl Settled {
+impl ResolvedTurn {
     /// Returns the scope of trust. Trust in a session that only reads must not extend to one with
     /// full access, or to one with a different configuration.
-    fn extent(&self) -> String {
-        let Held { mode, nested, read_only } = &self.held;
-        digest(&json!([mode.name(), nested, read_only, self.words, self.users.digest()]))
+    fn trust_scope(&self) -> String {
+        let TurnRestrictions { mode, nested, read_only } = &self.restrictions;
+        digest(&json!([mode.name(), nested, read_only, self.args, self.user_config.digest()]))
     }
 }
 
 /// Checks everything that a turn needs, before the user is asked.
-pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
-    let program = find(cx.config, Some(cx.workspace.path()))?;
-    let settled = turn.settle(cx.config, cx.workspace)?;
+pub fn prepare_turn(turn: &CodexTurn, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+    let program = find_codex(cx.config, Some(cx.workspace.path()))?;
+    let settled = turn.resolve_turn(cx.config, cx.workspace)?;
     // The approval prompt must not show credentials either.
-    settled.users.learn();
+    settled.user_config.register_secrets();
     if cx.workspace.denies_network() {
         return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
             .hint("Codex has to reach its model, so it cannot be run for a client whose own sandbox has no network: have the client allow network access (in Codex: `sandbox_workspace_write.network_access = true`)."));
     }
-    let run = codex::CodexLaunch { program: &program, home: None, nested: settled.held.nested };
+    let run =
+        codex::CodexLaunch { program: &program, home: None, nested: settled.restrictions.nested };
     let rights = codex::codex_rights(cx.config, cx.workspace.rights(), run)?;
-    if settled.held.nested {
-        guarded::check(&rights)?;
+    if settled.restrictions.nested {
+        protected_check::check_hidden(&rights)?;
     }
     let home = rights.home.map(|home| ("HOME".to_owned(), home.display().to_string()));
-    Ok(Plan {
+    Ok(CallPlan {
         cwd: Some(settled.cwd.display().to_string()),
-        env: env::merge_env(turn.environment(None)?, home.into_iter().collect()),
-        asks: (!starts_unasked(cx)).then(|| why(turn, &settled.held, cx.config.sandbox.profile)),
-        extent: Some(settled.extent()),
-        command: Some(turn.command_line(&settled.held)),
+        env: env::merge_env(turn.build_env(None)?, home.into_iter().collect()),
+        approval_reason: (!starts_without_approval(cx))
+            .then(|| approval_reason(turn, &settled.restrictions, cx.config.sandbox.profile)),
+        trust_scope: Some(settled.trust_scope()),
+        command: Some(turn.command_line(&settled.restrictions)),
         command_covers: &["prompt"],
-        ..Plan::default()
+        ..CallPlan::default()
     })
 }
 
@@ -145,41 +149,42 @@ pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
 /// before Codex started. That server was only reachable on standard streams, by the client that had
 /// started it; over the network, anyone with access can call. Without our sandbox a human decides,
 /// as for every command.
-fn starts_unasked(cx: &PrepareCx<'_>) -> bool {
+fn starts_without_approval(cx: &PrepareCx<'_>) -> bool {
     !cx.config.surface.enabled
         && cx.session.transport == "stdio"
         && cx.config.sandbox.profile != Profile::None
 }
 
 /// Returns the first line of the question, which must be enough to decide in a hurry.
-fn why(turn: &Turn, held: &Held, profile: Profile) -> String {
+fn approval_reason(turn: &CodexTurn, held: &TurnRestrictions, profile: Profile) -> String {
     let writes = match (held.read_only, profile) {
         (_, Profile::None) => "without ringfence's sandbox",
         (true, _) => "with the workspace read-only",
         (false, _) => "in the workspace",
     };
-    let does = match &turn.thread {
+    let does = match &turn.thread_id {
         None => "runs another agent".to_owned(),
         Some(thread) => format!("continues thread {thread} of another agent"),
     };
     format!("It {does} ({}), {writes} and with full network access.", held.mode.name())
 }
 
-impl Turn {
-    fn settle(&self, config: &Config, workspace: &Workspace) -> Result<Settled> {
-        let users = Users::read(config.codex_home.as_deref(), self.settings.profile.as_deref())?;
-        let held = Held::of(config, self.settings.mode(&users))?;
+impl CodexTurn {
+    fn resolve_turn(&self, config: &Config, workspace: &Workspace) -> Result<ResolvedTurn> {
+        let users =
+            UserConfig::load(config.codex_home.as_deref(), self.settings.profile.as_deref())?;
+        let held = TurnRestrictions::from_mode(config, self.settings.sandbox_mode(&users))?;
         let (_, below) = workspace.open_dir(self.settings.cwd.as_deref().unwrap_or("."))?;
         let cwd: PathBuf = workspace.path().join(below).components().collect();
-        let words = self.words(&held, &cwd)?;
-        Ok(Settled { users, held, cwd, words })
+        let words = self.build_args(&held, &cwd)?;
+        Ok(ResolvedTurn { user_config: users, restrictions: held, cwd, args: words })
     }
 
     /// Returns the text for an approval prompt. It omits settings, because they may contain
     /// credentials; the arguments show them by name.
-    fn command_line(&self, held: &Held) -> String {
+    fn command_line(&self, held: &TurnRestrictions) -> String {
         let thread =
-            self.thread.iter().map(|thread| format!(" resume {thread}")).collect::<String>();
+            self.thread_id.iter().map(|thread| format!(" resume {thread}")).collect::<String>();
         format!(
             "codex exec --sandbox={}{thread}, with this prompt:\n{}",
             held.mode.name(),
@@ -187,18 +192,19 @@ impl Turn {
         )
     }
 
-    fn environment(&self, home: Option<&Path>) -> Result<Vec<(String, String)>> {
+    fn build_env(&self, home: Option<&Path>) -> Result<Vec<(String, String)>> {
         let given: Vec<(String, String)> = self.env.clone().into_iter().collect();
         let mut own = env::codex_keys();
         own.extend(home.map(|home| ("CODEX_HOME".to_owned(), home.display().to_string())));
         Ok(env::merge_env(env::build(&given)?, own))
     }
 
-    fn words(&self, held: &Held, cwd: &Path) -> Result<Vec<String>> {
+    fn build_args(&self, held: &TurnRestrictions, cwd: &Path) -> Result<Vec<String>> {
         let mut words: Vec<String> =
             ["exec", "--json", "--skip-git-repo-check", "--color=never"].map(Into::into).into();
-        words.extend(self.settings.words(held.mode, cwd)?);
-        words.extend(self.thread.iter().flat_map(|thread| ["resume".to_owned(), thread.clone()]));
+        words.extend(self.settings.build_args(held.mode, cwd)?);
+        words
+            .extend(self.thread_id.iter().flat_map(|thread| ["resume".to_owned(), thread.clone()]));
         // The prompt is passed on standard input, where it cannot be a flag and has no length
         // limit.
         words.push("-".to_owned());
@@ -206,83 +212,89 @@ impl Turn {
     }
 
     /// Runs the turn and returns the answer.
-    pub async fn run(self, cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher) -> Result<Output> {
+    pub async fn run_turn(
+        self,
+        cx: &Arc<RunCx>,
+        call: Prepared,
+        launcher: &Launcher,
+    ) -> Result<Output> {
         let limit = call.limit;
-        let Settled { users, held, words, .. } = self.approved(cx, &call)?;
-        users.learn();
-        let program = find(&cx.config, Some(cx.workspace.path()))?;
-        let mut home = match &self.thread {
-            None => Home::begin(&cx.config, &cx.session)?,
-            Some(thread) => Home::again(&cx.config, &cx.session, thread)?,
+        let ResolvedTurn { user_config: users, restrictions: held, args: words, .. } =
+            self.resolve_approved(cx, &call)?;
+        users.register_secrets();
+        let program = find_codex(&cx.config, Some(cx.workspace.path()))?;
+        let mut home = match &self.thread_id {
+            None => ThreadHome::create_new(&cx.config, &cx.session)?,
+            Some(thread) => ThreadHome::reopen_thread(&cx.config, &cx.session, thread)?,
         };
-        home.furnish(&users)?;
-        let path = home.path();
+        home.install_config(&users)?;
+        let path = home.codex_home();
         let run = codex::CodexLaunch { program: &program, home: Some(&path), nested: held.nested };
         let mut rights = codex::codex_rights(&cx.config, cx.workspace.rights(), run)?;
         rights.nested = held.nested;
         rights.read_only |= held.read_only;
         let guarded = match held.nested {
-            true => Some(Guarded::look(&rights)?),
+            true => Some(ProtectedPaths::capture(&rights)?),
             false => None,
         };
-        let mut events = Events::default();
-        let told = (!cx.config.surface.enabled).then(|| events.passed_on());
+        let mut events = EventParser::default();
+        let told = (!cx.config.surface.enabled).then(|| events.forward_events());
         let events = Arc::new(Mutex::new(events));
         let hearing = Arc::clone(&events);
-        let footing = Footing {
-            cell: SessionSandbox::for_codex(&cx.session, &cx.config, launcher, run)?,
+        let footing = CommandPlacement {
+            sandbox: SessionSandbox::for_codex(&cx.session, &cx.config, launcher, run)?,
             rights,
-            stays_in: true,
-            reads: Some(Box::new(move |bytes| {
-                hearing.lock().unwrap_or_else(PoisonError::into_inner).take(bytes)
+            never_escalate: true,
+            output_filter: Some(Box::new(move |bytes| {
+                hearing.lock().unwrap_or_else(PoisonError::into_inner).parse_chunk(bytes)
             })),
         };
-        let command = Command {
+        let command = CommandRequest {
             program: program.display().to_string(),
             args: words,
             cwd: self.settings.cwd.clone().unwrap_or_else(|| ".".to_owned()),
-            env: self.environment(Some(&path))?,
+            env: self.build_env(Some(&path))?,
             stdin: StdinSource::Bytes(self.prompt.clone().into_bytes()),
-            line: None,
+            driver_socket: None,
             merged: false,
             max_bytes: None,
             streaming: true,
         };
         let deadline = Some(Arc::clone(&cx.deadline));
-        let started = command::start_on(cx, call, launcher, command, deadline, footing).await?;
+        let started = command::start_in(cx, call, launcher, command, deadline, footing).await?;
         let watched = async {
-            let seen = started.watch(cx, None, Box::pin(pending())).await;
+            let seen = started.watch_run(cx, None, Box::pin(pending())).await;
             // Drops the sender, so that forwarding the events ends.
             (
                 seen,
                 std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner))
-                    .silent(),
+                    .without_forwarding(),
             )
         };
-        let ((seen, events), ()) = tokio::join!(watched, pass_on(cx, told));
+        let ((seen, events), ()) = tokio::join!(watched, send_events(cx, told));
         let RunState::Over(outcome) = seen? else {
             return Err(Error::internal("Codex was abandoned before it finished"));
         };
-        let moved = guarded.map(|guarded| guarded.moved()).unwrap_or_default();
+        let moved = guarded.map(|guarded| guarded.list_replaced()).unwrap_or_default();
         let named = events
-            .thread
+            .thread_id
             .as_ref()
-            .filter(|named| self.thread.as_ref().is_none_or(|own| own == *named));
+            .filter(|named| self.thread_id.as_ref().is_none_or(|own| own == *named));
         let kept = named.map_or(Ok(()), |named| {
-            let thread = Thread {
+            let thread = ThreadRecord {
                 workspace: cx.session.workspace.path().to_owned(),
                 settings: self.settings.clone(),
             };
-            home.keep_as(&cx.config, named, &thread.record()?)
+            home.assign_thread(&cx.config, named, &thread.to_json()?)
         });
-        self.output(cx, limit, (events, kept.err()), outcome, &moved)
+        self.build_output(cx, limit, (events, kept.err()), outcome, &moved)
     }
 
     /// Reads everything again and fails if it is not what was approved: files may have changed
     /// since.
-    fn approved(&self, cx: &RunCx, call: &Prepared) -> Result<Settled> {
-        let settled = self.settle(&cx.config, &cx.workspace)?;
-        match call.extent.as_ref() == Some(&settled.extent()) {
+    fn resolve_approved(&self, cx: &RunCx, call: &Prepared) -> Result<ResolvedTurn> {
+        let settled = self.resolve_turn(&cx.config, &cx.workspace)?;
+        match call.extent.as_ref() == Some(&settled.trust_scope()) {
             true => Ok(settled),
             false => Err(Error::new(
                 Kind::Conflict,
@@ -293,18 +305,19 @@ impl Turn {
         }
     }
 
-    fn output(
+    fn build_output(
         &self,
         cx: &RunCx,
         limit: Duration,
-        (events, unkept): (Events, Option<Error>),
+        (events, unkept): (EventParser, Option<Error>),
         outcome: RunOutcome,
         moved: &[String],
     ) -> Result<Output> {
         let ended = &outcome.result;
-        let thread = events.thread.clone().or_else(|| self.thread.clone());
-        let is_other =
-            self.thread.is_some() && events.thread.is_some() && events.thread != self.thread;
+        let thread = events.thread_id.clone().or_else(|| self.thread_id.clone());
+        let is_other = self.thread_id.is_some()
+            && events.thread_id.is_some()
+            && events.thread_id != self.thread_id;
         let failed = match ended.stop_reason {
             Some(StopReason::Deadline) => {
                 let limit = limit.as_millis();
@@ -320,16 +333,16 @@ impl Turn {
                 Some(Error::internal("Codex continued another thread").reason("codex_failed"))
             }
             None if ended.exit_code == Some(0) && events.is_completed => None,
-            None => Some(failure(&events, &outcome)),
+            None => Some(failure_error(&events, &outcome)),
         };
-        let mut facts = command::facts(ended);
+        let mut facts = command::collect_facts(ended);
         facts.denials.extend(
             moved.iter().map(|path| json!({"kind": "protected", "name": path, "count": 1})),
         );
         let Some(thread) =
             thread.filter(|_| failed.as_ref().is_none_or(|error| error.kind() != Kind::NotFound))
         else {
-            return Err(failed.unwrap_or_else(|| failure(&events, &outcome)));
+            return Err(failed.unwrap_or_else(|| failure_error(&events, &outcome)));
         };
         let partial = || known::redact(&outcome.stdout.text);
         let mut content = match &failed {
@@ -339,7 +352,7 @@ impl Turn {
             }
             Some(error) => error.message().to_owned(),
         };
-        let warning = guarded::warning(moved);
+        let warning = protected_check::replaced_warning(moved);
         if let Some(warning) = &warning {
             tracing::error!(trace_id = %cx.trace_id, "{warning}");
             content = format!("{content}\n\n[ringfence: {warning}]").trim_start().to_owned();
@@ -366,7 +379,7 @@ impl Turn {
 }
 
 /// Sends each event to the client, as the removed server did.
-async fn pass_on(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
+async fn send_events(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
     let Some(mut told) = told else { return };
     let (mut thread, mut count) = (Value::Null, 0_u64);
     while let Some(event) = told.recv().await {
@@ -380,16 +393,16 @@ async fn pass_on(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
         ];
         count += 1;
         tokio::select! {
-            () = cx.caller.notify(EVENT, Map::from_iter(params)) => {}
+            () = cx.client.notify(EVENT_METHOD, Map::from_iter(params)) => {}
             _ = cx.cancel.cancelled() => return,
         }
     }
 }
 
 /// Returns why Codex failed, in its own words if there are any.
-fn failure(events: &Events, outcome: &RunOutcome) -> Error {
+fn failure_error(events: &EventParser, outcome: &RunOutcome) -> Error {
     let said = known::redact(outcome.stderr.text.trim());
-    let lacks_thread = events.thread.is_none() && said.contains("no rollout found");
+    let lacks_thread = events.thread_id.is_none() && said.contains("no rollout found");
     if lacks_thread {
         return Error::new(Kind::NotFound, "Codex no longer has this thread")
             .reason("unknown_thread")
@@ -397,7 +410,7 @@ fn failure(events: &Events, outcome: &RunOutcome) -> Error {
             .with("argument", "threadId");
     }
     let tail = || {
-        let skipped = said.chars().count().saturating_sub(SAID);
+        let skipped = said.chars().count().saturating_sub(MAX_STDERR_CHARS);
         said.chars().skip(skipped).collect::<String>()
     };
     let message = match (&events.failure, outcome.result.exit_code) {

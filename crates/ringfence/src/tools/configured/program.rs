@@ -8,61 +8,63 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Entry, Profile, ProgramFault};
 use crate::sandbox::env;
-use crate::tools::code::code_exec::runtimes::{on_path, search_path};
+use crate::tools::code::exec::runtimes::{find_on_path, search_path};
 
 /// Returns the absolute path of the program.
-pub fn find(entry: &Entry, workspace: &Workspace) -> Result<PathBuf> {
+pub fn find_program(entry: &Entry, workspace: &Workspace) -> Result<PathBuf> {
     let named = Path::new(&entry.command);
     if named.is_absolute() {
         // The operator named this path, so it may be in the workspace; but then it must not get
         // secrets or run without a sandbox.
         let is_trusted = entry.profile == Profile::None || entry.refs().next().is_some();
-        return match is_trusted && is_writable(named, workspace) {
+        return match is_trusted && is_agent_writable(named, workspace) {
             false => Ok(named.to_owned()),
             true => Err(Error::permission_denied("command_in_workspace", "the command of this tool is in a place where an agent can change it")
                 .hint("Have the operator move it out of the workspace, or remove `sandbox_profile = \"none\"` and the secrets.")),
         };
     }
-    let path = match own_path(entry) {
+    let path = match entry_path(entry) {
         Some(path) => path,
-        None => variable(&baseline(workspace)?, "PATH"),
+        None => get_variable(&base_env(workspace)?, "PATH"),
     };
-    on_path(&entry.command, &path, |file| !is_writable(file, workspace)).ok_or_else(|| {
-        Error::new(Kind::Internal, "the program is not on PATH").reason("spawn_failed").source(
-            format!(
-                "{}: not found in the directories of PATH that no agent can write to",
-                entry.command
-            ),
-        )
-    })
+    find_on_path(&entry.command, &path, |file| !is_agent_writable(file, workspace)).ok_or_else(
+        || {
+            Error::new(Kind::Internal, "the program is not on PATH").reason("spawn_failed").source(
+                format!(
+                    "{}: not found in the directories of PATH that no agent can write to",
+                    entry.command
+                ),
+            )
+        },
+    )
 }
 
 /// Returns why the entry's program cannot be started on this host, as far as can be told without
 /// starting it.
-pub fn fault(entry: &Entry, config: &Config) -> Option<ProgramFault> {
-    let path = own_path(entry).unwrap_or_else(search_path);
+pub fn diagnose_program(entry: &Entry, config: &Config) -> Option<ProgramFault> {
+    let path = entry_path(entry).unwrap_or_else(search_path);
     let folders: Vec<PathBuf> =
         std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect();
     config.program_search(entry, &folders).fault(&entry.command)
 }
 
 /// Returns the program's name, which a caller may know; its location is not disclosed.
-pub fn name(entry: &Entry) -> String {
+pub fn program_name(entry: &Entry) -> String {
     let file = Path::new(&entry.command).file_name();
     file.map_or_else(|| entry.command.clone(), |name| name.to_string_lossy().into_owned())
 }
 
-fn own_path(entry: &Entry) -> Option<String> {
+fn entry_path(entry: &Entry) -> Option<String> {
     entry.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.text.clone())
 }
 
 /// Returns the environment that every entry starts from. Its PATH contains only directories that no
 /// agent can write to.
-pub fn baseline(workspace: &Workspace) -> Result<Vec<(String, String)>> {
+pub fn base_env(workspace: &Workspace) -> Result<Vec<(String, String)>> {
     let mut env = env::build(&[])?;
     for (_, path) in env.iter_mut().filter(|(name, _)| name == "PATH") {
         let kept: Vec<PathBuf> = std::env::split_paths(path.as_str())
-            .filter(|folder| folder.is_absolute() && !is_writable(folder, workspace))
+            .filter(|folder| folder.is_absolute() && !is_agent_writable(folder, workspace))
             .collect();
         *path = std::env::join_paths(kept)
             .unwrap_or_else(|_| OsString::from(env::DEFAULT_PATH))
@@ -72,13 +74,13 @@ pub fn baseline(workspace: &Workspace) -> Result<Vec<(String, String)>> {
     Ok(env)
 }
 
-fn variable(env: &[(String, String)], name: &str) -> String {
+fn get_variable(env: &[(String, String)], name: &str) -> String {
     env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()).unwrap_or_default()
 }
 
 /// Returns whether any run in this workspace could have changed this path, as written or as
 /// resolved.
-fn is_writable(path: &Path, workspace: &Workspace) -> bool {
+fn is_agent_writable(path: &Path, workspace: &Workspace) -> bool {
     let rights = workspace.rights();
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let places = || {

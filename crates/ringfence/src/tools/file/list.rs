@@ -18,8 +18,10 @@ use crate::base::call::{Output, Prepared};
 use crate::base::workspace::Workspace;
 use crate::base::workspace::tree::{Halt, Sight, Start, Tree, threads};
 use crate::base::{Cancel, Cause, Error, Kind, Result};
-use crate::tools::limits::{Count, Limit};
-use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use crate::tools::limits::{ItemCount, ToolLimit};
+use crate::tools::{
+    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+};
 use top_entries::{EntryCollector, ListQuery};
 
 const NAME: &str = "file.list";
@@ -161,14 +163,14 @@ impl Args {
 
 /// The `file.list` tool.
 pub struct FileList {
-    spec: Spec,
+    spec: ToolSpec,
 }
 
 impl FileList {
     /// Creates the tool.
     pub fn new() -> Self {
         FileList {
-            spec: Spec {
+            spec: ToolSpec {
                 name: NAME.into(),
                 title: "List files".into(),
                 description: "Lists a directory, or finds files by name: `glob: [\"**/*.rs\"]` goes through all levels. \
@@ -176,17 +178,17 @@ impl FileList {
                     than 100 entries is one entry with `children`."
                     .into(),
                 version: "1.0.0".into(),
-                scope: Scope::Workspace,
-                hints: Hints { read_only: true, destructive: false, idempotent: true, open_world: false },
+                scope: PermissionScope::Workspace,
+                hints: ToolHints { read_only: true, destructive: false, idempotent: true, open_world: false },
                 effects: vec![],
                 profile: "default",
-                input_schema: arguments::schema::<Args>(),
+                input_schema: arguments::input_schema::<Args>(),
                 output_schema: Some(arguments::reply_schema::<Reply>()),
                 lists_output_schema: true,
                 requires_approval: false,
                 streaming: false,
                 timeout: Duration::from_secs(30),
-                unavailable: None,
+                unavailable_reason: None,
             },
         }
     }
@@ -199,24 +201,25 @@ impl Default for FileList {
 }
 
 impl Tool for FileList {
-    fn spec(&self) -> &Spec {
+    fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    fn limits(&self) -> Vec<Limit> {
+    fn limits(&self) -> Vec<ToolLimit> {
         vec![
-            Limit::up_to("entries", Count(DEFAULT_LIMIT), Count(MAX_LIMIT)),
-            Limit::fixed(
+            ToolLimit::from_range("entries", ItemCount(DEFAULT_LIMIT), ItemCount(MAX_LIMIT)),
+            ToolLimit::from_fixed(
                 "entries shown per directory before it is collapsed",
-                Count(top_entries::MAX_DIR_ENTRIES as u64),
+                ItemCount(top_entries::MAX_DIR_ENTRIES as u64),
             ),
-            Limit::fixed("time spent listing", LIST_TIMEOUT),
+            ToolLimit::from_fixed("time spent listing", LIST_TIMEOUT),
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {
-        arguments::parse::<Args>(arguments, &self.spec.input_schema)?.build_job(arguments)?;
-        Ok(Plan::default())
+    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<CallPlan> {
+        arguments::parse_arguments::<Args>(arguments, &self.spec.input_schema)?
+            .build_job(arguments)?;
+        Ok(CallPlan::default())
     }
 
     fn run(
@@ -226,10 +229,10 @@ impl Tool for FileList {
     ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let arguments = call.consume().arguments;
-            let args: Args = arguments::parse(&arguments, &self.spec.input_schema)?;
+            let args: Args = arguments::parse_arguments(&arguments, &self.spec.input_schema)?;
             let job = args.build_job(&arguments)?;
             let cancel = cx.cancel.clone();
-            let work = move || list_directory(&cx.workspace, &job, cx.budget, &cx.cancel);
+            let work = move || list_directory(&cx.workspace, &job, cx.text_budget, &cx.cancel);
             let reply =
                 blocking::run_blocking(&cancel, "the list ended unexpectedly", work).await?;
             let text = top_entries::render_list(&reply);

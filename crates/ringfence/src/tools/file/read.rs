@@ -21,8 +21,10 @@ use crate::base::call::{Block, Output, Prepared};
 use crate::base::clock::format_utc;
 use crate::base::{Cancel, Error, Kind, Result};
 use crate::redact::known;
-use crate::tools::limits::{Amount, Bytes, Count, Limit};
-use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use crate::tools::limits::{ByteCount, DisplayAmount, ItemCount, ToolLimit};
+use crate::tools::{
+    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+};
 use excerpt::{ExcerptWindow, TextExcerpt};
 
 /// Key in a result's `_meta` under which the file's metadata is stored.
@@ -189,14 +191,14 @@ impl Args {
 
 /// The `file.read` tool.
 pub struct FileRead {
-    spec: Spec,
+    spec: ToolSpec,
 }
 
 impl FileRead {
     /// Creates the tool.
     pub fn new() -> Self {
         FileRead {
-            spec: Spec {
+            spec: ToolSpec {
                 name: "file.read".into(),
                 title: "Read a file".into(),
                 description: "Reads a text file (any encoding), an image or, with encoding base64, any bytes of the \
@@ -204,17 +206,17 @@ impl FileRead {
                     `output:<id>` reads the stored output of an earlier call."
                     .into(),
                 version: "1.0.0".into(),
-                scope: Scope::Workspace,
-                hints: Hints { read_only: true, destructive: false, idempotent: true, open_world: false },
+                scope: PermissionScope::Workspace,
+                hints: ToolHints { read_only: true, destructive: false, idempotent: true, open_world: false },
                 effects: vec![],
                 profile: "default",
-                input_schema: arguments::schema::<Args>(),
+                input_schema: arguments::input_schema::<Args>(),
                 output_schema: Some(arguments::reply_schema::<Reply>()),
                 lists_output_schema: false,
                 requires_approval: false,
                 streaming: false,
                 timeout: Duration::from_secs(30),
-                unavailable: None,
+                unavailable_reason: None,
             },
         }
     }
@@ -227,30 +229,30 @@ impl Default for FileRead {
 }
 
 impl Tool for FileRead {
-    fn spec(&self) -> &Spec {
+    fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    fn limits(&self) -> Vec<Limit> {
+    fn limits(&self) -> Vec<ToolLimit> {
         vec![
-            Limit {
-                of: "lines",
-                usual: Count(DEFAULT_LINES).shown(),
-                most: "the text of a result".to_owned(),
+            ToolLimit {
+                subject: "lines",
+                default_value: ItemCount(DEFAULT_LINES).format_amount(),
+                maximum: "the text of a result".to_owned(),
             },
-            Limit::text(MAX_BYTES),
-            Limit::fixed("size of an image shown", Bytes(MAX_IMAGE_BYTES)),
-            Limit::fixed(
+            ToolLimit::for_text(MAX_BYTES),
+            ToolLimit::from_fixed("size of an image shown", ByteCount(MAX_IMAGE_BYTES)),
+            ToolLimit::from_fixed(
                 "file size for an etag of the content",
-                Bytes(super::content::MAX_HASHED_BYTES),
+                ByteCount(super::content::MAX_HASHED_BYTES),
             ),
-            Limit::time(self.spec.timeout),
+            ToolLimit::for_time(self.spec.timeout),
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {
-        arguments::parse::<Args>(arguments, &self.spec.input_schema)?.validate()?;
-        Ok(Plan::default())
+    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<CallPlan> {
+        arguments::parse_arguments::<Args>(arguments, &self.spec.input_schema)?.validate()?;
+        Ok(CallPlan::default())
     }
 
     fn run(
@@ -259,7 +261,8 @@ impl Tool for FileRead {
         call: Granted<Prepared>,
     ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
-            let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
+            let args: Args =
+                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
             let work = tokio::task::spawn_blocking(move || {
                 let (content, stored) = if args.path.starts_with("output:") {
                     let file = cx.session.outputs.open_output(&args.path)?;
@@ -268,7 +271,7 @@ impl Tool for FileRead {
                     let opened = cx.workspace.open_read(&args.path)?;
                     (FileContent::new(opened.file, opened.path, MAX_SNAPSHOT_BYTES)?, false)
                 };
-                read_content(content, &args, stored, cx.budget, &cx.cancel)
+                read_content(content, &args, stored, cx.text_budget, &cx.cancel)
             });
             work.await
                 .map_err(|error| Error::internal("the read ended unexpectedly").source(error))?

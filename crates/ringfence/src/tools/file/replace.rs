@@ -23,8 +23,10 @@ use crate::base::call::{Output, Prepared};
 use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Error, Kind, Result};
 use crate::session::OutputStore;
-use crate::tools::limits::{Bytes, Count, Limit};
-use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use crate::tools::limits::{ByteCount, ItemCount, ToolLimit};
+use crate::tools::{
+    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+};
 use edit::{CompiledEdit, MatchTally};
 
 /// Larger files are neither edited nor created.
@@ -145,14 +147,14 @@ impl From<MatchTally> for EditReply {
 
 /// The `file.replace` tool.
 pub struct FileReplace {
-    spec: Spec,
+    spec: ToolSpec,
 }
 
 impl FileReplace {
     /// Creates the tool.
     pub fn new() -> Self {
         FileReplace {
-            spec: Spec {
+            spec: ToolSpec {
                 name: "file.replace".into(),
                 title: "Edit a file".into(),
                 description:
@@ -161,17 +163,17 @@ impl FileReplace {
                     byte-identical: encoding, line endings, mode."
                         .into(),
                 version: "1.0.0".into(),
-                scope: Scope::Workspace,
-                hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: false },
+                scope: PermissionScope::Workspace,
+                hints: ToolHints { read_only: false, destructive: true, idempotent: false, open_world: false },
                 effects: vec!["filesystem_write"],
                 profile: "default",
-                input_schema: arguments::schema::<Args>(),
+                input_schema: arguments::input_schema::<Args>(),
                 output_schema: Some(arguments::reply_schema::<Reply>()),
                 lists_output_schema: true,
                 requires_approval: false,
                 streaming: false,
                 timeout: Duration::from_secs(30),
-                unavailable: None,
+                unavailable_reason: None,
             },
         }
     }
@@ -184,24 +186,27 @@ impl Default for FileReplace {
 }
 
 impl Tool for FileReplace {
-    fn spec(&self) -> &Spec {
+    fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    fn limits(&self) -> Vec<Limit> {
+    fn limits(&self) -> Vec<ToolLimit> {
         vec![
-            Limit::fixed("file size", Bytes(MAX_BYTES as u64)),
-            Limit::fixed("edits", Count(MAX_EDITS as u64)),
-            Limit::fixed("matches per edit", Count(edit::MAX_MATCHES as u64)),
-            Limit::fixed("files changed at once", Count(multi_file::MAX_FILES as u64)),
-            Limit::fixed("size of a diff in the result", Bytes(super::diff::MAX_DIFF_BYTES as u64)),
-            Limit::time(self.spec.timeout),
+            ToolLimit::from_fixed("file size", ByteCount(MAX_BYTES as u64)),
+            ToolLimit::from_fixed("edits", ItemCount(MAX_EDITS as u64)),
+            ToolLimit::from_fixed("matches per edit", ItemCount(edit::MAX_MATCHES as u64)),
+            ToolLimit::from_fixed("files changed at once", ItemCount(multi_file::MAX_FILES as u64)),
+            ToolLimit::from_fixed(
+                "size of a diff in the result",
+                ByteCount(super::diff::MAX_DIFF_BYTES as u64),
+            ),
+            ToolLimit::for_time(self.spec.timeout),
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {
-        arguments::parse::<Args>(arguments, &self.spec.input_schema)?.compile_edits()?;
-        Ok(Plan::default())
+    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<CallPlan> {
+        arguments::parse_arguments::<Args>(arguments, &self.spec.input_schema)?.compile_edits()?;
+        Ok(CallPlan::default())
     }
 
     fn run(
@@ -210,13 +215,14 @@ impl Tool for FileReplace {
         call: Granted<Prepared>,
     ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
-            let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
+            let args: Args =
+                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
             let cancel = cx.cancel.clone();
             let work = blocking::run_blocking(&cancel, "the edit ended unexpectedly", move || {
                 let mut reply = replace_text(&cx.workspace, &args, &cx.cancel)?;
                 (reply.diff_truncated, reply.output) =
                     diff::fit_diff(&mut reply.diff, &cx.session.outputs);
-                reply.fit_budget(cx.budget, &cx.session.outputs);
+                reply.fit_budget(cx.text_budget, &cx.session.outputs);
                 Ok(reply)
             });
             Ok(work.await?.into_output())

@@ -23,8 +23,10 @@ use crate::base::call::{Output, Prepared};
 use crate::base::workspace::Workspace;
 use crate::base::workspace::tree::{Halt, Sight, Start, Tree, threads};
 use crate::base::{Cancel, Cause, Error, Kind, Result};
-use crate::tools::limits::{Count, Limit};
-use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use crate::tools::limits::{ItemCount, ToolLimit};
+use crate::tools::{
+    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+};
 use engine::{SearchSpec, SearchVisitor};
 use results::{SearchPosition, SearchResults};
 
@@ -206,31 +208,31 @@ impl SearchJob {
 
 /// The `file.search` tool.
 pub struct FileSearch {
-    spec: Spec,
+    spec: ToolSpec,
 }
 
 impl FileSearch {
     /// Creates the tool.
     pub fn new() -> Self {
         FileSearch {
-            spec: Spec {
+            spec: ToolSpec {
                 name: NAME.into(),
                 title: "Search in files".into(),
                 description: "Searches text in files with a regular expression, as ripgrep does: fast, skipping \
                     hidden and binary files and what git ignores. Results are ordered by path and line."
                     .into(),
                 version: "1.0.0".into(),
-                scope: Scope::Workspace,
-                hints: Hints { read_only: true, destructive: false, idempotent: true, open_world: false },
+                scope: PermissionScope::Workspace,
+                hints: ToolHints { read_only: true, destructive: false, idempotent: true, open_world: false },
                 effects: vec![],
                 profile: "default",
-                input_schema: arguments::schema::<Args>(),
+                input_schema: arguments::input_schema::<Args>(),
                 output_schema: Some(arguments::reply_schema::<Reply>()),
                 lists_output_schema: true,
                 requires_approval: false,
                 streaming: false,
                 timeout: DEFAULT_TIMEOUT + TIMEOUT_SLACK,
-                unavailable: None,
+                unavailable_reason: None,
             },
         }
     }
@@ -243,24 +245,27 @@ impl Default for FileSearch {
 }
 
 impl Tool for FileSearch {
-    fn spec(&self) -> &Spec {
+    fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    fn limits(&self) -> Vec<Limit> {
+    fn limits(&self) -> Vec<ToolLimit> {
         vec![
-            Limit::up_to("results", Count(DEFAULT_RESULTS), Count(MAX_RESULTS)),
-            Limit::up_to("lines of context", Count(0), Count(MAX_CONTEXT)),
-            Limit::up_to("time", DEFAULT_TIMEOUT, MAX_TIMEOUT),
-            Limit::fixed("characters shown per line", Count(engine::LINE_CHARS as u64)),
-            Limit::text(MAX_BYTES),
+            ToolLimit::from_range("results", ItemCount(DEFAULT_RESULTS), ItemCount(MAX_RESULTS)),
+            ToolLimit::from_range("lines of context", ItemCount(0), ItemCount(MAX_CONTEXT)),
+            ToolLimit::from_range("time", DEFAULT_TIMEOUT, MAX_TIMEOUT),
+            ToolLimit::from_fixed(
+                "characters shown per line",
+                ItemCount(engine::LINE_CHARS as u64),
+            ),
+            ToolLimit::for_text(MAX_BYTES),
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {
-        let args: Args = arguments::parse(arguments, &self.spec.input_schema)?;
+    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<CallPlan> {
+        let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
         args.build_job(arguments)?;
-        Ok(Plan { timeout: Some(args.timeout() + TIMEOUT_SLACK), ..Plan::default() })
+        Ok(CallPlan { timeout: Some(args.timeout() + TIMEOUT_SLACK), ..CallPlan::default() })
     }
 
     fn run(
@@ -270,7 +275,7 @@ impl Tool for FileSearch {
     ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let arguments = call.consume().arguments;
-            let args: Args = arguments::parse(&arguments, &self.spec.input_schema)?;
+            let args: Args = arguments::parse_arguments(&arguments, &self.spec.input_schema)?;
             let job = args.build_job(&arguments)?;
             let cancel = cx.cancel.clone();
             let work =
@@ -280,7 +285,7 @@ impl Tool for FileSearch {
                         .starts_with("output:")
                         .then(|| cx.session.outputs.open_output(&job.path))
                         .transpose()?;
-                    search_workspace(&cx.workspace, stored, &job, cx.budget, &cx.cancel)
+                    search_workspace(&cx.workspace, stored, &job, cx.text_budget, &cx.cancel)
                 });
             let reply = work.await?;
             let text = render::render_results(&reply);

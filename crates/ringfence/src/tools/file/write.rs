@@ -25,8 +25,10 @@ use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::workspace::{Place, Workspace, quoted};
 use crate::base::{Cancel, Error, Kind, Result};
-use crate::tools::limits::{Bytes, Limit};
-use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use crate::tools::limits::{ByteCount, ToolLimit};
+use crate::tools::{
+    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+};
 
 /// Old content up to this size is kept in memory, to be compared and, for a write in place, to be
 /// restored after a failure.
@@ -129,14 +131,14 @@ pub struct Reply {
 
 /// The `file.write` tool.
 pub struct FileWrite {
-    spec: Spec,
+    spec: ToolSpec,
 }
 
 impl FileWrite {
     /// Creates the tool.
     pub fn new() -> Self {
         FileWrite {
-            spec: Spec {
+            spec: ToolSpec {
                 name: "file.write".into(),
                 title: "Write a file".into(),
                 description:
@@ -145,17 +147,17 @@ impl FileWrite {
                     changes by others."
                         .into(),
                 version: "1.0.0".into(),
-                scope: Scope::Workspace,
-                hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: false },
+                scope: PermissionScope::Workspace,
+                hints: ToolHints { read_only: false, destructive: true, idempotent: false, open_world: false },
                 effects: vec!["filesystem_write"],
                 profile: "default",
-                input_schema: arguments::schema::<Args>(),
+                input_schema: arguments::input_schema::<Args>(),
                 output_schema: Some(arguments::reply_schema::<Reply>()),
                 lists_output_schema: true,
                 requires_approval: false,
                 streaming: false,
                 timeout: Duration::from_secs(30),
-                unavailable: None,
+                unavailable_reason: None,
             },
         }
     }
@@ -168,20 +170,23 @@ impl Default for FileWrite {
 }
 
 impl Tool for FileWrite {
-    fn spec(&self) -> &Spec {
+    fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    fn limits(&self) -> Vec<Limit> {
+    fn limits(&self) -> Vec<ToolLimit> {
         vec![
-            Limit::fixed("size of a diff in the result", Bytes(super::diff::MAX_DIFF_BYTES as u64)),
-            Limit::time(self.spec.timeout),
+            ToolLimit::from_fixed(
+                "size of a diff in the result",
+                ByteCount(super::diff::MAX_DIFF_BYTES as u64),
+            ),
+            ToolLimit::for_time(self.spec.timeout),
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {
-        arguments::parse::<Args>(arguments, &self.spec.input_schema)?.decode_input()?;
-        Ok(Plan::default())
+    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<CallPlan> {
+        arguments::parse_arguments::<Args>(arguments, &self.spec.input_schema)?.decode_input()?;
+        Ok(CallPlan::default())
     }
 
     fn run(
@@ -190,7 +195,8 @@ impl Tool for FileWrite {
         call: Granted<Prepared>,
     ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
-            let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
+            let args: Args =
+                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
             let work = tokio::task::spawn_blocking(move || {
                 let mut reply = write_with_retries(&cx.workspace, &args, &cx.cancel)?;
                 (reply.diff_truncated, reply.output) =

@@ -10,9 +10,9 @@ use futures::future::BoxFuture;
 use jail::rights::{NetworkAccess, Rights};
 use serde_json::{Map, Value};
 
-use super::attended::Attended;
-use super::execs::{self, ExecList, Policed};
-use super::runs::Runs;
+use super::background::BackgroundRuns;
+use super::exec_decisions::{self, ExecList, RunExecRules};
+use super::run_owner::RunOwner;
 use crate::audit::CallEvents;
 use crate::base::call::{Facts, Prepared, Status};
 use crate::base::clock::Deadline;
@@ -24,18 +24,18 @@ use crate::sandbox::{
     KeptInside, LaunchRequest, Launcher, OutputFilter, OutputRequest, RunHandle, RunOptions,
     RunOutcome, RunResult, RunState, SessionSandbox, StdinSource, StopReason, env,
 };
-use crate::tools::{Hints, PrepareCx, RunCx};
+use crate::tools::{PrepareCx, RunCx, ToolHints};
 
 /// Maximum bytes of output in one result.
 pub const MAX_BYTES: usize = 256 << 10;
 /// Shorter output than this is of no use to the reader.
 const MIN_BYTES: usize = 256;
-const FENCED: &str = " It runs in a sandbox: only the workspace, HOME and /tmp can be written, .git/hooks \
+const SANDBOXED_TEXT: &str = " It runs in a sandbox: only the workspace, HOME and /tmp can be written, .git/hooks \
     and .codex cannot";
-const UNFENCED: &str = " There is no sandbox, so the user is asked first.";
+const UNSANDBOXED_TEXT: &str = " There is no sandbox, so the user is asked first.";
 
 /// A command to start.
-pub struct Command {
+pub struct CommandRequest {
     pub program: String,
     pub args: Vec<String>,
     /// Working directory, in the workspace.
@@ -43,7 +43,7 @@ pub struct Command {
     pub env: Vec<(String, String)>,
     pub stdin: StdinSource,
     /// An additional socket next to its standard streams, for our drivers.
-    pub line: Option<OwnedFd>,
+    pub driver_socket: Option<OwnedFd>,
     /// Reports its output as progress while a call waits for it.
     pub streaming: bool,
     /// Combines standard output and standard error in one stream.
@@ -54,45 +54,45 @@ pub struct Command {
 
 /// Parts of a tool's description that depend on the operator's configuration, for tools that run
 /// commands.
-pub struct About {
-    pub fenced: bool,
+pub struct SpecTexts {
+    pub is_sandboxed: bool,
     /// The last sentences of the description.
     pub description: String,
     pub effects: Vec<&'static str>,
-    pub hints: Hints,
+    pub hints: ToolHints,
 }
 
-impl About {
+impl SpecTexts {
     /// Describes commands under this configuration.
-    pub fn of(config: &Config) -> About {
+    pub fn from_config(config: &Config) -> SpecTexts {
         let fenced = config.sandbox.profile != Profile::None;
         let network = config.sandbox.network();
         let description = match (fenced, network) {
-            (false, _) => UNFENCED.to_owned(),
+            (false, _) => UNSANDBOXED_TEXT.to_owned(),
             (true, NetworkAccess::Off) => {
-                format!("{FENCED}, and there is no network but localhost.")
+                format!("{SANDBOXED_TEXT}, and there is no network but localhost.")
             }
             (true, NetworkAccess::Proxied) => {
-                format!("{FENCED}, and only some names can be reached.")
+                format!("{SANDBOXED_TEXT}, and only some names can be reached.")
             }
-            (true, NetworkAccess::All) => format!("{FENCED}."),
+            (true, NetworkAccess::All) => format!("{SANDBOXED_TEXT}."),
         };
         let reaches_out = !fenced || network != NetworkAccess::Off;
         let mut effects = vec!["exec", "filesystem_write"];
         effects.extend(reaches_out.then_some("network"));
-        let hints = Hints {
+        let hints = ToolHints {
             read_only: false,
             destructive: true,
             idempotent: false,
             open_world: reaches_out,
         };
-        About { fenced, description, effects, hints }
+        SpecTexts { is_sandboxed: fenced, description, effects, hints }
     }
 }
 
 /// Returns why approval is required if there is no sandbox. Without one, the client's own sandbox
 /// settings are not enforced either.
-pub fn asks(cx: &PrepareCx<'_>) -> Option<String> {
+pub fn approval_reason(cx: &PrepareCx<'_>) -> Option<String> {
     let why = match cx.workspace.is_narrowed() {
         true => "It runs without a sandbox, the client's own included.",
         false => "It runs without a sandbox.",
@@ -101,70 +101,70 @@ pub fn asks(cx: &PrepareCx<'_>) -> Option<String> {
 }
 
 /// Returns the shell that runs command lines.
-pub fn shell() -> &'static str {
+pub fn shell_path() -> &'static str {
     if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" }
 }
 
 /// A command that has been started and may outlive its call.
-pub struct Started {
+pub struct StartedCommand {
     pub profile: Profile,
-    pub live: RunHandle,
-    pub attended: Arc<Attended>,
+    pub run_handle: RunHandle,
+    pub owner: Arc<RunOwner>,
     /// Restrictions of the client's sandbox and generation of the rules when it was started. A
     /// later call may use the run only if that does not exceed what the call is allowed.
-    narrowing: Option<Arc<Narrowing>>,
-    rules: Option<u64>,
+    client_sandbox: Option<Arc<Narrowing>>,
+    rules_generation: Option<u64>,
     /// A restriction of the client's sandbox that our sandbox cannot enforce.
-    lacking: Option<String>,
-    record: Arc<AfterCall>,
+    unenforced_restriction: Option<String>,
+    end_recorder: Arc<LateEndRecorder>,
     /// Commands that a rule lets out and that ran inside.
     kept_inside: Arc<KeptInside>,
     streaming: bool,
     /// How it ended, once it has.
-    pub end: Arc<OnceLock<&'static str>>,
+    pub end_status: Arc<OnceLock<&'static str>>,
 }
 
-impl Started {
+impl StartedCommand {
     /// Returns the bytes of output to return: `max_bytes` within the limits, else the client's
     /// budget.
-    pub fn budget(cx: &RunCx, max_bytes: Option<usize>) -> usize {
-        max_bytes.unwrap_or(cx.budget).clamp(MIN_BYTES, MAX_BYTES)
+    pub fn output_budget(cx: &RunCx, max_bytes: Option<usize>) -> usize {
+        max_bytes.unwrap_or(cx.text_budget).clamp(MIN_BYTES, MAX_BYTES)
     }
 
     /// Waits until the run has ended or `until` completes, and returns the new output. Cancelling
     /// the call stops the run.
-    pub async fn watch(
+    pub async fn watch_run(
         &self,
         cx: &RunCx,
         max_bytes: Option<usize>,
         until: BoxFuture<'static, ()>,
     ) -> Result<RunState> {
-        let budget = Started::budget(cx, max_bytes);
-        let caller = self.streaming.then(|| cx.caller.clone());
+        let budget = StartedCommand::output_budget(cx, max_bytes);
+        let caller = self.streaming.then(|| cx.client.clone());
         let look = OutputRequest { client: caller, budget, until, yields_to_next: false };
-        let left = Left(&self.record);
-        let seen = self.live.watch_output(look, &cx.cancel).await?;
-        Ok(self.tell(seen, left))
+        let left = WaitingCallGuard(&self.end_recorder);
+        let seen = self.run_handle.watch_output(look, &cx.cancel).await?;
+        Ok(self.add_notes(seen, left))
     }
 
     /// Like [`Started::watch`], but cancelling the call does not stop the run; `until` decides how
     /// long to wait.
-    pub async fn look(&self, look: OutputRequest) -> Result<RunState> {
-        let left = Left(&self.record);
-        let seen = self.live.request_output(look).await?;
-        Ok(self.tell(seen, left))
+    pub async fn read_output(&self, look: OutputRequest) -> Result<RunState> {
+        let left = WaitingCallGuard(&self.end_recorder);
+        let seen = self.run_handle.request_output(look).await?;
+        Ok(self.add_notes(seen, left))
     }
 
-    fn tell(&self, mut seen: RunState, left: Left<'_>) -> RunState {
+    fn add_notes(&self, mut seen: RunState, left: WaitingCallGuard<'_>) -> RunState {
         match &mut seen {
             RunState::Over(outcome) => {
-                outcome.result.warnings.extend(self.lacking.clone());
+                outcome.result.warnings.extend(self.unenforced_restriction.clone());
                 outcome.result.kept_inside.extend(self.kept_inside.take_new());
                 // The call itself reports the end.
                 std::mem::forget(left);
             }
             RunState::Running(glance) => {
-                glance.warnings.extend(self.lacking.clone());
+                glance.warnings.extend(self.unenforced_restriction.clone());
                 glance.kept_inside.extend(self.kept_inside.take_new());
             }
         }
@@ -174,41 +174,41 @@ impl Started {
 
 /// Guard of a waiting call. Dropping it marks the call as over before its run, which happens when
 /// the call returns early or is dropped.
-struct Left<'a>(&'a AfterCall);
+struct WaitingCallGuard<'a>(&'a LateEndRecorder);
 
-impl Drop for Left<'_> {
+impl Drop for WaitingCallGuard<'_> {
     fn drop(&mut self) {
-        self.0.call_is_over();
+        self.0.set_call_over();
     }
 }
 
 /// Records the end of a run whose call is already over and cannot report it.
-struct AfterCall {
-    approvals: CallEvents,
-    state: Mutex<After>,
+struct LateEndRecorder {
+    call_events: CallEvents,
+    state: Mutex<LateEndState>,
 }
 
 #[derive(Default)]
-struct After {
-    call_is_over: bool,
-    ended: Option<Map<String, Value>>,
+struct LateEndState {
+    is_call_over: bool,
+    end_fields: Option<Map<String, Value>>,
 }
 
-impl AfterCall {
-    fn run_has_ended(&self, ended: &RunResult) {
-        self.settle(|state| state.ended = Some(end(ended)));
+impl LateEndRecorder {
+    fn set_run_ended(&self, ended: &RunResult) {
+        self.update_state(|state| state.end_fields = Some(end_fields(ended)));
     }
 
-    fn call_is_over(&self) {
-        self.settle(|state| state.call_is_over = true);
+    fn set_call_over(&self) {
+        self.update_state(|state| state.is_call_over = true);
     }
 
-    fn settle(&self, change: impl FnOnce(&mut After)) {
+    fn update_state(&self, change: impl FnOnce(&mut LateEndState)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut state);
-        if state.call_is_over
-            && let Some(fields) = state.ended.take()
-            && let Err(error) = self.approvals.write_run_stop(fields)
+        if state.is_call_over
+            && let Some(fields) = state.end_fields.take()
+            && let Err(error) = self.call_events.write_run_stop(fields)
         {
             tracing::error!("the end of a run could not be recorded: {}", error.log_line());
         }
@@ -216,8 +216,8 @@ impl AfterCall {
 }
 
 /// Returns the audit fields that describe how a run ended.
-fn end(ended: &RunResult) -> Map<String, Value> {
-    let facts = facts(ended);
+fn end_fields(ended: &RunResult) -> Map<String, Value> {
+    let facts = collect_facts(ended);
     let mut fields = Map::new();
     let mut add = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -233,27 +233,28 @@ fn end(ended: &RunResult) -> Map<String, Value> {
     add("execs", facts.execs);
     add("report", facts.report.map(Into::into));
     add("git_changed", (!facts.git_changed.is_empty()).then(|| facts.git_changed.into()));
-    add("duration_ms", Some(millis(ended.duration).into()));
+    add("duration_ms", Some(to_millis(ended.duration).into()));
     fields
 }
 
 /// Records the end of a run that no call reports.
 pub fn record_end(approvals: &CallEvents, ended: &RunResult) {
-    if let Err(error) = approvals.write_run_stop(end(ended)) {
+    if let Err(error) = approvals.write_run_stop(end_fields(ended)) {
         tracing::error!("the end of a run could not be recorded: {}", error.log_line());
     }
 }
 
 /// Runs a command until it ends, times out or is cancelled.
-pub async fn run(
+pub async fn run_to_end(
     cx: &Arc<RunCx>,
     call: Prepared,
     launcher: &Launcher,
-    command: Command,
+    command: CommandRequest,
 ) -> Result<(Profile, RunOutcome)> {
     let max_bytes = command.max_bytes;
-    let started = start(cx, call, launcher, command, Some(Arc::clone(&cx.deadline))).await?;
-    match started.watch(cx, max_bytes, Box::pin(pending())).await? {
+    let started =
+        start_command(cx, call, launcher, command, Some(Arc::clone(&cx.deadline))).await?;
+    match started.watch_run(cx, max_bytes, Box::pin(pending())).await? {
         RunState::Over(outcome) => Ok((started.profile, outcome)),
         RunState::Running(_) => Err(Error::internal("the command was abandoned before it ended")),
     }
@@ -261,45 +262,50 @@ pub async fn run(
 
 /// Starts a command in the call's sandbox, with rules, proxy and audit records. `deadline` is its
 /// own.
-pub async fn start(
+pub async fn start_command(
     cx: &Arc<RunCx>,
     call: Prepared,
     launcher: &Launcher,
-    command: Command,
+    command: CommandRequest,
     deadline: Option<Arc<Deadline>>,
-) -> Result<Started> {
-    let cell = cx.cell(launcher)?;
-    let footing =
-        Footing { cell, rights: cx.workspace.rights().clone(), stays_in: false, reads: None };
-    start_on(cx, call, launcher, command, deadline, footing).await
+) -> Result<StartedCommand> {
+    let cell = cx.open_sandbox(launcher)?;
+    let footing = CommandPlacement {
+        sandbox: cell,
+        rights: cx.workspace.rights().clone(),
+        never_escalate: false,
+        output_filter: None,
+    };
+    start_in(cx, call, launcher, command, deadline, footing).await
 }
 
 /// The sandbox that a command runs in, and its rights there.
-pub struct Footing {
-    pub cell: Arc<SessionSandbox>,
+pub struct CommandPlacement {
+    pub sandbox: Arc<SessionSandbox>,
     /// The run's own rights, which never exceed those of its sandbox.
     pub rights: Rights,
     /// Nothing may leave the sandbox, whatever the rules allow.
-    pub stays_in: bool,
+    pub never_escalate: bool,
     /// Processes standard output before it is kept and shown.
-    pub reads: Option<OutputFilter>,
+    pub output_filter: Option<OutputFilter>,
 }
 
 /// Like [`start`], in a sandbox other than the call's own.
-pub async fn start_on(
+pub async fn start_in(
     cx: &Arc<RunCx>,
     call: Prepared,
     launcher: &Launcher,
-    command: Command,
+    command: CommandRequest,
     deadline: Option<Arc<Deadline>>,
-    footing: Footing,
-) -> Result<Started> {
-    let Footing { cell, rights, stays_in, reads } = footing;
+    footing: CommandPlacement,
+) -> Result<StartedCommand> {
+    let CommandPlacement { sandbox: cell, rights, never_escalate: stays_in, output_filter: reads } =
+        footing;
     let (cwd, below) = cx.workspace.open_dir(&command.cwd)?;
     let cwd_path = cx.workspace.path().join(below);
     // The operator's filters checked this directory when the call was prepared, and a human may
     // have approved it by name.
-    if cx.ground.is_some() && cwd_path.components().ne(Path::new(&call.cwd).components()) {
+    if cx.own_sandbox.is_some() && cwd_path.components().ne(Path::new(&call.cwd).components()) {
         return Err(Error::new(
             Kind::Conflict,
             "the working directory was replaced while the call was waiting",
@@ -307,12 +313,13 @@ pub async fn start_on(
         .reason("cwd_changed")
         .hint("Check the directory and call again."));
     }
-    let lacking = unkept(cx, cell.profile)?;
-    let policed =
-        Policed::of(cx).await?.map(|policed| if stays_in { policed.kept_in() } else { policed });
-    let rules = policed.as_ref().map(|policed| policed.book.generation);
-    let denied_hosts = policed.as_ref().map(Policed::denied_hosts).unwrap_or_default();
-    let attended = Attended::by(cx, deadline.clone());
+    let lacking = check_enforceable(cx, cell.profile)?;
+    let policed = RunExecRules::current(cx)
+        .await?
+        .map(|policed| if stays_in { policed.without_escalation() } else { policed });
+    let rules = policed.as_ref().map(|policed| policed.rulebook.generation);
+    let denied_hosts = policed.as_ref().map(RunExecRules::denied_hosts).unwrap_or_default();
+    let attended = RunOwner::new(cx, deadline.clone());
     let kept_inside = Arc::new(KeptInside::default());
     let execs = match policed {
         Some(policed) => {
@@ -320,7 +327,7 @@ pub async fn start_on(
             // The rights of the whole sandbox, not just of this call: files that this call may not
             // write could have been written by another call of the session, so they must not be
             // trusted outside either.
-            Some(policed.desk(
+            Some(policed.into_call_decider(
                 &attended,
                 Arc::new(call),
                 launcher,
@@ -341,42 +348,44 @@ pub async fn start_on(
         merge_stderr: command.merged,
         rights: Some(rights),
         grace: cx.config.limits.grace,
-        on_decision: Some(execs::audit_network(&cx.approvals)),
+        on_decision: Some(exec_decisions::audit_network(&cx.call_events)),
         execs,
         denied_hosts,
-        driver_socket: command.line,
+        driver_socket: command.driver_socket,
         session_router: None,
     };
-    let record = Arc::new(AfterCall { approvals: cx.approvals.clone(), state: Mutex::default() });
-    let (after, approvals) = (Arc::clone(&record), cx.approvals.clone());
-    let own = cx.config.policy.audit_execs.then(|| cx.own());
+    let record =
+        Arc::new(LateEndRecorder { call_events: cx.call_events.clone(), state: Mutex::default() });
+    let (after, approvals) = (Arc::clone(&record), cx.call_events.clone());
+    let own = cx.config.policy.audit_execs.then(|| cx.short_secrets());
     let list = log.map(|log| ExecList::new(approvals.clone(), own, log));
     let list = Arc::new(Mutex::new(list));
     let late_list = Arc::clone(&list);
     let held = Arc::clone(&cell);
-    let git = GitBefore::of(cx, &cell).await?;
+    let git = GitBaseline::capture(cx, &cell).await?;
     let end = Arc::new(OnceLock::new());
-    let (ending, runs) = (Arc::clone(&end), Arc::downgrade(&Runs::of(&cx.session)?));
+    let (ending, runs) =
+        (Arc::clone(&end), Arc::downgrade(&BackgroundRuns::for_session(&cx.session)?));
     let session = cx.session.cancel.clone();
     let keep = RunOptions {
         outputs: Arc::clone(&cx.session.outputs),
         cancel: cx.session.cancel.clone(),
         deadline,
-        budget: Started::budget(cx, command.max_bytes),
+        budget: StartedCommand::output_budget(cx, command.max_bytes),
         max_file_bytes: cx.config.limits.output_file_bytes,
         stdout_filter: reads,
         on_end: Box::new(move |ended| {
             Box::pin(async move {
-                sum_execs(&list, ended);
-                ended.git_changed = git.changes().await;
-                let _ = ending.set(status(ended));
-                after.run_has_ended(ended);
+                summarize_execs(&list, ended);
+                ended.git_changed = git.describe_changes().await;
+                let _ = ending.set(status_name(ended));
+                after.set_run_ended(ended);
             })
         }),
         on_late_end: Some(Box::new(move |ended| {
             // Processes that the command left behind were using the sandbox until now.
             drop(held);
-            sum_execs(&late_list, ended);
+            summarize_execs(&late_list, ended);
             record_end(&approvals, ended);
         })),
         on_forgotten: Box::new(move || {
@@ -389,45 +398,45 @@ pub async fn start_on(
     let live = cell.start_run(launch).await?.into_handle(keep);
     let streaming = command.streaming;
     let (profile, narrowing) = (cell.profile, cx.workspace.taken_away().cloned());
-    Ok(Started {
+    Ok(StartedCommand {
         profile,
-        live,
-        attended,
-        narrowing,
-        rules,
-        lacking,
-        record,
+        run_handle: live,
+        owner: attended,
+        client_sandbox: narrowing,
+        rules_generation: rules,
+        unenforced_restriction: lacking,
+        end_recorder: record,
         kept_inside,
         streaming,
-        end,
+        end_status: end,
     })
 }
 
-fn sum_execs(list: &Mutex<Option<ExecList>>, ended: &mut RunResult) {
+fn summarize_execs(list: &Mutex<Option<ExecList>>, ended: &mut RunResult) {
     let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
-    ended.exec_summary = list.as_mut().map(|list| list.sum(ended.execs.take()));
+    ended.exec_summary = list.as_mut().map(|list| list.record_and_summarize(ended.execs.take()));
 }
 
 /// The programs that git would execute when a run started.
-struct GitBefore {
+struct GitBaseline {
     repositories: Arc<SessionRepositories>,
-    cell: Arc<SessionSandbox>,
+    sandbox: Arc<SessionSandbox>,
     home: Option<PathBuf>,
-    known: Option<Arc<RepositoryFindings>>,
+    baseline: Option<Arc<RepositoryFindings>>,
 }
 
-impl GitBefore {
-    async fn of(cx: &RunCx, cell: &Arc<SessionSandbox>) -> Result<GitBefore> {
+impl GitBaseline {
+    async fn capture(cx: &RunCx, cell: &Arc<SessionSandbox>) -> Result<GitBaseline> {
         let repositories = SessionRepositories::for_session(&cx.session)?;
         let home = cx.config.home.clone();
         let known = repositories.current_findings(cell, home.as_deref()).await?;
-        Ok(GitBefore { repositories, cell: Arc::clone(cell), home, known })
+        Ok(GitBaseline { repositories, sandbox: Arc::clone(cell), home, baseline: known })
     }
 
     /// Returns how the programs that git would execute have changed.
-    async fn changes(self) -> Vec<String> {
-        let Some(before) = self.known else { return Vec::new() };
-        match self.repositories.current_findings(&self.cell, self.home.as_deref()).await {
+    async fn describe_changes(self) -> Vec<String> {
+        let Some(before) = self.baseline else { return Vec::new() };
+        match self.repositories.current_findings(&self.sandbox, self.home.as_deref()).await {
             Ok(Some(now)) if !Arc::ptr_eq(&now, &before) => now.changes_since(&before),
             Ok(_) => Vec::new(),
             Err(error) => vec![format!("what git would execute could not be compared: {error}")],
@@ -437,15 +446,15 @@ impl GitBefore {
 
 /// Refuses to use a run that was started with more rights than the call has now: the client's
 /// sandbox may have become stricter since, and the rules may have changed.
-pub async fn check_still_allowed(cx: &RunCx, started: &Started) -> Result<()> {
-    let Started { narrowing, rules, .. } = started;
+pub async fn check_still_allowed(cx: &RunCx, started: &StartedCommand) -> Result<()> {
+    let StartedCommand { client_sandbox: narrowing, rules_generation: rules, .. } = started;
     let again = "Close it with shell.session and start it again.";
     let now = cx.workspace.taken_away();
     if now.is_some() && now != narrowing.as_ref() {
         let message = "it was started with different rights than this call has";
         return Err(Error::permission_denied("client_sandbox", message).hint(again));
     }
-    let current = Policed::of(cx).await?.map(|policed| policed.book.generation);
+    let current = RunExecRules::current(cx).await?.map(|policed| policed.rulebook.generation);
     if current != *rules {
         let message = "the rules have changed since it was started";
         return Err(Error::permission_denied("rules_changed", message).hint(again));
@@ -456,7 +465,7 @@ pub async fn check_still_allowed(cx: &RunCx, started: &Started) -> Result<()> {
 /// Checks for restrictions of the client's sandbox that a sandbox without mounts cannot enforce.
 /// Those on reading are refused; those on writing to parts of a writable directory are returned as
 /// a warning.
-fn unkept(cx: &RunCx, profile: Profile) -> Result<Option<String>> {
+fn check_enforceable(cx: &RunCx, profile: Profile) -> Result<Option<String>> {
     if profile != Profile::Contained || !cx.workspace.is_narrowed() {
         return Ok(None);
     }
@@ -471,7 +480,7 @@ fn unkept(cx: &RunCx, profile: Profile) -> Result<Option<String>> {
 }
 
 /// Returns the status of a result.
-pub fn status(ended: &RunResult) -> &'static str {
+pub fn status_name(ended: &RunResult) -> &'static str {
     match (ended.stop_reason, ended.exit_code) {
         (Some(StopReason::Deadline), _) => "timed_out",
         (Some(StopReason::Cancelled(_)), _) => "cancelled",
@@ -482,7 +491,7 @@ pub fn status(ended: &RunResult) -> &'static str {
 }
 
 /// Returns the facts about a run that go into the audit record.
-pub fn facts(ended: &RunResult) -> Facts {
+pub fn collect_facts(ended: &RunResult) -> Facts {
     let status = match (ended.stop_reason, ended.exit_code) {
         (Some(StopReason::Deadline), _) => Status::TimedOut,
         (Some(StopReason::Cancelled(_)), _) => Status::Cancelled,
@@ -504,6 +513,6 @@ pub fn facts(ended: &RunResult) -> Facts {
 }
 
 /// Converts a duration to whole milliseconds.
-pub fn millis(duration: Duration) -> u64 {
+pub fn to_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -43,7 +43,7 @@ const UNREACHED: &[&str] = &[
 const REFUSED: &[&str] = &["connection refused", "econnrefused", "actively refused"];
 
 /// The limits that a run was subject to.
-struct Limits {
+struct EffectiveLimits {
     /// The config table with the settings for it.
     section: String,
     /// Its config entry declares no writes, so the workspace is read-only for it.
@@ -57,13 +57,14 @@ struct Limits {
     network: NetworkAccess,
 }
 
-impl Limits {
-    fn of(cx: &RunCx) -> Limits {
+impl EffectiveLimits {
+    fn from_cx(cx: &RunCx) -> EffectiveLimits {
         let rights = cx.workspace.rights();
-        let declares_no_writes = cx.ground.as_ref().is_some_and(|ground| ground.is_read_only());
-        Limits {
+        let declares_no_writes =
+            cx.own_sandbox.as_ref().is_some_and(|ground| ground.is_read_only());
+        EffectiveLimits {
             section: cx
-                .ground
+                .own_sandbox
                 .as_ref()
                 .map_or("[sandbox]".to_owned(), |ground| ground.config_table()),
             declares_no_writes,
@@ -77,7 +78,7 @@ impl Limits {
 }
 
 /// Returns the hint for a command that failed with this output and these denials.
-pub fn hint(
+pub fn hint_for_failure(
     cx: &RunCx,
     profile: Profile,
     output: &[&str],
@@ -85,7 +86,7 @@ pub fn hint(
 ) -> Option<String> {
     match profile {
         Profile::None => None,
-        _ => Limits::of(cx).explain(output, denials),
+        _ => EffectiveLimits::from_cx(cx).explain_failure(output, denials),
     }
 }
 
@@ -96,12 +97,13 @@ fn protected_files() -> Vec<&'static str> {
     names.filter(|name| name.ends_with(".json") || *name == ".envrc").collect()
 }
 
-impl Limits {
-    fn explain(&self, output: &[&str], denials: &[Map<String, Value>]) -> Option<String> {
-        let text: Vec<String> = output.iter().map(|text| tail(text).to_lowercase()).collect();
+impl EffectiveLimits {
+    fn explain_failure(&self, output: &[&str], denials: &[Map<String, Value>]) -> Option<String> {
+        let text: Vec<String> =
+            output.iter().map(|text| output_tail(text).to_lowercase()).collect();
         let says =
             |words: &[&str]| text.iter().any(|text| words.iter().any(|word| text.contains(word)));
-        let wanted = Wanted::of(denials);
+        let wanted = UnreachedHosts::from_denials(denials);
         // A directory is the stand-in for a protected file that does not exist.
         let at_stand_in = says(IS_DIRECTORY) && says(&protected_files());
         let writes = (says(READ_ONLY) || at_stand_in).then(|| self.explain_read_only());
@@ -116,7 +118,7 @@ impl Limits {
     }
 
     fn explain_read_only(&self) -> String {
-        let Limits { section, .. } = self;
+        let EffectiveLimits { section, .. } = self;
         let mode = self.client_mode.as_deref().unwrap_or_default();
         let mut hint = match (self.declares_no_writes, self.read_only_by_client) {
             (true, _) => format!(
@@ -133,7 +135,7 @@ impl Limits {
                 .to_owned(),
         };
         if !self.refused_roots.is_empty() {
-            let roots = list(
+            let roots = join_names(
                 self.refused_roots.iter().map(|root| format!("{:?}", root.display().to_string())),
             );
             hint.push_str(&format!(
@@ -144,13 +146,13 @@ impl Limits {
         hint
     }
 
-    fn explain_network(&self, wanted: &Wanted) -> String {
-        let Limits { section, .. } = self;
+    fn explain_network(&self, wanted: &UnreachedHosts) -> String {
+        let EffectiveLimits { section, .. } = self;
         if self.offline_by_client {
             let mode = self.client_mode.as_deref().unwrap_or_default();
             return format!(
                 "Likely the client's own sandbox: its mode `{mode}` has no network{}. Change it in the client.",
-                wanted.shown()
+                wanted.format_hosts()
             );
         }
         let limit = match self.network {
@@ -161,8 +163,8 @@ impl Limits {
         };
         format!(
             "Likely the sandbox: {limit}{}. The operator can open it with {} under {section}.",
-            wanted.shown(),
-            wanted.keys()
+            wanted.format_hosts(),
+            wanted.format_settings()
         )
     }
 
@@ -178,14 +180,14 @@ impl Limits {
 
 /// The hosts that a run tried to reach and could not.
 #[derive(Default)]
-struct Wanted {
+struct UnreachedHosts {
     names: Vec<String>,
     addresses: Vec<String>,
 }
 
-impl Wanted {
-    fn of(denials: &[Map<String, Value>]) -> Wanted {
-        let mut wanted = Wanted::default();
+impl UnreachedHosts {
+    fn from_denials(denials: &[Map<String, Value>]) -> UnreachedHosts {
+        let mut wanted = UnreachedHosts::default();
         let text = |denial: &'_ Map<String, Value>, key: &str| {
             denial.get(key).and_then(Value::as_str).map(str::to_owned)
         };
@@ -218,14 +220,18 @@ impl Wanted {
     }
 
     /// Returns the hosts as part of a sentence.
-    fn shown(&self) -> String {
+    fn format_hosts(&self) -> String {
         let all = self.names.iter().chain(&self.addresses).cloned();
-        if self.is_empty() { String::new() } else { format!(", and this run wanted {}", list(all)) }
+        if self.is_empty() {
+            String::new()
+        } else {
+            format!(", and this run wanted {}", join_names(all))
+        }
     }
 
     /// Returns the settings that allow them.
-    fn keys(&self) -> String {
-        let quoted = |names: &[String]| list(names.iter().map(|name| format!("\"{name}\"")));
+    fn format_settings(&self) -> String {
+        let quoted = |names: &[String]| join_names(names.iter().map(|name| format!("\"{name}\"")));
         let mut keys = Vec::new();
         if !self.names.is_empty() || self.addresses.is_empty() {
             let names =
@@ -239,11 +245,11 @@ impl Wanted {
     }
 }
 
-fn list(items: impl Iterator<Item = String>) -> String {
+fn join_names(items: impl Iterator<Item = String>) -> String {
     items.take(MAX_NAMES).collect::<Vec<_>>().join(", ")
 }
 
-fn tail(text: &str) -> &str {
+fn output_tail(text: &str) -> &str {
     let from = text.len().saturating_sub(TAIL_BYTES);
     // Move forward to the next character boundary; the end of the text is one.
     let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
@@ -256,8 +262,8 @@ mod tests {
 
     use super::*;
 
-    fn limits(network: NetworkAccess) -> Limits {
-        Limits {
+    fn limits(network: NetworkAccess) -> EffectiveLimits {
+        EffectiveLimits {
             section: "[sandbox]".to_owned(),
             declares_no_writes: false,
             client_mode: None,
@@ -273,12 +279,13 @@ mod tests {
         for network in [NetworkAccess::Off, NetworkAccess::Proxied, NetworkAccess::All] {
             assert_eq!(
                 limits(network)
-                    .explain(&["error: 2 tests failed", "No such file or directory"], &[]),
+                    .explain_failure(&["error: 2 tests failed", "No such file or directory"], &[]),
                 None
             );
         }
         assert_eq!(
-            limits(NetworkAccess::All).explain(&["", "Could not resolve host: example.com"], &[]),
+            limits(NetworkAccess::All)
+                .explain_failure(&["", "Could not resolve host: example.com"], &[]),
             None
         );
     }
@@ -296,7 +303,7 @@ mod tests {
         .iter()
         .filter_map(|denial| denial.as_object().cloned())
         .collect();
-        let hint = limits(NetworkAccess::Off).explain(&["", ""], &denials).unwrap();
+        let hint = limits(NetworkAccess::Off).explain_failure(&["", ""], &denials).unwrap();
         assert!(hint.starts_with("Likely the sandbox: there is no network but"), "{hint}");
         assert!(hint.contains("wanted registry.npmjs.org, 192.0.2.7:5432"), "{hint}");
         let keys = "`allow_domains = [\"registry.npmjs.org\"]` and `allow_addresses = [\"192.0.2.7:5432\"]`";
@@ -306,40 +313,46 @@ mod tests {
     #[test]
     fn who_set_a_limit_decides_where_it_is_opened() {
         let read_only = &["", "touch: cannot touch 'x': Read-only file system"];
-        let entry = Limits {
+        let entry = EffectiveLimits {
             declares_no_writes: true,
             section: "[mcp.lint]".to_owned(),
             ..limits(NetworkAccess::Off)
         };
-        let hint = entry.explain(read_only, &[]).unwrap();
+        let hint = entry.explain_failure(read_only, &[]).unwrap();
         assert!(hint.contains("side_effects = [\"filesystem_write\"]` under [mcp.lint]"), "{hint}");
 
         let mode = Some("read-only".to_owned());
-        let client = Limits {
+        let client = EffectiveLimits {
             read_only_by_client: true,
             client_mode: mode.clone(),
             ..limits(NetworkAccess::Off)
         };
-        let hint = client.explain(read_only, &[]).unwrap();
+        let hint = client.explain_failure(read_only, &[]).unwrap();
         assert!(hint.contains("`read-only`") && hint.contains("Change it in the client"), "{hint}");
 
-        let offline =
-            Limits { offline_by_client: true, client_mode: mode, ..limits(NetworkAccess::Off) };
-        let hint = offline.explain(&["getaddrinfo EAI_AGAIN example.com", ""], &[]).unwrap();
+        let offline = EffectiveLimits {
+            offline_by_client: true,
+            client_mode: mode,
+            ..limits(NetworkAccess::Off)
+        };
+        let hint =
+            offline.explain_failure(&["getaddrinfo EAI_AGAIN example.com", ""], &[]).unwrap();
         assert!(hint.contains("client's own sandbox") && !hint.contains("allow_domains"), "{hint}");
 
-        let roots =
-            Limits { refused_roots: vec!["/srv/cache".into()], ..limits(NetworkAccess::Off) };
-        let hint = roots.explain(read_only, &[]).unwrap();
+        let roots = EffectiveLimits {
+            refused_roots: vec!["/srv/cache".into()],
+            ..limits(NetworkAccess::Off)
+        };
+        let hint = roots.explain_failure(read_only, &[]).unwrap();
         assert!(hint.contains("`writable = [\"/srv/cache\"]` under [sandbox]"), "{hint}");
     }
 
     #[test]
     fn only_the_end_of_a_long_output_is_looked_at() {
         let long = format!("Connection refused{}", "é".repeat(TAIL_BYTES));
-        assert_eq!(limits(NetworkAccess::Off).explain(&[&long, ""], &[]), None);
+        assert_eq!(limits(NetworkAccess::Off).explain_failure(&[&long, ""], &[]), None);
         let hint = limits(NetworkAccess::Off)
-            .explain(&["", "connect ECONNREFUSED 127.0.0.1:5432"], &[])
+            .explain_failure(&["", "connect ECONNREFUSED 127.0.0.1:5432"], &[])
             .unwrap();
         assert!(hint.contains("localhost is the session's own"), "{hint}");
     }

@@ -31,23 +31,23 @@ fn reply(output: &Output) -> Value {
 
 #[test]
 fn a_result_is_one_text_of_json_in_the_form_that_is_known() {
-    let done = output(outcome(Some(3), None, None), None);
+    let done = build_output(outcome(Some(3), None, None), None);
     let duration = json!({"secs": 1, "nanos": 34_422_531});
     assert_eq!(
         reply(&done),
         json!({"exit_code": 3, "output": "said\n", "duration": duration, "timed_out": false})
     );
     assert!(done.structured.is_none() && !done.is_error);
-    let late = output(outcome(None, Some(15), Some(StopReason::Deadline)), None);
+    let late = build_output(outcome(None, Some(15), Some(StopReason::Deadline)), None);
     assert_eq!(
         reply(&late),
         json!({"exit_code": 124, "output": "said\n", "duration": duration, "timed_out": true})
     );
     assert!(!late.is_error);
     assert_eq!(late.facts.status, Some(Status::TimedOut));
-    assert_eq!(reply(&output(outcome(None, Some(9), None), None))["exit_code"], 137);
+    assert_eq!(reply(&build_output(outcome(None, Some(9), None), None))["exit_code"], 137);
     assert!(
-        output(outcome(None, Some(15), Some(StopReason::Cancelled(Cause::Shutdown))), None)
+        build_output(outcome(None, Some(15), Some(StopReason::Cancelled(Cause::Shutdown))), None)
             .is_error
     );
 }
@@ -56,12 +56,12 @@ fn a_result_is_one_text_of_json_in_the_form_that_is_known() {
 fn arguments_are_those_of_the_other_server() {
     let place = Place::new();
     let config = config(&place.dir, Profile::Default);
-    let shell = Shell::with(&config, launcher());
+    let shell = ShellTool::with_launcher(&config, launcher());
     let workspace = place.session.workspace.path().display().to_string();
     let cx = PrepareCx {
         session: &place.session,
         workspace: &place.session.workspace,
-        shape: &Overrides::default(),
+        overrides: &Overrides::default(),
         config: &config,
     };
     let prepare = |arguments: Value| shell.prepare(arguments.as_object().unwrap(), &cx);

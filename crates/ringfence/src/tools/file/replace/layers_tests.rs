@@ -52,7 +52,8 @@ fn edit_below(dir: &std::path::Path) {
     let workspace = Arc::new(Workspace::open(dir, &[]).unwrap());
     let call = |arguments| {
         let Value::Object(map) = arguments else { panic!("an object") };
-        let args: Args = arguments::parse(&map, &FileReplace::new().spec.input_schema).unwrap();
+        let args: Args =
+            arguments::parse_arguments(&map, &FileReplace::new().spec.input_schema).unwrap();
         replace_text(&workspace, &args, &Cancel::new()).unwrap().replacements
     };
     let edits = json!([{"old": "old", "new": "new"}]);

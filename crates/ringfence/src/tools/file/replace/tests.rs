@@ -13,7 +13,7 @@ use crate::tools::file::content::etag_from_bytes;
 fn args(arguments: Value) -> Args {
     let spec = FileReplace::new().spec;
     let Value::Object(map) = arguments else { panic!("an object") };
-    arguments::parse(&map, &spec.input_schema).unwrap()
+    arguments::parse_arguments(&map, &spec.input_schema).unwrap()
 }
 
 fn attempt(scratch: &Scratch, arguments: Value) -> Result<Value> {

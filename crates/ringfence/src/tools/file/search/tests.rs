@@ -9,7 +9,7 @@ use crate::base::workspace::tests::{Scratch, while_swapping};
 
 fn job(arguments: Value) -> Result<SearchJob> {
     let Value::Object(map) = arguments else { panic!("an object") };
-    arguments::parse::<Args>(&map, &FileSearch::new().spec.input_schema)?.build_job(&map)
+    arguments::parse_arguments::<Args>(&map, &FileSearch::new().spec.input_schema)?.build_job(&map)
 }
 
 fn try_search(scratch: &Scratch, arguments: Value) -> Result<Reply> {

@@ -12,7 +12,7 @@ use crate::base::workspace::tests::{Scratch, while_swapping};
 fn args(arguments: Value) -> Args {
     let spec = FileWrite::new().spec;
     let Value::Object(map) = arguments else { panic!("an object") };
-    arguments::parse(&map, &spec.input_schema).unwrap()
+    arguments::parse_arguments(&map, &spec.input_schema).unwrap()
 }
 
 fn try_write(scratch: &Scratch, arguments: Value) -> Result<Value> {

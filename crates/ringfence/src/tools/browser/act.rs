@@ -1,0 +1,325 @@
+//! `browser.act`: performs one user action on a page.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::navigate::{DOWNLOAD_WAIT, SnapshotChoice, format_events};
+use crate::approval::Granted;
+use crate::base::call::{Output, Prepared};
+use crate::base::{Error, Kind, Result};
+use crate::browser::act::{ActOp, MouseButton};
+use crate::browser::downloads::PageDownload;
+use crate::browser::navigate::{HistoryMove, LoadState};
+use crate::browser::page::{DialogAnswers, PageDialog};
+use crate::browser::snapshot::{SnapshotLines, SnapshotRequest};
+use crate::config::Config;
+use crate::tools::browser::{self, BrowserSpec, PageLease};
+use crate::tools::limits::{DisplayAmount, ItemCount, ToolLimit};
+use crate::tools::{
+    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+};
+
+/// Time for an element to become ready; `wait_for` has the whole time of the call.
+const READY_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// fill replaces the text of a field, type types key by key, press presses `key`.
+    op: ActOp,
+    /// A ref of browser.snapshot (e12), a CSS selector or text=words.
+    target: Option<String>,
+    /// Handle of a page (p1). Default: the current page.
+    page: Option<String>,
+    /// For fill and type.
+    text: Option<String>,
+    /// For press: Enter, Tab, a, Control+A …
+    key: Option<String>,
+    /// For select: values or labels of options.
+    values: Option<Vec<String>>,
+    /// For upload: workspace-relative paths.
+    files: Option<Vec<String>>,
+    /// For drag: where to.
+    to: Option<String>,
+    /// For scroll: pixels.
+    dx: Option<f64>,
+    /// For scroll: pixels; positive is down. Without dx and dy the target comes into view.
+    dy: Option<f64>,
+    /// For click: left (default), right or middle.
+    button: Option<MouseButton>,
+    /// For wait_for: wait until the target is gone.
+    gone: Option<bool>,
+    /// Say yes to confirm and prompt dialogs. Default: no. Alerts are always closed.
+    accept_dialogs: Option<bool>,
+    /// Answer to a prompt.
+    prompt_text: Option<String>,
+    /// Afterwards: none (default), interactive, full or text.
+    snapshot: Option<SnapshotChoice>,
+    /// Default 30000.
+    timeout_ms: Option<u64>,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+struct Reply {
+    page: String,
+    url: String,
+    title: String,
+    /// The page shows another document than before.
+    navigated: bool,
+    /// Other elements that match the selector; the first visible one was used.
+    #[serde(skip_serializing_if = "is_zero")]
+    other_matches: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    new_pages: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    dialogs: Vec<PageDialog>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    downloads: Vec<PageDownload>,
+    console_errors: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<String>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// The `browser.act` tool.
+pub struct BrowserAct {
+    spec: ToolSpec,
+}
+
+impl BrowserAct {
+    /// Creates the tool.
+    pub fn new(config: &Config) -> Self {
+        let about = BrowserSpec {
+            name: "browser.act",
+            title: "Act on a page",
+            description: "Clicks, types, selects, scrolls, drags, uploads or waits on a page opened with \
+                browser.navigate. Waits until the element is ready, and for what the action triggers.",
+            scope: PermissionScope::Network,
+            hints: ToolHints {
+                read_only: false,
+                destructive: true,
+                idempotent: false,
+                open_world: true,
+            },
+            writes_files: false,
+            input_schema: arguments::input_schema::<Args>(),
+            output_schema: arguments::reply_schema::<Reply>(),
+            returns_image: false,
+        };
+        BrowserAct { spec: browser::build_spec(config, about) }
+    }
+
+    fn parse_args(&self, arguments: &Map<String, Value>) -> Result<Args> {
+        let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
+        let needs =
+            |given: bool, name: &str| match given {
+                true => Ok(()),
+                false => Err(Error::invalid_arguments(format!("this op needs `{name}`"))
+                    .with("argument", name)),
+            };
+        match args.op {
+            ActOp::Type => needs(args.text.is_some(), "text")?,
+            ActOp::Press => needs(args.key.is_some(), "key")?,
+            ActOp::Scroll => needs(args.target.is_some() || args.dx.or(args.dy).is_some(), "dy")?,
+            ActOp::Back | ActOp::Forward | ActOp::Reload => {}
+            op => {
+                needs(args.target.is_some(), "target")?;
+                needs(op != ActOp::Fill || args.text.is_some(), "text")?;
+                needs(op != ActOp::Select || args.values.is_some(), "values")?;
+                needs(op != ActOp::Upload || args.files.is_some(), "files")?;
+                needs(op != ActOp::Drag || args.to.is_some(), "to")?;
+            }
+        }
+        Ok(args)
+    }
+}
+
+async fn act_on_page(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Result<Output> {
+    let (page, context) = (&held.page, &held.context);
+    let limit = browser::page_timeout(args.timeout_ms);
+    let end = Instant::now() + limit;
+    let (before, log, dialogs) = {
+        let state = page.state();
+        (state.current_document().to_owned(), state.log.last_seq(), state.dialogs_seen)
+    };
+    let answers = DialogAnswers {
+        accept: args.accept_dialogs.unwrap_or(false),
+        text: args.prompt_text.clone(),
+    };
+    let answering = page.answer_dialogs(answers);
+    let known: Vec<String> = context.pages().iter().map(|page| page.handle()).collect();
+    let loads = context.downloads.count();
+    let done = perform_op(cx, args, held, end).await;
+    if done.is_ok() {
+        page.wait_until_settled(&before, end).await;
+    }
+    drop(answering);
+    let other_matches = done?;
+    let snapshot = match args.snapshot.unwrap_or_default().snapshot_mode() {
+        Some(mode) => {
+            let lines = match page
+                .take_snapshot(&SnapshotRequest { mode, ..SnapshotRequest::default() }, false)
+                .await?
+            {
+                SnapshotLines::All(lines) | SnapshotLines::Changes(lines) => lines,
+            };
+            Some(browser::fit_lines(&lines, browser::text_budget(cx, None)).0)
+        }
+        None => None,
+    };
+    let (url, title) = page.describe().await;
+    let downloads = context.downloads.wait_for_downloads(loads, false, DOWNLOAD_WAIT).await;
+    let new_pages = context
+        .pages()
+        .iter()
+        .map(|page| page.handle())
+        .filter(|handle| !known.contains(handle))
+        .collect();
+    let state = page.state();
+    let reply = Reply {
+        page: page.handle(),
+        url,
+        title,
+        navigated: state.current_document() != before,
+        other_matches,
+        new_pages,
+        dialogs: state.dialogs_after(dialogs),
+        downloads,
+        console_errors: state.log.entries_after(log).filter(|entry| entry.kind == "error").count()
+            as u64,
+        snapshot,
+    };
+    drop(state);
+    Ok(browser::build_output(reply.format_text(), &reply))
+}
+
+/// Performs the action and returns how many other elements the selector matches.
+async fn perform_op(cx: &Arc<RunCx>, args: &Args, held: &PageLease, end: Instant) -> Result<u64> {
+    let page = &held.page;
+    let ready = end.min(Instant::now() + READY_TIMEOUT);
+    let target = args.target.as_deref();
+    let on = target.unwrap_or_default();
+    let text = args.text.as_deref().unwrap_or_default();
+    match args.op {
+        ActOp::Click => page.click_element(on, args.button.unwrap_or_default(), 1, ready).await,
+        ActOp::DoubleClick => {
+            page.click_element(on, args.button.unwrap_or_default(), 2, ready).await
+        }
+        ActOp::Hover => page.hover_element(on, ready).await,
+        ActOp::Fill => page.fill_element(on, text, ready).await,
+        ActOp::Type => page.type_text(target, text, ready).await,
+        ActOp::Press => {
+            page.press_key(target, args.key.as_deref().unwrap_or_default(), ready).await
+        }
+        ActOp::Select => {
+            page.select_options(on, args.values.as_deref().unwrap_or_default(), ready).await
+        }
+        ActOp::Check => page.set_checked(on, true, ready).await,
+        ActOp::Uncheck => page.set_checked(on, false, ready).await,
+        ActOp::Scroll => {
+            let by = args.dx.or(args.dy).map(|_| (args.dx.unwrap_or(0.0), args.dy.unwrap_or(0.0)));
+            page.scroll_by(target, by, ready).await
+        }
+        ActOp::Drag => page.drag_element(on, args.to.as_deref().unwrap_or_default(), ready).await,
+        ActOp::Upload => {
+            let (uploads, files) =
+                (Arc::clone(&held.context.uploads), args.files.clone().unwrap_or_default());
+            let workspace = Arc::clone(&cx.workspace);
+            let copy = async {
+                let work = tokio::task::spawn_blocking(move || {
+                    uploads.copy_for_browser(&workspace, &files)
+                });
+                work.await
+                    .map_err(|error| Error::internal("the copy ended unexpectedly").source(error))?
+            };
+            page.upload_files(on, copy, ready).await
+        }
+        ActOp::WaitFor => {
+            page.wait_for_target(on, args.gone.unwrap_or(false), end).await.map(|()| 0)
+        }
+        ActOp::Back | ActOp::Forward | ActOp::Reload => {
+            let how = match args.op {
+                ActOp::Back => HistoryMove::Back,
+                ActOp::Forward => HistoryMove::Forward,
+                _ => HistoryMove::Reload,
+            };
+            let left = end.saturating_duration_since(Instant::now());
+            match page.move_in_history(how, LoadState::Load, left).await? {
+                Some(_) => Ok(0),
+                None => Err(Error::new(Kind::NotFound, "there is no page in that direction")
+                    .reason("no_history")),
+            }
+        }
+    }
+}
+
+impl Reply {
+    fn format_text(&self) -> String {
+        let moved = if self.navigated { "now at" } else { "at" };
+        let mut text = format!("done; {} {moved} {}\n{}", self.page, self.url, self.title);
+        if self.other_matches > 0 {
+            text.push_str(&format!(
+                "\n{} other elements match the selector as well",
+                self.other_matches
+            ));
+        }
+        if !self.new_pages.is_empty() {
+            text.push_str(&format!("\nnew pages: {}", self.new_pages.join(", ")));
+        }
+        if self.console_errors > 0 {
+            text.push_str(&format!("\n{} console errors: see browser.logs", self.console_errors));
+        }
+        text.push_str(&format_events(&self.dialogs, &self.downloads));
+        if let Some(snapshot) = &self.snapshot {
+            text.push_str(&format!("\n\n{snapshot}"));
+        }
+        text
+    }
+}
+
+impl Tool for BrowserAct {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<ToolLimit> {
+        vec![
+            ToolLimit::from_fixed(
+                "files of an upload",
+                ItemCount(crate::browser::upload::MAX_FILES as u64),
+            ),
+            ToolLimit {
+                subject: "wait for an element",
+                default_value: READY_TIMEOUT.format_amount(),
+                maximum: "`[limits] timeout_ms`".to_owned(),
+            },
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        let args = self.parse_args(arguments)?;
+        browser::prepare_call(cx, args.timeout_ms)
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args = self.parse_args(&call.consume().arguments)?;
+            let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
+            let limit = browser::page_timeout(args.timeout_ms) + Duration::from_secs(3);
+            browser::run_within(&cx, &held, limit, act_on_page(&cx, &args, &held)).await
+        })
+    }
+}

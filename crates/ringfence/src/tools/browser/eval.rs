@@ -1,0 +1,119 @@
+//! `browser.eval`: runs a script in a page.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::approval::Granted;
+use crate::base::Result;
+use crate::base::call::{Output, Prepared};
+use crate::config::Config;
+use crate::tools::browser::{self, BrowserSpec, PageLease};
+use crate::tools::limits::ToolLimit;
+use crate::tools::{
+    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// JavaScript: an expression, statements (last value) or a function. Promises are awaited.
+    script: String,
+    /// Handle of a page (p1). Default: the current page.
+    page: Option<String>,
+    /// Run it as a function of this element: a ref (e12), a CSS selector or text=words.
+    target: Option<String>,
+    /// Default 30000.
+    timeout_ms: Option<u64>,
+    /// Maximum bytes of the value, up to 262144.
+    max_bytes: Option<usize>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Reply {
+    page: String,
+    /// As JSON text.
+    value: String,
+    /// string, number, boolean, object, array, null, undefined …
+    kind: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+}
+
+/// The `browser.eval` tool.
+pub struct BrowserEval {
+    spec: ToolSpec,
+}
+
+impl BrowserEval {
+    /// Creates the tool.
+    pub fn new(config: &Config) -> Self {
+        let about = BrowserSpec {
+            name: "browser.eval",
+            title: "Run a script in a page",
+            description: "Runs JavaScript in a page opened with browser.navigate and returns its value as JSON.",
+            scope: PermissionScope::Network,
+            hints: ToolHints {
+                read_only: false,
+                destructive: true,
+                idempotent: false,
+                open_world: true,
+            },
+            writes_files: false,
+            input_schema: arguments::input_schema::<Args>(),
+            output_schema: arguments::reply_schema::<Reply>(),
+            returns_image: false,
+        };
+        BrowserEval { spec: browser::build_spec(config, about) }
+    }
+}
+
+async fn eval_script(cx: &RunCx, args: &Args, held: &PageLease) -> Result<Output> {
+    let most = browser::text_budget(cx, args.max_bytes);
+    let limit = browser::page_timeout(args.timeout_ms);
+    let found = held.page.eval_script(&args.script, args.target.as_deref(), most, limit).await?;
+    let text =
+        if found.js_type == "undefined" { "undefined".to_owned() } else { found.value.to_string() };
+    let truncated = found.truncated || text.len() > most;
+    let value = crate::browser::page_log::truncate_text(&text, most);
+    let shown = if truncated {
+        format!("{value}\n… [cut: return less, or raise `max_bytes`]")
+    } else {
+        value.clone()
+    };
+    let reply = Reply { page: held.page.handle(), value, kind: found.js_type, truncated };
+    Ok(browser::build_output(shown, &json!(reply)))
+}
+
+impl Tool for BrowserEval {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<ToolLimit> {
+        vec![ToolLimit::for_time(browser::DEFAULT_TIMEOUT), ToolLimit::for_text(browser::MAX_BYTES)]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
+        browser::prepare_call(cx, args.timeout_ms)
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args: Args =
+                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
+            let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
+            let limit =
+                browser::page_timeout(args.timeout_ms) + std::time::Duration::from_millis(500);
+            browser::run_within(&cx, &held, limit, eval_script(&cx, &args, &held)).await
+        })
+    }
+}

@@ -1,0 +1,222 @@
+//! `browser.logs`: returns the console messages, errors and requests of a page.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::approval::Granted;
+use crate::base::Result;
+use crate::base::call::{Output, Prepared};
+use crate::browser::page_log::{PageLogEntry, PageLogKind, escape_line};
+use crate::config::Config;
+use crate::tools::browser::{self, BrowserSpec, PageLease};
+use crate::tools::limits::{DisplayAmount, ItemCount, ToolLimit};
+use crate::tools::{
+    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+};
+
+const DEFAULT_LIMIT: usize = 100;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// Handle of a page (p1). Default: the current page.
+    page: Option<String>,
+    /// console, error, network, blocked, dialog, download. Default: all of them.
+    kinds: Option<Vec<PageLogKind>>,
+    /// Only entries that contain this text, ignoring case.
+    filter: Option<String>,
+    /// Only requests that failed, warnings and errors.
+    failed: Option<bool>,
+    /// Only entries after this number.
+    since: Option<u64>,
+    /// Only the newest N entries (100).
+    limit: Option<usize>,
+    /// Maximum bytes of text, up to 262144.
+    max_bytes: Option<usize>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Reply {
+    page: String,
+    /// Oldest first.
+    entries: Vec<PageLogEntry>,
+    /// For `since` of the next call.
+    last: u64,
+    /// Refused by policy, for the whole session.
+    blocked: Vec<PageLogEntry>,
+    /// Older matching entries were left out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+    /// Entries that were too old to be kept.
+    #[serde(skip_serializing_if = "is_zero")]
+    lost: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// The `browser.logs` tool.
+pub struct BrowserLogs {
+    spec: ToolSpec,
+}
+
+impl BrowserLogs {
+    /// Creates the tool.
+    pub fn new(config: &Config) -> Self {
+        let about = BrowserSpec {
+            name: "browser.logs",
+            title: "Read a page's logs",
+            description: "Console messages, errors, requests, dialogs and downloads of a page, and what was blocked.",
+            scope: PermissionScope::Network,
+            hints: ToolHints {
+                read_only: true,
+                destructive: false,
+                idempotent: true,
+                open_world: true,
+            },
+            writes_files: false,
+            input_schema: arguments::input_schema::<Args>(),
+            output_schema: arguments::reply_schema::<Reply>(),
+            returns_image: false,
+        };
+        BrowserLogs { spec: browser::build_spec(config, about) }
+    }
+}
+
+impl Args {
+    fn wants_entry(&self, entry: &PageLogEntry) -> bool {
+        let kind = self
+            .kinds
+            .as_ref()
+            .is_none_or(|kinds| kinds.iter().any(|kind| kind.name() == entry.kind));
+        let lower = |text: &str| text.to_lowercase();
+        let has = |wanted: &String| {
+            lower(&entry.text).contains(&lower(wanted))
+                || entry.url.as_ref().is_some_and(|url| lower(url).contains(&lower(wanted)))
+        };
+        let bad = ["error", "blocked"].contains(&entry.kind)
+            || entry
+                .level
+                .as_deref()
+                .is_some_and(|level| ["failed", "warning", "error", "exception"].contains(&level));
+        kind && self.filter.as_ref().is_none_or(has) && (bad || self.failed != Some(true))
+    }
+}
+
+fn format_entry(entry: &PageLogEntry) -> String {
+    let mut line = format!("{} {}", entry.seq, entry.kind);
+    if let Some(level) = &entry.level {
+        line.push_str(&format!(" {}", escape_line(level)));
+    }
+    if let Some(status) = entry.status {
+        line.push_str(&format!(" {status}"));
+    }
+    line.push_str(&format!(": {}", escape_line(&entry.text)));
+    if let Some(url) = &entry.url {
+        line.push_str(&format!(" ({}", escape_line(url)));
+        if let Some(number) = entry.line {
+            line.push_str(&format!(":{number}"));
+        }
+        line.push(')');
+    }
+    line
+}
+
+/// Returns the newest wanted entries that fit, and whether any were left out.
+fn newest_entries<'a>(
+    entries: impl DoubleEndedIterator<Item = &'a PageLogEntry>,
+    limit: usize,
+    most: &mut usize,
+) -> (Vec<PageLogEntry>, bool) {
+    let (mut kept, mut cut) = (Vec::new(), false);
+    for entry in entries.rev() {
+        let size = format_entry(entry).len() + 60;
+        if kept.len() >= limit || size > *most {
+            cut = true;
+            break;
+        }
+        *most -= size;
+        kept.push(entry.clone());
+    }
+    kept.reverse();
+    (kept, cut)
+}
+
+fn read_logs(cx: &RunCx, args: &Args, held: &PageLease) -> Output {
+    let since = args.since.unwrap_or(0);
+    let limit = args.limit.unwrap_or(DEFAULT_LIMIT);
+    let mut most = browser::text_budget(cx, args.max_bytes);
+    let log = held.context.traffic.lock_failed();
+    let refused = log.entries_after(0).filter(|entry| entry.kind == PageLogKind::Blocked.name());
+    let wanted: Vec<&PageLogEntry> = refused.filter(|entry| args.wants_entry(entry)).collect();
+    let (blocked, mut truncated) = newest_entries(wanted.into_iter(), limit, &mut most);
+    drop(log);
+    let state = held.page.state();
+    let wanted: Vec<&PageLogEntry> =
+        state.log.entries_after(since).filter(|entry| args.wants_entry(entry)).collect();
+    let (entries, cut) = newest_entries(wanted.into_iter(), limit, &mut most);
+    truncated |= cut;
+    let lost = state.log.count_lost_after(since);
+    let reply = Reply {
+        page: held.page.handle(),
+        last: state.log.last_seq(),
+        entries,
+        blocked,
+        truncated,
+        lost,
+    };
+    drop(state);
+    let mut lines: Vec<String> = reply.entries.iter().map(format_entry).collect();
+    lines.extend(
+        reply.blocked.iter().map(|entry| {
+            format!("blocked: {} ({})", entry.text, entry.url.as_deref().unwrap_or(""))
+        }),
+    );
+    if lines.is_empty() {
+        lines.push("no entries".to_owned());
+    }
+    if reply.truncated {
+        lines.insert(
+            0,
+            "[older entries left out: raise `limit` or `max_bytes`, or filter]".to_owned(),
+        );
+    }
+    browser::build_output(lines.join("\n"), &reply)
+}
+
+impl Tool for BrowserLogs {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<ToolLimit> {
+        vec![ToolLimit {
+            subject: "entries",
+            default_value: DEFAULT_LIMIT.to_string(),
+            maximum: ItemCount(crate::browser::page_log::MAX_ENTRIES as u64).format_amount(),
+        }]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        arguments::parse_arguments::<Args>(arguments, &self.spec.input_schema)?;
+        browser::prepare_call(cx, None)
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args: Args =
+                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
+            let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
+            Ok(read_logs(&cx, &args, &held))
+        })
+    }
+}

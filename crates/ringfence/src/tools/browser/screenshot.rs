@@ -1,0 +1,258 @@
+//! `browser.screenshot`: captures a page as an image for the model and, if requested, as a file.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::approval::Granted;
+use crate::base::call::{Block, Output, Prepared};
+use crate::base::{Error, Result};
+use crate::browser::capture::{CaptureRegion, ImageFormat, png_size};
+use crate::config::Config;
+use crate::tools::browser::{self, BrowserSpec, PageLease};
+use crate::tools::file::write;
+use crate::tools::limits::{ItemCount, ToolLimit};
+use crate::tools::{
+    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+};
+
+const DEFAULT_MAX_WIDTH: u32 = 1280;
+const DEFAULT_MAX_HEIGHT: u32 = 1568;
+const DEFAULT_QUALITY: u32 = 75;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// Write it here, workspace-relative, at full resolution (.png, .jpg, .webp).
+    path: Option<String>,
+    /// Handle of a page (p1). Default: the current page.
+    page: Option<String>,
+    /// All of the page, not only the window of 1280x720.
+    full_page: Option<bool>,
+    /// One element: a ref (e12), a CSS selector or text=words.
+    target: Option<String>,
+    /// Default: by the name of the file, else png for a file and jpeg inline.
+    format: Option<ImageFormat>,
+    /// 1 to 100, not for png. Default 75.
+    quality: Option<u32>,
+    /// Of the inline picture. Default 1280.
+    max_width: Option<u32>,
+    /// Of the inline picture. Default 1568.
+    max_height: Option<u32>,
+    /// Return the picture. Default true.
+    inline: Option<bool>,
+    /// Default 30000.
+    timeout_ms: Option<u64>,
+}
+
+/// The text block of a result, as JSON.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+struct Reply {
+    page: String,
+    url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etag: Option<String>,
+    mime: &'static str,
+    /// Of the file, or of the inline picture when there is none.
+    bytes: u64,
+    width: u32,
+    height: u32,
+    /// Of the inline picture to the page.
+    scale: f64,
+    /// The page is longer than a picture can be.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cut: bool,
+}
+
+/// The `browser.screenshot` tool.
+pub struct BrowserScreenshot {
+    spec: ToolSpec,
+}
+
+impl BrowserScreenshot {
+    /// Creates the tool.
+    pub fn new(config: &Config) -> Self {
+        let about = BrowserSpec {
+            name: "browser.screenshot",
+            title: "Take a screenshot",
+            description: "A picture of a page opened with browser.navigate: the window, the whole page or one element. \
+                Returned scaled for you to see; with `path` written to the workspace as well.",
+            scope: PermissionScope::Workspace,
+            hints: ToolHints {
+                read_only: false,
+                destructive: true,
+                idempotent: false,
+                open_world: true,
+            },
+            writes_files: true,
+            input_schema: arguments::input_schema::<Args>(),
+            output_schema: arguments::reply_schema::<Reply>(),
+            returns_image: true,
+        };
+        BrowserScreenshot { spec: browser::build_spec(config, about) }
+    }
+
+    async fn execute_call(&self, cx: &Arc<RunCx>, args: Args) -> Result<Output> {
+        let held = PageLease::existing_page(cx, args.page.as_deref()).await?;
+        let limit = browser::page_timeout(args.timeout_ms);
+        browser::run_within(cx, &held, limit, take_screenshot(cx, &args, &held)).await
+    }
+}
+
+async fn take_screenshot(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Result<Output> {
+    let page = &held.page;
+    let region =
+        page.capture_region(args.full_page.unwrap_or(false), args.target.as_deref()).await?;
+    let quality = args.quality.unwrap_or(DEFAULT_QUALITY);
+    let inline = args.inline.unwrap_or(true);
+    let scale = region.scale_to_fit(
+        args.max_width.unwrap_or(DEFAULT_MAX_WIDTH),
+        args.max_height.unwrap_or(DEFAULT_MAX_HEIGHT),
+    );
+    let file_format = args
+        .format
+        .or_else(|| ImageFormat::from_file_name(args.path.as_deref()?))
+        .unwrap_or(ImageFormat::Png);
+    let inline_format = args.format.unwrap_or(ImageFormat::Jpeg);
+    let wants_file = args.path.is_some() || !inline;
+    // One image serves as both if they would be the same.
+    let one = wants_file && inline && scale >= 1.0 && file_format == inline_format;
+    let file = async {
+        match wants_file {
+            true => page.capture_image(region, 1.0, file_format, quality).await.map(Some),
+            false => Ok(None),
+        }
+    };
+    let shown = async {
+        match inline && !one {
+            true => page.capture_image(region, scale, inline_format, quality).await.map(Some),
+            false => Ok(None),
+        }
+    };
+    let (file, mut shown) = futures::try_join!(file, shown)?;
+    if one {
+        shown = file.clone();
+    }
+    let mut reply = describe_image(
+        &region,
+        scale,
+        (file_format, file.as_deref()),
+        (inline_format, shown.as_deref()),
+    );
+    reply.page = page.handle();
+    reply.url = page.state().url.clone();
+    if let (Some(path), Some(data)) = (&args.path, file) {
+        let (path, cx) = (path.clone(), Arc::clone(cx));
+        let work = tokio::task::spawn_blocking(move || {
+            write::write_base64(&cx.workspace, path, data, &cx.cancel)
+        });
+        let written = work
+            .await
+            .map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
+        reply.path = Some(written.path);
+        reply.etag = written.etag;
+    }
+    let text = serde_json::to_string(&reply).unwrap_or_default();
+    let mut content = vec![Block::Text(text)];
+    content.extend(
+        shown.map(|data| Block::Image { data, mime: inline_format.mime_type().to_owned() }),
+    );
+    Ok(Output { content, ..Output::default() })
+}
+
+fn describe_image(
+    region: &CaptureRegion,
+    scale: f64,
+    file: (ImageFormat, Option<&str>),
+    shown: (ImageFormat, Option<&str>),
+) -> Reply {
+    let (main, by) = if file.1.is_some() { (file, 1.0) } else { (shown, scale) };
+    let bytes =
+        main.1.map_or(0, |data| (data.len() as u64 / 4 * 3).saturating_sub(base64_padding(data)));
+    let whole = |length: f64| (length * by).round().max(1.0) as u32;
+    let told = main.1.filter(|_| main.0 == ImageFormat::Png).and_then(png_size);
+    let (width, height) = told.unwrap_or((whole(region.width), whole(region.height)));
+    let scale = (scale * 1000.0).round() / 1000.0;
+    Reply {
+        mime: main.0.mime_type(),
+        bytes,
+        width,
+        height,
+        scale,
+        cut: region.truncated,
+        ..Reply::default()
+    }
+}
+
+fn base64_padding(data: &str) -> u64 {
+    data.bytes().rev().take(2).filter(|byte| *byte == b'=').count() as u64
+}
+
+impl Tool for BrowserScreenshot {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<ToolLimit> {
+        vec![
+            ToolLimit::for_time(browser::DEFAULT_TIMEOUT),
+            ToolLimit {
+                subject: "width shown",
+                default_value: DEFAULT_MAX_WIDTH.to_string(),
+                maximum: "any".to_owned(),
+            },
+            ToolLimit {
+                subject: "height shown",
+                default_value: DEFAULT_MAX_HEIGHT.to_string(),
+                maximum: "any".to_owned(),
+            },
+            ToolLimit::from_fixed(
+                "pixels of a side",
+                ItemCount(crate::browser::capture::MAX_IMAGE_SIDE as u64),
+            ),
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
+        if args.full_page == Some(true) && args.target.is_some() {
+            return Err(Error::invalid_arguments("give either `full_page` or `target`"));
+        }
+        let within = |value: Option<u32>, name: &str, most: u32| match value {
+            Some(number) if !(1..=most).contains(&number) => {
+                Err(Error::invalid_arguments(format!("`{name}` must be 1 to {most}"))
+                    .with("argument", name))
+            }
+            _ => Ok(()),
+        };
+        within(args.quality, "quality", 100)?;
+        within(args.max_width, "max_width", 4096)?;
+        within(args.max_height, "max_height", 4096)?;
+        if let Some(path) = &args.path {
+            // Fails before the page is rendered; the write resolves the path again.
+            cx.workspace.place(path, false)?;
+        } else if args.inline == Some(false) {
+            return Err(Error::invalid_arguments(
+                "with `inline` off and no `path` there is no picture to return",
+            ));
+        }
+        browser::prepare_call(cx, args.timeout_ms)
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args =
+                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
+            self.execute_call(&cx, args).await
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! `browser.tabs`: lists, opens, selects and closes the pages of a session.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::approval::Granted;
+use crate::base::call::{Output, Prepared};
+use crate::base::{Error, Result};
+use crate::browser::downloads::PageDownload;
+use crate::browser::tabs::BrowserContext;
+use crate::config::Config;
+use crate::sandbox::Launcher;
+use crate::tools::browser::{self, BrowserSpec, PageLease};
+use crate::tools::limits::{ItemCount, ToolLimit};
+use crate::tools::{
+    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// list (default), new, select, close, or close_all (also deletes cookies and storage).
+    op: Option<TabsOp>,
+    /// Handle of the page to select or close.
+    page: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum TabsOp {
+    #[default]
+    List,
+    New,
+    Select,
+    Close,
+    CloseAll,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+struct Reply {
+    pages: Vec<TabRow>,
+    /// Files that pages have saved.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    downloads: Vec<PageDownload>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct TabRow {
+    page: String,
+    url: String,
+    title: String,
+    /// Used when no page is named.
+    current: bool,
+}
+
+/// The `browser.tabs` tool.
+pub struct BrowserTabs {
+    spec: ToolSpec,
+    launcher: Launcher,
+}
+
+impl BrowserTabs {
+    /// Creates the tool.
+    pub fn new(config: &Config) -> Self {
+        let about = BrowserSpec {
+            name: "browser.tabs",
+            title: "List and close pages",
+            description: "Lists, opens, selects and closes the pages of this session.",
+            scope: PermissionScope::Network,
+            hints: ToolHints {
+                read_only: false,
+                destructive: true,
+                idempotent: false,
+                open_world: true,
+            },
+            writes_files: false,
+            input_schema: arguments::input_schema::<Args>(),
+            output_schema: arguments::reply_schema::<Reply>(),
+            returns_image: false,
+        };
+        BrowserTabs {
+            spec: browser::build_spec(config, about),
+            launcher: Launcher::from_current_exe(),
+        }
+    }
+
+    async fn execute_call(&self, cx: &RunCx, args: Args) -> Result<Output> {
+        let page = args.page.as_deref();
+        match args.op.unwrap_or_default() {
+            TabsOp::List => {}
+            TabsOp::New => drop(PageLease::open_page(cx, &self.launcher, Some("new")).await?),
+            TabsOp::Select => drop(PageLease::existing_page(cx, page).await?),
+            TabsOp::Close => {
+                let held = PageLease::existing_page(cx, page).await?;
+                let closed = held.context.close_page(&held.page);
+                browser::run_within(cx, &held, browser::DEFAULT_TIMEOUT, closed).await?;
+            }
+            TabsOp::CloseAll => browser::session_tabs(cx)?.close_all().await,
+        }
+        let reply = match browser::session_tabs(cx)?.current_context().await {
+            Some((context, _busy)) => list_tabs(&context).await,
+            None => Reply::default(),
+        };
+        let mut lines: Vec<String> = reply.pages.iter().map(format_tab).collect();
+        if lines.is_empty() {
+            lines.push("no pages".to_owned());
+        }
+        let text = lines.join("\n") + &super::navigate::format_events(&[], &reply.downloads);
+        Ok(browser::build_output(text, &reply))
+    }
+}
+
+async fn list_tabs(context: &BrowserContext) -> Reply {
+    let mut reply = Reply {
+        downloads: context.downloads.wait_for_downloads(0, false, std::time::Duration::ZERO).await,
+        ..Reply::default()
+    };
+    for page in context.pages() {
+        let (url, title) = page.describe().await;
+        reply.pages.push(TabRow {
+            page: page.handle(),
+            url,
+            title,
+            current: context.is_current(&page),
+        });
+    }
+    reply
+}
+
+fn format_tab(tab: &TabRow) -> String {
+    let mark = if tab.current { "*" } else { " " };
+    format!("{mark} {}: {} {}", tab.page, tab.url, tab.title)
+}
+
+impl Tool for BrowserTabs {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<ToolLimit> {
+        vec![ToolLimit::from_fixed(
+            "pages of a session",
+            ItemCount(crate::browser::tabs::MAX_PAGES as u64),
+        )]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
+        if args.page.is_none() && matches!(args.op, Some(TabsOp::Select | TabsOp::Close)) {
+            return Err(Error::invalid_arguments("name the `page`")
+                .hint("browser.tabs without arguments lists them."));
+        }
+        browser::prepare_call(cx, None)
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args =
+                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
+            self.execute_call(&cx, args).await
+        })
+    }
+}

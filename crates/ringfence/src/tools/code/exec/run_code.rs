@@ -1,0 +1,375 @@
+//! Runs the code of one call: starts or finds an interpreter and sends it the code.
+
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use tokio::sync::OwnedMutexGuard;
+
+use super::artifacts::{ArtifactList, FilesBefore};
+use super::driver_exchange::{CodeTurn, SharedDriverSocket, lock_driver_socket};
+use super::driver_messages::{self, DriverRequest};
+use super::reply::{self, CodeRunInfo};
+use super::runtimes::{CodeDelivery, InstalledRuntime, RUNTIMES};
+use super::{Args, FigureMode};
+use crate::base::call::{Output, Prepared};
+use crate::base::{Cause, Error, Kind, Result};
+use crate::sandbox::{DriverSocket, Launcher, OutputRequest, StdinSource, StopReason};
+use crate::tools::RunCx;
+use crate::tools::run::background::{BackgroundRun, BackgroundRuns};
+use crate::tools::run::command::{self, CommandRequest, StartedCommand};
+
+/// Maximum number of interpreters that stay alive in one session.
+pub const MAX_INTERPRETERS: usize = 8;
+
+const PYTHON: [&str; 2] = [include_str!("boot.py"), include_str!("driver.py")];
+const JAVASCRIPT: [&str; 2] = [include_str!("boot.js"), include_str!("driver.js")];
+const BASH: &str = include_str!("driver.sh");
+/// Opens code that was passed as a descriptor; this path is the only name it has.
+const BY_DESCRIPTOR: &str =
+    r#"line=$RINGFENCE_LINE; unset RINGFENCE_LINE; p=$1; shift; exec "$p" "/dev/fd/$line" "$@""#;
+
+/// Numbers the code of a session, for names in tracebacks.
+#[derive(Default)]
+struct CellCounter(AtomicU64);
+
+/// One call that runs code.
+pub struct CodeRun<'a> {
+    pub cx: &'a Arc<RunCx>,
+    pub launcher: &'a Launcher,
+    pub installed: &'a InstalledRuntime,
+    pub arguments: &'a Args,
+}
+
+impl CodeRun<'_> {
+    /// Runs the code in an interpreter that exits afterwards.
+    pub async fn run_once(&self, call: Prepared) -> Result<Output> {
+        let (file, way) =
+            (self.arguments.resolve_file(&self.cx.workspace)?, self.installed.runtime.delivery);
+        let (line, theirs) = DriverSocket::new_pair(driver_messages::MAX_REPORT_BYTES)?;
+        // Bash exposes the script's own file in many ways that a driver could not imitate, so it
+        // runs the file directly.
+        let (args, reports) = match (way, &file) {
+            (CodeDelivery::Bash, Some(file)) => (vec![file.clone()], false),
+            _ => (boot_args(way, file.as_deref()), way != CodeDelivery::Bash),
+        };
+        let direct = way == CodeDelivery::Bash && file.is_some();
+        let args = if direct { [args, self.arguments.program_args()].concat() } else { args };
+        // A bash script runs at once, so the snapshot comes first. Other interpreters start up
+        // while it is taken and run nothing yet.
+        let early = if direct { Some(self.capture_files().await) } else { None };
+        let command = self.build_command(args, (!direct).then_some(theirs), self.build_stdin())?;
+        let started = command::start_command(self.cx, call, self.launcher, command, None).await?;
+        let before = match early {
+            Some(before) => before,
+            None => self.capture_files().await,
+        };
+        let message = match direct {
+            true => Vec::new(),
+            false => self.build_request(true, "<code>", file.as_deref()).encode(driver_source(way)),
+        };
+        self.run_cell(&started, private_socket(line)?, message, false, reports, before, None).await
+    }
+
+    /// Runs the code in an interpreter that has no driver: as an unnamed file, or through standard
+    /// input.
+    pub async fn run_without_driver(&self, call: Prepared) -> Result<Output> {
+        let file = self.arguments.resolve_file(&self.cx.workspace)?;
+        let code = self.arguments.code.clone().unwrap_or_default();
+        let words = self.installed.program.leading_args.iter().map(|word| (*word).to_owned());
+        let mut line = None;
+        let mut stdin = self.build_stdin();
+        let mut command = match (file, self.installed.runtime.delivery) {
+            (Some(file), _) => self.build_command(
+                words.chain([file]).chain(self.arguments.program_args()).collect(),
+                None,
+                stdin,
+            )?,
+            (None, CodeDelivery::Stdin) => {
+                stdin = StdinSource::Bytes(code.into_bytes());
+                self.build_command(
+                    words.chain(["-".to_owned()]).chain(self.arguments.program_args()).collect(),
+                    None,
+                    stdin,
+                )?
+            }
+            (None, _) => {
+                line = Some(code_memfd(&code)?);
+                let program = self.installed.path.display().to_string();
+                let fixed = ["-c".to_owned(), BY_DESCRIPTOR.to_owned(), "sh".to_owned(), program];
+                self.build_command(
+                    fixed.into_iter().chain(self.arguments.program_args()).collect(),
+                    None,
+                    stdin,
+                )?
+            }
+        };
+        if line.is_some() {
+            command.program = "/bin/sh".to_owned();
+            command.driver_socket = line;
+        }
+        let before = self.capture_files().await;
+        let started = command::start_command(self.cx, call, self.launcher, command, None).await?;
+        let (line, _) = DriverSocket::new_pair(driver_messages::MAX_REPORT_BYTES)?;
+        self.run_cell(&started, private_socket(line)?, Vec::new(), false, false, before, None).await
+    }
+
+    /// Runs the code in an interpreter that stays alive for the session.
+    pub async fn run_in_session(&self, call: Prepared, session: &str) -> Result<Output> {
+        if !self.cx.session_ref.persistent {
+            return Err(Error::invalid_arguments("`session` needs a persistent session")
+                .reason("no_session")
+                .hint(
+                    "Send the session handle of an earlier result's `_meta` along with the call.",
+                ));
+        }
+        let file = self.arguments.resolve_file(&self.cx.workspace)?;
+        let (runs, language) =
+            (BackgroundRuns::for_session(&self.cx.session)?, self.installed.runtime.language);
+        let (kept, fresh) = match session {
+            "new" => (self.start_interpreter(call, &runs, None).await?, true),
+            id => {
+                let kept = find_interpreter(&runs, id, language)?;
+                match self.arguments.reset {
+                    Some(true) => {
+                        self.stop_interpreter(&runs, &kept).await?;
+                        (self.start_interpreter(call, &runs, Some(id)).await?, true)
+                    }
+                    _ => (kept, false),
+                }
+            }
+        };
+        let Some(line) = kept.driver_socket.clone() else {
+            return Err(Error::internal("the interpreter has no driver socket"));
+        };
+        let floor = lock_driver_socket(&line)?;
+        kept.attach_call(self.cx, Vec::new()).await?;
+        let number = self
+            .cx
+            .session
+            .get_or_create(|| Ok(CellCounter::default()))?
+            .0
+            .fetch_add(1, Ordering::Relaxed)
+            + 1;
+        let name = format!("<cell-{number}>");
+        let driver = driver_source(self.installed.runtime.delivery).filter(|_| fresh);
+        let message = self.build_request(false, &name, file.as_deref()).encode(driver);
+        let before = self.capture_files().await;
+        let output = self
+            .run_cell(&kept.started, (line, floor), message, true, true, before, Some(&kept))
+            .await;
+        if kept.end_status().is_some() {
+            runs.remove(&kept);
+        }
+        output
+    }
+
+    /// Starts an interpreter that stays alive, under the handle of one that it replaces, if any.
+    async fn start_interpreter(
+        &self,
+        call: Prepared,
+        runs: &BackgroundRuns,
+        id: Option<&str>,
+    ) -> Result<Arc<BackgroundRun>> {
+        runs.check_room()?;
+        let of_ours = |kept: &&Arc<BackgroundRun>| {
+            RUNTIMES.iter().any(|runtime| runtime.language == kept.kind)
+        };
+        let living = runs
+            .list_oldest_first()
+            .iter()
+            .filter(of_ours)
+            .filter(|kept| kept.end_status().is_none())
+            .count();
+        if living >= MAX_INTERPRETERS {
+            return Err(Error::new(
+                Kind::ResourceExhausted,
+                format!("{living} interpreters are already running in this session"),
+            )
+            .hint("Use one of them (shell.session `op: list`), or end some with `op: close`."));
+        }
+        let (line, theirs) = DriverSocket::new_pair(driver_messages::MAX_REPORT_BYTES)?;
+        let args = boot_args(self.installed.runtime.delivery, None);
+        let command = self.build_command(args, Some(theirs), StdinSource::Empty)?;
+        let started = command::start_command(self.cx, call, self.launcher, command, None).await?;
+        let shown = self.installed.program.name;
+        let mut kept =
+            BackgroundRun::new(self.installed.runtime.language, shown, started, Some(line));
+        if let Some(id) = id {
+            kept.id = id.to_owned();
+        }
+        Ok(runs.insert(kept))
+    }
+
+    async fn stop_interpreter(
+        &self,
+        runs: &BackgroundRuns,
+        kept: &Arc<BackgroundRun>,
+    ) -> Result<()> {
+        kept.started.run_handle.stop(StopReason::Cancelled(Cause::Client));
+        runs.remove(kept);
+        let cancel = self.cx.cancel.clone();
+        let until = Box::pin(async move {
+            cancel.cancelled().await;
+        });
+        kept.started
+            .read_output(OutputRequest { client: None, budget: 1024, until, yields_to_next: false })
+            .await
+            .map(drop)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each of the three ways has its own")]
+    async fn run_cell(
+        &self,
+        started: &StartedCommand,
+        (line, floor): (SharedDriverSocket, OwnedMutexGuard<DriverSocket>),
+        message: Vec<u8>,
+        lives_on: bool,
+        reports: bool,
+        before: FilesBefore,
+        kept: Option<&BackgroundRun>,
+    ) -> Result<Output> {
+        let (cx, budget) =
+            (self.cx, StartedCommand::output_budget(self.cx, self.arguments.max_bytes));
+        let turn = CodeTurn {
+            socket: line,
+            socket_guard: floor,
+            message,
+            stays_alive: lives_on,
+            sends_report: reports,
+            value_limit: value_limit(budget),
+        };
+        // Leaves a quarter for the value, the traceback and the files.
+        let begun = Instant::now();
+        let (seen, mut heard) = turn.run_code(cx, started, budget - budget / 4).await?;
+        let took = begun.elapsed();
+        let saved = heard
+            .report
+            .as_mut()
+            .map(|report| std::mem::take(&mut report.saved_figures))
+            .unwrap_or_default();
+        let made: ArtifactList = before.list_artifacts(saved).await;
+        let session = kept.map(|kept| kept.id.as_str());
+        let place = CodeRunInfo {
+            profile: started.profile,
+            took,
+            session,
+            language: self.installed.runtime.language,
+        };
+        reply::build_output(cx, &place, seen, heard, made)
+    }
+
+    async fn capture_files(&self) -> FilesBefore {
+        FilesBefore::capture(&self.cx.workspace, &self.cx.cancel).await
+    }
+
+    fn build_command(
+        &self,
+        args: Vec<String>,
+        line: Option<OwnedFd>,
+        stdin: StdinSource,
+    ) -> Result<CommandRequest> {
+        Ok(CommandRequest {
+            program: self.installed.path.display().to_string(),
+            args,
+            cwd: self.arguments.cwd.clone().unwrap_or_else(|| ".".to_owned()),
+            env: self.arguments.build_env(self.installed.runtime.delivery)?,
+            stdin,
+            driver_socket: line,
+            streaming: true,
+            merged: false,
+            max_bytes: self.arguments.max_bytes,
+        })
+    }
+
+    fn build_stdin(&self) -> StdinSource {
+        match &self.arguments.stdin {
+            Some(text) => StdinSource::Bytes(text.clone().into_bytes()),
+            None => StdinSource::Empty,
+        }
+    }
+
+    fn build_request<'r>(
+        &'r self,
+        once: bool,
+        name: &'r str,
+        file: Option<&'r str>,
+    ) -> DriverRequest<'r> {
+        let budget = StartedCommand::output_budget(self.cx, self.arguments.max_bytes);
+        DriverRequest {
+            is_script: once,
+            code_name: name,
+            code: self.arguments.code.as_deref().unwrap_or_default(),
+            file: file.unwrap_or_default(),
+            figures: match self.arguments.figures.unwrap_or_default() {
+                FigureMode::Inline => "inline",
+                FigureMode::File => "file",
+                FigureMode::None => "none",
+            },
+            value_limit: value_limit(budget),
+            args: self.arguments.args.as_deref().unwrap_or_default(),
+        }
+    }
+}
+
+/// Wraps a socket that no other call uses.
+fn private_socket(
+    line: DriverSocket,
+) -> Result<(SharedDriverSocket, OwnedMutexGuard<DriverSocket>)> {
+    let line = Arc::new(tokio::sync::Mutex::new(line));
+    let floor = lock_driver_socket(&line)?;
+    Ok((line, floor))
+}
+
+/// Returns the maximum length of a value and of a traceback.
+fn value_limit(budget: usize) -> usize {
+    budget / 8
+}
+
+/// Returns the arguments that an interpreter is started with. The driver itself follows over the
+/// socket, except that of bash, which must be on the first line so that the line numbers of the
+/// code are right.
+fn boot_args(way: CodeDelivery, name: Option<&str>) -> Vec<String> {
+    let words: &[&str] = match way {
+        CodeDelivery::Python => &["-c", PYTHON[0].trim_ascii_end()],
+        CodeDelivery::JavaScript => &["-e", JAVASCRIPT[0].trim_ascii_end()],
+        _ => &["--noprofile", "--norc", "-c", BASH, name.unwrap_or("bash")],
+    };
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn driver_source(way: CodeDelivery) -> Option<&'static str> {
+    match way {
+        CodeDelivery::Python => Some(PYTHON[1]),
+        CodeDelivery::JavaScript => Some(JAVASCRIPT[1]),
+        _ => None,
+    }
+}
+
+fn code_memfd(code: &str) -> Result<OwnedFd> {
+    let failed = |error: std::io::Error| {
+        Error::internal("cannot pass the code to the interpreter").source(error)
+    };
+    let file = memfd_create("code", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
+    let mut file = File::from(file);
+    file.write_all(code.as_bytes()).and_then(|()| file.rewind()).map_err(failed)?;
+    Ok(file.into())
+}
+
+/// Returns the interpreter with this handle, if it runs this language.
+pub fn find_interpreter(
+    runs: &BackgroundRuns,
+    id: &str,
+    language: &str,
+) -> Result<Arc<BackgroundRun>> {
+    let kept = runs.get(id)?;
+    if kept.kind != language {
+        let message = format!("`{}` is not a {language} session ({})", kept.id, kept.kind);
+        return Err(Error::invalid_arguments(message).hint("`session: \"new\"` starts one."));
+    }
+    Ok(kept)
+}

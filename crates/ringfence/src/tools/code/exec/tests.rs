@@ -1,0 +1,79 @@
+use serde_json::json;
+
+use super::*;
+use crate::base::Kind;
+use crate::config::Profile;
+use crate::sandbox::tests::{Place, config as sandbox_config};
+use crate::session::Overrides;
+
+fn prepare(place: &Place, arguments: Value) -> Result<CallPlan> {
+    let config = sandbox_config(&place.dir, Profile::Default);
+    let cx = PrepareCx {
+        session: &place.session,
+        workspace: &place.session.workspace,
+        overrides: &Overrides::default(),
+        config: &config,
+    };
+    CodeExec::new(&config).prepare(arguments.as_object().unwrap(), &cx)
+}
+
+#[test]
+fn wrong_arguments_are_refused_before_anybody_is_asked() {
+    let place = Place::new();
+    for arguments in [
+        json!({"language": "bash"}),
+        json!({"language": "bash", "code": ":", "file": "x"}),
+        json!({"language": "bash", "code": "a\0b"}),
+        json!({"language": "bash", "code": ":", "args": ["a\0b"]}),
+        json!({"language": "bash", "code": ":", "timeout_ms": 0}),
+        json!({"language": "bash", "code": ":", "reset": true}),
+        json!({"language": "bash", "code": ":", "session": "new", "stdin": "x"}),
+        json!({"language": "bash", "code": ":", "session": "sh-1", "cwd": "."}),
+        json!({"language": "basic", "code": "10 PRINT"}),
+        json!({"language": "perl", "code": "1", "session": "new"}),
+        json!({"language": "bash", "code": ":", "runtime": "x"}),
+    ] {
+        let error = prepare(&place, arguments.clone()).map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidArguments, "{arguments} {error:?}");
+    }
+    let error =
+        prepare(&place, json!({"language": "bash", "file": "../x"})).map(|_| ()).unwrap_err();
+    assert_eq!(error.reason_name(), Some("outside_workspace"));
+    let error = prepare(&place, json!({"language": "bash", "code": ":", "session": "sh-1"}))
+        .map(|_| ())
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+    let error = prepare(&place, json!({"language": "bash", "code": ":", "env": {"BASH_ENV": "x"}}))
+        .map(|_| ());
+    assert_eq!(error.unwrap_err().reason_name(), Some("env_name"));
+}
+
+#[test]
+fn a_call_has_a_minute_and_asks_only_without_a_fence() {
+    let place = Place::new();
+    let plan = prepare(&place, json!({"language": "bash", "code": ":"})).unwrap();
+    assert_eq!((plan.approval_reason, plan.timeout), (None, Some(DEFAULT_TIMEOUT)));
+    let unfenced = sandbox_config(&place.dir, Profile::None);
+    let cx = PrepareCx {
+        session: &place.session,
+        workspace: &place.session.workspace,
+        overrides: &Overrides::default(),
+        config: &unfenced,
+    };
+    let arguments = json!({"language": "bash", "code": ":"});
+    let plan = CodeExec::new(&unfenced).prepare(arguments.as_object().unwrap(), &cx).unwrap();
+    assert!(plan.approval_reason.is_some());
+}
+
+#[test]
+fn the_schema_names_what_can_be_run_here() {
+    let spec = CodeExec::new(&sandbox_config(&Place::new().dir, Profile::Default)).spec;
+    let languages = spec.input_schema["properties"]["language"]["enum"].as_array().unwrap();
+    assert!(languages.contains(&json!("bash")), "{languages:?}");
+    assert_eq!(spec.input_schema["required"], json!(["language"]));
+    let output = Value::Object(spec.output_schema.unwrap());
+    for field in ["status", "stdout", "result", "artifacts", "error", "session"] {
+        assert!(output["properties"][field].is_object(), "{field}: {output}");
+    }
+    assert!(!spec.lists_output_schema && !output.to_string().contains("null"));
+}

@@ -1,0 +1,154 @@
+//! Limit on the nesting depth of a call's arguments. Validating against a schema that refers to
+//! itself through several branches takes time that doubles with every level, so a single line of
+//! text could keep a server busy indefinitely.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use crate::base::{Error, Kind, Result};
+
+/// Maximum number of branch combinations tried for one value.
+const MAX_BRANCHES: f64 = 50_000.0;
+/// No legitimate call nests deeper, whatever the schema.
+const MAX_DEPTH: usize = 64;
+
+/// Returns the depth up to which arguments can be validated against a schema in bounded time.
+pub fn max_depth(schema: &Map<String, Value>) -> usize {
+    let root = Value::Object(schema.clone());
+    if !refers_to_itself(&root, &root, &mut Vec::new()) {
+        return MAX_DEPTH;
+    }
+    match count_branches(&root) {
+        0 | 1 => MAX_DEPTH,
+        many => (MAX_BRANCHES.ln() / f64::from(u32::try_from(many).unwrap_or(u32::MAX)).ln())
+            .max(1.0) as usize,
+    }
+}
+
+/// Refuses deeper arguments.
+pub fn check_depth(arguments: &Map<String, Value>, deepest: usize) -> Result<()> {
+    // Each level is an object or a list; the arguments themselves are the first.
+    let mut level: Vec<&Value> = arguments.values().collect();
+    for _ in 0..deepest {
+        level = level.into_iter().flat_map(child_values).collect();
+        if level.is_empty() {
+            return Ok(());
+        }
+    }
+    Err(Error::new(Kind::TooLarge, "the arguments are nested too deeply for this tool")
+        .reason("depth")
+        .hint(format!("Nest at most {deepest} levels.")))
+}
+
+fn child_values(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
+    match value {
+        Value::Object(map) => Box::new(map.values()),
+        Value::Array(items) => Box::new(items.iter()),
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
+/// Returns whether a schema leads back to itself. Assumes so for any reference that is not a
+/// pointer into the same schema.
+fn refers_to_itself<'a>(root: &'a Value, schema: &'a Value, on_the_way: &mut Vec<&'a str>) -> bool {
+    if let Value::Object(map) = schema {
+        for (key, value) in map {
+            match (key.as_str(), value.as_str()) {
+                ("$dynamicRef" | "$recursiveRef", Some(_)) => return true,
+                ("$ref", Some(target)) => {
+                    let Some(found) =
+                        target.strip_prefix('#').and_then(|pointer| root.pointer(pointer))
+                    else {
+                        return true;
+                    };
+                    if target == "#" || on_the_way.contains(&target) {
+                        return true;
+                    }
+                    on_the_way.push(target);
+                    if refers_to_itself(root, found, on_the_way) {
+                        return true;
+                    }
+                    on_the_way.pop();
+                }
+                // Definitions are visited where they are used.
+                ("$defs" | "definitions", _) => {}
+                _ => {
+                    if refers_to_itself(root, value, on_the_way) {
+                        return true;
+                    }
+                }
+            }
+        }
+        return false;
+    }
+    match schema {
+        Value::Array(items) => items.iter().any(|item| refers_to_itself(root, item, on_the_way)),
+        _ => false,
+    }
+}
+
+/// Returns the largest number of branches that any part of a schema offers for one value: every
+/// keyword that applies a subschema in place is one.
+fn count_branches(schema: &Value) -> usize {
+    let own = match schema {
+        Value::Object(map) => {
+            let count = |key: &str| match map.get(key) {
+                Some(Value::Array(all)) => all.len(),
+                Some(Value::Object(all)) if key == "dependentSchemas" => all.len(),
+                Some(_) => 1,
+                None => 0,
+            };
+            let in_place: BTreeSet<&str> = [
+                "anyOf",
+                "oneOf",
+                "allOf",
+                "if",
+                "then",
+                "else",
+                "not",
+                "dependentSchemas",
+                "$ref",
+            ]
+            .into();
+            in_place.into_iter().map(count).sum::<usize>()
+                + usize::from(map.contains_key("properties"))
+                + map.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len)
+        }
+        _ => 0,
+    };
+    child_values(schema).map(count_branches).max().unwrap_or(0).max(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(schema: Value) -> usize {
+        max_depth(schema.as_object().unwrap())
+    }
+
+    #[test]
+    fn only_a_schema_that_refers_to_itself_in_several_ways_is_bounded() {
+        assert_eq!(of(json!({"type": "object"})), MAX_DEPTH);
+        let tree = json!({"$ref": "#/$defs/n", "$defs": {"n": {"properties": {"kids": {"items": {"$ref": "#/$defs/n"}}}}}});
+        assert_eq!(of(tree), MAX_DEPTH);
+        let plain = json!({"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "string"}}});
+        assert_eq!(of(plain), MAX_DEPTH);
+        let twice = json!({"$defs": {"n": {"anyOf": [
+            {"properties": {"all": {"items": {"$ref": "#/$defs/n"}}}, "required": ["name"]},
+            {"properties": {"all": {"items": {"$ref": "#/$defs/n"}}}, "required": ["id"]},
+        ]}}, "properties": {"all": {"items": {"$ref": "#/$defs/n"}}}});
+        assert!((8..=20).contains(&of(twice)));
+        assert!(of(json!({"oneOf": [{"$ref": "#"}, {"$ref": "#"}, {"$ref": "#"}]})) <= 10);
+    }
+
+    #[test]
+    fn what_is_deeper_is_refused() {
+        let nest = |depth: usize| (0..depth).fold(json!(1), |inner, _| json!({"a": inner}));
+        assert!(check_depth(nest(5).as_object().unwrap(), 5).is_ok());
+        assert!(check_depth(nest(6).as_object().unwrap(), 5).is_err());
+    }
+}

@@ -1,0 +1,570 @@
+//! Decisions about the execs of a run: records them, asks about them, and lets commands leave the
+//! sandbox.
+//!
+//! The run's supervisor sends its questions here. A rule that forbids has already decided by then.
+//! A rule that prompts goes through the same gate as every other approval. A command that may leave
+//! the sandbox is checked again and run on behalf of the waiting process. A command that a rule
+//! allows but that cannot leave runs inside, as if no rule named it, and the record and the result
+//! say why.
+
+mod record;
+mod unattended;
+mod wider;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ::policy::{Decision, ExecVerdict};
+use futures::future::BoxFuture;
+use jail::intercept::exec::wire::{ExecAnswer, ExecRules, HeldExec, RuledExec};
+use jail::rights::Rights;
+use serde_json::{Map, Value, json};
+
+use super::run_owner::RunOwner;
+use crate::approval::{ApprovalPrompt, Granted};
+use crate::audit::CallEvents;
+use crate::base::call::{Prepared, digest};
+use crate::base::{Error, Kind, Result};
+use crate::config::{Escalate, EscalateRisky, Heuristics, Profile};
+use crate::redact::own::Own;
+use crate::redact::secret::is_sensitive;
+use crate::rulebook::escalation::{KEPT_BY_SETTING, NO_ONE_ANSWERED, NO_ONE_TO_ASK};
+use crate::rulebook::{EscalationStatus, Rulebook, escalation_risk};
+use crate::sandbox::escalate::{self, EscalatedExec};
+use crate::sandbox::{
+    ExecDecider, ExecPolicy, KeptInside, Launcher, WaitingExec, create_exec_log, git,
+};
+use crate::tools::RunCx;
+use record::exec_fields;
+pub use record::{ExecList, audit_network};
+use unattended::UnattendedDecider;
+use wider::{CurrentSandbox, WiderRunContext};
+
+/// Refusals of one run that are recorded individually; its supervisor reports no more either.
+const MAX_AUDITED: usize = 10_000;
+
+/// Why a command that a human was asked about stays inside.
+const CHOSEN_INSIDE: &str = "the answer to the question was to run it inside";
+
+/// Variables that every shell changes on its own.
+const SHELL_NOISE_VARS: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
+
+/// The rules for one run, and whether commands may leave its sandbox.
+pub struct RunExecRules {
+    pub rulebook: Arc<Rulebook>,
+    pub rules: ExecRules,
+    leaving: EscalationStatus,
+}
+
+impl RunExecRules {
+    /// Takes the current rules. A run keeps those it started with.
+    pub async fn current(cx: &RunCx) -> Result<Option<RunExecRules>> {
+        if cx.config.sandbox.profile == Profile::None {
+            return Ok(None);
+        }
+        let book = cx.policy.current_rules(cx.workspace.path()).await;
+        if !cx.config.policy.intercept || !jail::intercept::exec::SUPPORTED {
+            // Rules that are not enforced would be worse than none.
+            return match book.table.prefixes.is_empty() && book.faults.is_empty() {
+                true => Ok(None),
+                false => Err(Error::permission_denied("rules_unwatched", "rules are configured but exec interception is off")
+                    .hint("Set `intercept = true` under [policy], or remove the rules; `ringfence doctor` shows what this host supports.")),
+            };
+        }
+        // The rules may have changed since the call was prepared. If they now let git out, the
+        // repository would have to be read-only in this call, and it may not be.
+        let is_guarded =
+            !git::escalates_git(&book.table) || git::is_repository_closed(cx.workspace.rights());
+        let leaving =
+            match book.escalation_status(&cx.config, cx.gate.can_ask(cx.client.abilities())) {
+                EscalationStatus::Possible if !is_guarded => {
+                    EscalationStatus::Prevented("the rules changed as the call began".to_owned())
+                }
+                leaving => leaving,
+            };
+        let heuristics = cx.config.policy.heuristics == Heuristics::Prompt;
+        let lets_out = leaving == EscalationStatus::Possible;
+        let rules =
+            ExecRules { table: book.table.clone(), heuristics, lets_out, ..ExecRules::default() };
+        Ok(Some(RunExecRules { rulebook: book, rules, leaving }))
+    }
+
+    /// Returns the same rules for a run that nothing may leave.
+    #[must_use]
+    pub fn without_escalation(self) -> RunExecRules {
+        let leaving = match self.leaving {
+            EscalationStatus::Possible => EscalationStatus::Prevented(
+                "commands of this tool do not leave the sandbox".to_owned(),
+            ),
+            leaving => leaving,
+        };
+        RunExecRules { rules: ExecRules { lets_out: false, ..self.rules }, leaving, ..self }
+    }
+
+    /// Returns the decider for a run that belongs to no call: nothing leaves it, and no one is
+    /// asked about it.
+    pub fn into_unattended_decider(self, approvals: CallEvents, root: &Path) -> Result<ExecPolicy> {
+        let rules = ExecRules { lets_out: false, heuristics: false, ..self.rules };
+        let desk = UnattendedDecider::new(approvals);
+        Ok(ExecPolicy {
+            rules,
+            decider: Arc::new(desk),
+            log: Some(create_exec_log(root)?),
+            wider_runs: Arc::default(),
+        })
+    }
+
+    /// Returns the hosts that a rule denies. If several rules name a host, the last one that
+    /// decides applies, as in Codex. An `allow` rule opens no host, because that is up to the
+    /// operator's configuration, and `prompt` rules are skipped, because no one can be asked about
+    /// a host.
+    pub fn denied_hosts(&self) -> Vec<String> {
+        let mut last = BTreeMap::new();
+        for rule in
+            self.rulebook.table.networks.iter().filter(|rule| rule.decision != Decision::Prompt)
+        {
+            last.insert(rule.host.clone(), rule.decision);
+        }
+        last.into_iter()
+            .filter(|(_, decision)| *decision == Decision::Forbidden)
+            .map(|(host, _)| host)
+            .collect()
+    }
+
+    /// Returns the decider for one run. `env` is the run's initial environment, used to show what a
+    /// command has changed; `kept_inside` collects the commands that did not leave, for the result.
+    pub fn into_call_decider(
+        self,
+        attended: &Arc<RunOwner>,
+        call: Arc<Prepared>,
+        launcher: &Launcher,
+        (rights, env): (Rights, Vec<(String, String)>),
+        kept_inside: &Arc<KeptInside>,
+    ) -> Result<ExecPolicy> {
+        let cx = attended.owner_cx();
+        let log = create_exec_log(&cx.config.root)?;
+        let shared = WiderRunContext::new(cx.call_events.clone(), &self, &log)?;
+        let wider = Arc::clone(&shared.runs);
+        let desk = CallDecider {
+            started_read_denied: denies_reading(&cx),
+            owner: Arc::clone(attended),
+            call,
+            launcher: launcher.clone(),
+            rights,
+            initial_env: env,
+            rulebook: self.rulebook,
+            leaving: self.leaving,
+            kept_inside: Arc::clone(kept_inside),
+            audited_count: AtomicUsize::new(0),
+            short_secrets: cx.short_secrets(),
+            current_sandbox: CurrentSandbox::Inside(shared),
+        };
+        Ok(ExecPolicy {
+            rules: self.rules,
+            decider: Arc::new(desk),
+            log: Some(log),
+            wider_runs: wider,
+        })
+    }
+}
+
+struct CallDecider {
+    owner: Arc<RunOwner>,
+    started_read_denied: bool,
+    call: Arc<Prepared>,
+    launcher: Launcher,
+    rights: Rights,
+    initial_env: Vec<(String, String)>,
+    rulebook: Arc<Rulebook>,
+    leaving: EscalationStatus,
+    kept_inside: Arc<KeptInside>,
+    audited_count: AtomicUsize,
+    short_secrets: Own,
+    current_sandbox: CurrentSandbox,
+}
+
+/// Where an approved command runs.
+enum ExecDestination {
+    /// In the sandbox it is in: no rule of the operator lets it out, for this reason.
+    InPlace(&'static str),
+    /// In the sandbox it is in, for this reason, although a rule lets it out.
+    KeptInside(String),
+    Outside(Box<EscalatedExec>),
+}
+
+impl ExecDecider for CallDecider {
+    fn record_ruling(&self, ruled: RuledExec) {
+        let how = if ruled.verdict.decision == Decision::Forbidden {
+            "refused"
+        } else {
+            self.current_sandbox.name()
+        };
+        let mut fields =
+            exec_fields(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict, &self.short_secrets);
+        fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), how.into())]);
+        if ruled.verdict.decision == Decision::Allow
+            && let Some(why) = ruled.kept_inside.as_deref().or(self.leaving.obstacle())
+        {
+            fields.insert("why".to_owned(), why.into());
+            self.kept_inside.add(&ruled.verdict.prefix, why);
+        }
+        // This limit never applies to execs that were held and then run: a flood of decisions must
+        // not let a command leave the sandbox unrecorded.
+        if self.audited_count.fetch_add(1, Ordering::Relaxed) < MAX_AUDITED {
+            self.write_record(fields);
+        }
+    }
+
+    fn decide_exec(self: Arc<Self>, exec: WaitingExec) -> BoxFuture<'static, ExecAnswer> {
+        Box::pin(async move { self.answer_exec(exec).await })
+    }
+}
+
+impl CallDecider {
+    async fn answer_exec(&self, waiting: WaitingExec) -> ExecAnswer {
+        let held = waiting.held.clone();
+        let (place, reason) = self.plan_exec(&held).await;
+        let granted = match reason {
+            None => self.owner.owner_cx().gate.grant_by_rule(waiting),
+            Some(reason) => match self.ask_approval(&held, &place, &reason, waiting).await {
+                Ok(granted) => granted,
+                // An `allow` needs no approval to run inside, because that is what happens without
+                // the rule.
+                Err(error) => {
+                    if held.verdict.decision == Decision::Allow
+                        && let Some(why) = unanswered_reason(&error)
+                    {
+                        return self.run_inside(&held, "rule", Some(why));
+                    }
+                    self.record_exec(&held, "approval", "refused", None);
+                    let (why, hint) = (error.detail(), error.hint_text().unwrap_or_default());
+                    let line =
+                        format!("ringfence: {}: not allowed: {why}. {hint}", held.program.path);
+                    return ExecAnswer::Refuse(format!("{}\n", line.trim_end()), 1);
+                }
+            },
+        };
+        let by = granted.grant().by;
+        if granted.grant().inside {
+            return self.run_inside(&held, by, Some(CHOSEN_INSIDE));
+        }
+        let exec = match place {
+            ExecDestination::InPlace(_) => return self.run_inside(&held, by, None),
+            ExecDestination::KeptInside(why) => return self.run_inside(&held, by, Some(&why)),
+            ExecDestination::Outside(exec) => exec,
+        };
+        let cx = self.owner.owner_cx();
+        if !self.record_exec(&held, by, cx.config.policy.escalate.name(), None) {
+            return refuse_unrecorded(&held);
+        }
+        let ran = match self.escalation_target(&cx) {
+            Ok(place) => {
+                escalate::run_escalated(granted.map(|waiting| (*exec, waiting)), place).await
+            }
+            Err(error) => Err(error.detail()),
+        };
+        match ran {
+            Ok(answer) => answer,
+            Err(why) if held.verdict.decision == Decision::Allow => {
+                self.run_inside(&held, by, Some(&format!("it could not be started outside: {why}")))
+            }
+            // The human approved running it outside, and nothing else.
+            Err(why) => escalate::refuse_escalation(&held.program.path, &why),
+        }
+    }
+
+    /// Lets it run in the sandbox it is in; `why` says why it did not leave although a rule lets
+    /// it.
+    fn run_inside(&self, held: &HeldExec, by: &str, why: Option<&str>) -> ExecAnswer {
+        let why = why.map(|why| {
+            match escalate::is_git(&held.program.path) && self.is_repository_closed() {
+                true => format!("{why}; `.git` is read-only here while a rule lets git out"),
+                false => why.to_owned(),
+            }
+        });
+        if !self.record_exec(held, by, self.current_sandbox.name(), why.as_deref()) {
+            return refuse_unrecorded(held);
+        }
+        if let Some(why) = why {
+            self.kept_inside.add(&held.verdict.prefix, &why);
+        }
+        ExecAnswer::Run
+    }
+
+    fn is_repository_closed(&self) -> bool {
+        let cx = self.owner.owner_cx();
+        // Without mounts nothing inside the workspace can be made read-only.
+        cx.config.sandbox.profile != Profile::Contained
+            && git::is_repository_closed(cx.workspace.rights())
+    }
+
+    /// Returns where it would run and why approval is required first, if it is. A rule alone
+    /// suffices if it names every word of the command, or if the program is harmless with any
+    /// arguments.
+    async fn plan_exec(&self, held: &HeldExec) -> (ExecDestination, Option<String>) {
+        let place = self.choose_destination(held).await;
+        if held.verdict.decision != Decision::Allow {
+            let reason = match &held.verdict.justification {
+                Some(why) => format!("A rule requires approval: {why}"),
+                None => "A rule requires approval.".to_owned(),
+            };
+            return (place, Some(reason));
+        }
+        let asked = match place {
+            ExecDestination::Outside(_) => {
+                escalate::approval_reason(held, escalation_risk::reason_to_ask)
+            }
+            ExecDestination::InPlace(_) | ExecDestination::KeptInside(_) => None,
+        };
+        match (asked, self.owner.owner_cx().config.policy.escalate_risky) {
+            (None, _) | (Some(_), EscalateRisky::Outside) => (place, None),
+            (Some(_), EscalateRisky::Inside) => {
+                (ExecDestination::KeptInside(KEPT_BY_SETTING.to_owned()), None)
+            }
+            (Some(reason), EscalateRisky::Ask) => (
+                place,
+                Some(format!(
+                    "It would run outside the sandbox with more than its rule says: {reason}."
+                )),
+            ),
+        }
+    }
+
+    /// Determines where it would run, before anyone is asked.
+    async fn choose_destination(&self, held: &HeldExec) -> ExecDestination {
+        match &self.leaving {
+            EscalationStatus::Off => return ExecDestination::InPlace("nothing leaves the sandbox"),
+            _ if !held.itself => {
+                return ExecDestination::InPlace("it is not the program that the rule names");
+            }
+            _ if held.verdict.origin.file == ::policy::HEURISTICS_ORIGIN => {
+                return ExecDestination::InPlace("no rule lets it out");
+            }
+            EscalationStatus::Prevented(why) => return ExecDestination::KeptInside(why.clone()),
+            EscalationStatus::Possible => {}
+        }
+        if self.is_read_denied() {
+            return ExecDestination::KeptInside(
+                "the client's sandbox denies reading, which cannot be enforced outside".to_owned(),
+            );
+        }
+        let cx = self.owner.owner_cx();
+        if cx.config.policy.escalate == Escalate::Outside
+            && let Err(error) = escalate::escalation_account(&cx.config)
+        {
+            return ExecDestination::KeptInside(error.detail());
+        }
+        let is_repository_open = cx.policy.has_open_repository(cx.workspace.path());
+        let (held, rights, book) = (held.clone(), self.rights.clone(), Arc::clone(&self.rulebook));
+        let check =
+            move || EscalatedExec::verify_held(&held, &rights, &book.table, is_repository_open);
+        match tokio::task::spawn_blocking(check).await {
+            Ok(Ok(exec)) => ExecDestination::Outside(Box::new(exec)),
+            Ok(Err(why)) => ExecDestination::KeptInside(why),
+            Err(error) => ExecDestination::KeptInside(format!("it could not be checked: {error}")),
+        }
+    }
+
+    /// Returns whether reading is denied by the sandbox the run was started under, or by that of
+    /// the call that is attached now.
+    fn is_read_denied(&self) -> bool {
+        self.started_read_denied || denies_reading(&self.owner.owner_cx())
+    }
+
+    async fn ask_approval(
+        &self,
+        held: &HeldExec,
+        place: &ExecDestination,
+        reason: &str,
+        waiting: WaitingExec,
+    ) -> Result<Granted<WaitingExec>> {
+        let verdict = &held.verdict;
+        let cx = self.owner.owner_cx();
+        // The subject is cut; the arguments below show the command in full.
+        let words = quote_argv(&self.short_secrets.words(&held.argv));
+        let is_cut = words.chars().nth(120).is_some();
+        let subject: String = words.chars().take(120).chain(is_cut.then_some('…')).collect();
+        let prompt = ApprovalPrompt::for_exec(
+            &self.call,
+            subject,
+            reason,
+            self.prompt_fields(held, place),
+            &cx.session,
+        );
+        let prompt = ApprovalPrompt {
+            offers_inside: matches!(place, ExecDestination::Outside(_)),
+            ..prompt
+        };
+        // The remembered answer is tied to the files as well as the words: two scripts of one
+        // interpreter may have the same words, and the same words mean something else in another
+        // directory. It is also tied to the place, because what may run inside may not therefore
+        // leave.
+        let files = [Some(&held.program), held.script.as_ref(), Some(&held.cwd)];
+        let files = files.map(|file| file.map(|file| (file.device, file.inode)));
+        let kept: Vec<_> = held
+            .env
+            .iter()
+            .filter(|(name, _)| cx.config.policy.escalate_env.contains(name))
+            .collect();
+        let argv =
+            digest(&json!([files, held.argv, kept, matches!(place, ExecDestination::Outside(_))]));
+        let rule = format!("exec {}:{}", verdict.origin.file, verdict.origin.line);
+        let clocks = self.owner.pausable_deadlines();
+        let pauses: Vec<_> = clocks.iter().map(|clock| clock.pause()).collect();
+        let granted = cx.confirm_for_session(prompt, (rule, argv), waiting).await;
+        drop(pauses);
+        granted
+    }
+
+    /// Returns everything that matters for the decision, for a human.
+    fn prompt_fields(&self, held: &HeldExec, place: &ExecDestination) -> Value {
+        let mut shown = Map::new();
+        let mut add = |name: &str, value: String| drop(shown.insert(name.to_owned(), value.into()));
+        add("program", held.program.path.clone());
+        if let Some(script) = &held.script {
+            add("script", script.path.clone());
+        }
+        add("command", quote_argv(&self.short_secrets.words(&held.argv)));
+        add("in", held.cwd.path.clone());
+        let path = match place {
+            ExecDestination::InPlace(_) | ExecDestination::KeptInside(_) => {
+                held.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone())
+            }
+            ExecDestination::Outside(exec) => self.search_path(exec),
+        };
+        add("PATH", path.unwrap_or_default());
+        let changed = self.changed_env(&held.env);
+        if !changed.is_empty() {
+            add("environment", changed.join(" "));
+        }
+        add("called by", held.parents.join(" < "));
+        add("rule", rule_location(&held.verdict));
+        add(
+            "runs",
+            match place {
+                ExecDestination::InPlace(_)
+                    if matches!(self.current_sandbox, CurrentSandbox::Wider) =>
+                {
+                    "in the wider sandbox".to_owned()
+                }
+                ExecDestination::InPlace(why) => format!("in the sandbox ({why})"),
+                ExecDestination::KeptInside(why) => format!("in the sandbox ({why})"),
+                ExecDestination::Outside(_) => match self.owner.owner_cx().config.policy.escalate {
+                    Escalate::Wider => "in the wider sandbox".to_owned(),
+                    _ => "outside the sandbox, with your rights and without the environment below"
+                        .to_owned(),
+                },
+            },
+        );
+        Value::Object(shown)
+    }
+
+    /// Returns `PATH` as the command gets it outside.
+    fn search_path(&self, exec: &EscalatedExec) -> Option<String> {
+        escalate::search_path(exec, &self.owner.owner_cx().config)
+    }
+
+    /// Lists what a command has changed in the run's initial environment.
+    fn changed_env(&self, env: &[(String, String)]) -> Vec<String> {
+        let noise = |name: &str| SHELL_NOISE_VARS.contains(&name);
+        let show = |name: &str, value: &str| match is_sensitive(name) {
+            true => format!("+{name}=[redacted]"),
+            // A URL may also contain a password.
+            false => {
+                format!("+{}", self.short_secrets.words(&[format!("{name}={value}")]).join(" "))
+            }
+        };
+        let added = env.iter().filter(|pair| !noise(&pair.0) && !self.initial_env.contains(pair));
+        let taken = self
+            .initial_env
+            .iter()
+            .filter(|(name, _)| !noise(name) && !env.iter().any(|(other, _)| other == name));
+        let added = added.map(|(name, value)| show(name, value));
+        added.chain(taken.map(|(name, _)| format!("-{name}"))).collect()
+    }
+
+    /// Records the decision before it is carried out. Returns false if it cannot be recorded; the
+    /// command must then not run.
+    fn record_exec(&self, held: &HeldExec, by: &str, ran: &str, why: Option<&str>) -> bool {
+        if ran == "refused" && self.audited_count.fetch_add(1, Ordering::Relaxed) >= MAX_AUDITED {
+            return true;
+        }
+        let mut fields = exec_fields(
+            held.pid,
+            &held.program.path,
+            &held.argv,
+            &held.verdict,
+            &self.short_secrets,
+        );
+        if let Some(script) = &held.script {
+            fields.insert("script".to_owned(), script.path.clone().into());
+        }
+        fields.extend([("by".to_owned(), by.into()), ("ran".to_owned(), ran.into())]);
+        if let Some(why) = why {
+            fields.insert("why".to_owned(), why.into());
+        }
+        self.write_record(fields)
+    }
+
+    fn write_record(&self, fields: Map<String, Value>) -> bool {
+        let cx = self.owner.owner_cx();
+        let mut fields = fields;
+        if cx.trace_id != self.call.trace_id {
+            // Another call than the one that started the run is attached now.
+            fields.insert("started_by".to_owned(), self.call.trace_id.as_str().into());
+        }
+        let written = cx.call_events.write_exec(fields);
+        if let Err(error) = &written {
+            tracing::error!("a decision about an exec could not be recorded: {}", error.log_line());
+        }
+        written.is_ok()
+    }
+}
+
+fn denies_reading(cx: &RunCx) -> bool {
+    let (before, now) = (cx.session.workspace.rights(), cx.workspace.rights());
+    // Paths that became private later are hidden by us, not by the client, and no command outside
+    // is sent to read them.
+    let is_ours = |path| before.hidden.contains(path) || cx.config.private.contains(path);
+    !now.hidden.iter().all(is_ours) || !now.veils.is_empty()
+}
+
+fn refuse_unrecorded(held: &HeldExec) -> ExecAnswer {
+    let line = format!("ringfence: {}: refused: it could not be recorded\n", held.program.path);
+    ExecAnswer::Refuse(line, 126)
+}
+
+/// Returns why no one has answered, if that is what the error means. In that case no one has said
+/// no either.
+fn unanswered_reason(error: &Error) -> Option<&'static str> {
+    match (error.kind(), error.reason_name()) {
+        (Kind::ApprovalExpired, _) => Some(NO_ONE_ANSWERED),
+        (Kind::TooLarge, _) => {
+            Some("its rule does not name the whole command, and it is too long for a question")
+        }
+        (Kind::ResourceExhausted, _) => Some(
+            "its rule does not name the whole command, and too many questions wait in this session already",
+        ),
+        (_, Some("no_asker" | "no_human")) => Some(NO_ONE_TO_ASK),
+        _ => None,
+    }
+}
+
+/// Names the rule without its directory: a client need not know where the operator keeps rules.
+fn rule_location(verdict: &ExecVerdict) -> String {
+    let file = Path::new(&verdict.origin.file);
+    let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+    format!("{name}:{}", verdict.origin.line)
+}
+
+/// Quotes the words as they would be typed in a shell.
+fn quote_argv(words: &[String]) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=:,@%+".contains(c);
+    let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    words.iter().map(quote).collect::<Vec<_>>().join(" ")
+}

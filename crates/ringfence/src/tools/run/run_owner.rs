@@ -1,0 +1,51 @@
+//! Owner of a run: the call that currently waits for it, or the last one that did.
+//!
+//! A run can outlive the call that started it. Approval questions about its execs then go to the
+//! call that is waiting for it now. If no call is, the connection to the last client is gone, and
+//! the answer is no.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::base::clock::Deadline;
+use crate::tools::RunCx;
+
+/// Tracks which call answers for a run.
+pub struct RunOwner {
+    owner: RwLock<OwningCall>,
+    /// The run's own deadline, which is paused while a human decides.
+    run_deadline: Option<Arc<Deadline>>,
+}
+
+struct OwningCall {
+    cx: Arc<RunCx>,
+    /// Deadlines of the call, such as how long it waits; they are paused as well.
+    deadlines: Vec<Arc<Deadline>>,
+}
+
+impl RunOwner {
+    /// Creates the record for a run that `cx` has started.
+    pub fn new(cx: &Arc<RunCx>, run: Option<Arc<Deadline>>) -> Arc<RunOwner> {
+        Arc::new(RunOwner {
+            owner: RwLock::new(OwningCall { cx: Arc::clone(cx), deadlines: Vec::new() }),
+            run_deadline: run,
+        })
+    }
+
+    /// Makes this call the one that is asked from now on; `clocks` are its own deadlines.
+    pub fn set_owner(&self, cx: &Arc<RunCx>, clocks: Vec<Arc<Deadline>>) {
+        *self.owner.write().unwrap_or_else(PoisonError::into_inner) =
+            OwningCall { cx: Arc::clone(cx), deadlines: clocks };
+    }
+
+    /// Returns the call that is asked now.
+    pub fn owner_cx(&self) -> Arc<RunCx> {
+        Arc::clone(&self.owner.read().unwrap_or_else(PoisonError::into_inner).cx)
+    }
+
+    /// Returns the deadlines to pause while a human decides. The gate pauses that of the call
+    /// itself.
+    pub fn pausable_deadlines(&self) -> Vec<Arc<Deadline>> {
+        let now = self.owner.read().unwrap_or_else(PoisonError::into_inner);
+        self.run_deadline.iter().chain(&now.deadlines).cloned().collect()
+    }
+}

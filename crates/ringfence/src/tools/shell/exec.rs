@@ -1,0 +1,350 @@
+//! `shell.exec`: runs one command to its end, or for as long as the caller wants to wait.
+//!
+//! It runs in the session's sandbox and needs no approval. If the operator has disabled the
+//! sandbox, every call requires approval, and the result says so. A command that continues after
+//! the call belongs to the MCP session (`shell.session`).
+
+mod reply;
+mod session;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::approval::Granted;
+use crate::base::call::{Facts, Output, Prepared, Status};
+use crate::base::clock::Deadline;
+use crate::base::{Error, Result, visible};
+use crate::config::Config;
+use crate::sandbox::{Launcher, RunState, StdinSource, env};
+use crate::session::Overrides;
+use crate::tools::limits::{DisplayAmount, ToolLimit};
+use crate::tools::run::background::{BackgroundRun, BackgroundRuns};
+use crate::tools::run::command::{self, CommandRequest, SpecTexts};
+use crate::tools::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};
+
+pub use reply::Reply;
+pub use session::await_shell;
+
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Clients give up on a call after about a minute.
+const DEFAULT_YIELD: Duration = Duration::from_secs(60);
+const DESCRIPTION: &str = "Run a command in the workspace. Returns stdout, stderr and the exit code. After `yield_ms` it \
+    continues (status `running`, exec_id for shell.session). Output is cut in the middle: the rest is in file.read of \
+    the `output:` handle. Background processes end with the command; start servers with yield_ms 0.";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// A command line for bash. This or `argv`.
+    command: Option<String>,
+    /// A program and its arguments, without a shell. This or `command`.
+    argv: Option<Vec<String>>,
+    /// Directory, relative to the workspace (the default).
+    cwd: Option<String>,
+    /// Environment variables to add.
+    env: Option<BTreeMap<String, String>>,
+    /// Text for standard input.
+    stdin: Option<String>,
+    /// Keep standard input open for shell.session `write`.
+    interactive: Option<bool>,
+    /// Milliseconds until all its processes are killed (120000).
+    timeout_ms: Option<u64>,
+    /// Milliseconds until it answers `running` (60000); 0: in the background.
+    yield_ms: Option<u64>,
+    /// `new`: a bash that keeps its state; its handle: run `command` in it.
+    session: Option<String>,
+    /// Maximum bytes of output (up to 262144).
+    max_bytes: Option<usize>,
+    /// Why, in a few words, for the user who is asked.
+    #[expect(dead_code, reason = "shown with the other arguments to the user who is asked")]
+    reason: Option<String>,
+}
+
+/// The `shell.exec` tool.
+pub struct ShellExec {
+    spec: ToolSpec,
+    launcher: Launcher,
+}
+
+impl ShellExec {
+    /// Creates the tool.
+    pub fn new(config: &Config) -> Self {
+        Self::with_launcher(config, Launcher::from_current_exe())
+    }
+
+    fn with_launcher(config: &Config, launcher: Launcher) -> Self {
+        let about = SpecTexts::from_config(config);
+        let spec = ToolSpec {
+            name: "shell.exec".into(),
+            title: "Run a command".into(),
+            description: format!("{DESCRIPTION}{}", about.description),
+            version: "1.2.0".into(),
+            scope: PermissionScope::Exec,
+            hints: about.hints,
+            effects: about.effects,
+            profile: config.sandbox.profile.name(),
+            input_schema: arguments::input_schema::<Args>(),
+            output_schema: Some(arguments::reply_schema::<Reply>()),
+            lists_output_schema: true,
+            requires_approval: !about.is_sandboxed,
+            streaming: true,
+            timeout: DEFAULT_TIMEOUT,
+            unavailable_reason: None,
+        };
+        ShellExec { spec, launcher }
+    }
+
+    fn parse_args(&self, arguments: &Map<String, Value>, shape: &Overrides) -> Result<Args> {
+        let mut arguments: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
+        arguments.validate_args()?;
+        if arguments.session.as_deref().is_none_or(|session| session == "new") {
+            shape.fill_unset(&mut arguments.cwd, &mut arguments.env);
+        }
+        Ok(arguments)
+    }
+
+    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
+        let arguments = self.parse_args(&call.arguments, &cx.overrides)?;
+        arguments.check_persistent(cx.session_ref.persistent)?;
+        if arguments.session.is_some() {
+            return session::execute_in_shell(cx, call, &self.launcher, &arguments).await;
+        }
+        let runs = BackgroundRuns::for_session(&cx.session)?;
+        if arguments.yield_ms.is_some() {
+            runs.check_room()?;
+        }
+        // If no more runs may continue in the background, this one must not outlive its call.
+        let may_yield = cx.session_ref.persistent && runs.has_room();
+        let shown = arguments.display_text();
+        let (program, args) = arguments.resolve_program()?;
+        // The run has its own deadline because it continues when the call's ends, but never longer
+        // than the caller, the client and the operator allow.
+        let deadline = Arc::new(Deadline::after(call.limit));
+        let stdin = arguments.stdin.clone().unwrap_or_default().into_bytes();
+        let command = CommandRequest {
+            program,
+            args,
+            env: arguments.build_env()?,
+            cwd: arguments.cwd.clone().unwrap_or_else(|| ".".to_owned()),
+            stdin: match (arguments.interactive, arguments.stdin.is_some()) {
+                (Some(true), _) => StdinSource::Open(stdin),
+                (_, true) => StdinSource::Bytes(stdin),
+                (_, false) => StdinSource::Empty,
+            },
+            driver_socket: None,
+            streaming: true,
+            merged: false,
+            max_bytes: arguments.max_bytes,
+        };
+        // Without a persistent session there is nothing the run could continue in.
+        let deadline = if cx.session_ref.persistent { deadline } else { Arc::clone(&cx.deadline) };
+        let started =
+            command::start_command(cx, call, &self.launcher, command, Some(deadline)).await?;
+        let wait = may_yield.then(|| Arc::new(Deadline::after(arguments.yield_wait())));
+        started.owner.set_owner(cx, wait.iter().cloned().collect());
+        let seen = started.watch_run(cx, arguments.max_bytes, wait_until(wait)).await?;
+        match seen {
+            RunState::Over(outcome) => {
+                let facts = command::collect_facts(&outcome.result);
+                Reply::from_outcome(cx, started.profile, outcome).into_output(facts)
+            }
+            RunState::Running(glance) => {
+                let kept = runs.insert(BackgroundRun::new("command", &shown, started, None));
+                running_output(Reply::from_partial(cx, glance, &kept.id))
+            }
+        }
+    }
+}
+
+/// Waits until the deadline, or indefinitely if the run cannot continue without the call.
+fn wait_until(wait: Option<Arc<Deadline>>) -> BoxFuture<'static, ()> {
+    match wait {
+        Some(wait) => Box::pin(async move { wait.passed().await }),
+        None => Box::pin(std::future::pending()),
+    }
+}
+
+/// Builds the result for a command that is still running.
+pub fn running_output(reply: Reply) -> Result<Output> {
+    let facts = Facts {
+        status: Some(Status::Running),
+        stdout_bytes: Some(reply.stdout_bytes),
+        stderr_bytes: Some(reply.stderr_bytes),
+        ..Facts::default()
+    };
+    reply.into_output(facts)
+}
+
+impl Tool for ShellExec {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<ToolLimit> {
+        vec![
+            ToolLimit::for_time(DEFAULT_TIMEOUT),
+            ToolLimit {
+                subject: "wait before `running`",
+                default_value: DEFAULT_YIELD.format_amount(),
+                maximum: "the time".to_owned(),
+            },
+            ToolLimit::for_text(command::MAX_BYTES),
+            ToolLimit {
+                subject: "stored output",
+                default_value: "50 MB".to_owned(),
+                maximum: "`[limits] output_file_bytes`".to_owned(),
+            },
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        let arguments = self.parse_args(arguments, cx.overrides)?;
+        if let Some(session) = arguments.session.as_deref().filter(|session| *session != "new") {
+            let kept = BackgroundRuns::for_session(cx.session)?.get(session)?;
+            return Ok(CallPlan {
+                // Only the shell knows its current directory.
+                cwd: Some(format!("the current directory and environment of shell {}", kept.id)),
+                timeout: Some(arguments.timeout_within(cx.config)),
+                approval_reason: command::approval_reason(cx),
+                command: Some(arguments.command_line()),
+                command_covers: &["command", "argv"],
+                ..CallPlan::default()
+            });
+        }
+        // Opened so that the call fails before the user is asked; the run opens it again and uses
+        // the descriptor it opened.
+        let workspace = cx.workspace;
+        let (_, shown) = workspace.open_dir(arguments.cwd.as_deref().unwrap_or("."))?;
+        Ok(CallPlan {
+            env: arguments.build_env()?,
+            // The resolved path, not the one the caller wrote.
+            cwd: arguments.cwd.as_ref().map(|_| workspace.path().join(shown).display().to_string()),
+            timeout: Some(arguments.timeout_within(cx.config)),
+            approval_reason: command::approval_reason(cx),
+            command: Some(arguments.command_line()),
+            command_covers: &["command", "argv"],
+            ..CallPlan::default()
+        })
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move { self.execute_call(&cx, call.consume()).await })
+    }
+}
+
+impl Args {
+    /// Validates what the schema cannot express.
+    fn validate_args(&self) -> Result<()> {
+        self.resolve_program()?;
+        self.build_env()?;
+        if self.timeout_ms == Some(0) {
+            return Err(Error::invalid_arguments("`timeout_ms` is zero")
+                .hint("Omit it for the default of two minutes."));
+        }
+        let Some(session) = &self.session else { return Ok(()) };
+        let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).hint(hint));
+        if self.argv.is_some() {
+            return refused(
+                "a shell session takes `command`, not `argv`",
+                "Give the line for bash as `command`.",
+            );
+        }
+        if self.stdin.is_some() {
+            return refused(
+                "a command of a shell session has no `stdin` of its own",
+                "Use a here-document in `command`, or `interactive: true` and shell.session `write`.",
+            );
+        }
+        let settled = self.cwd.is_some() || self.env.is_some() || self.interactive.is_some();
+        if session != "new" && settled {
+            return refused(
+                "`cwd`, `env` and `interactive` can only be set when a shell session is started",
+                "Use `cd` and `export` in `command`.",
+            );
+        }
+        Ok(())
+    }
+
+    fn check_persistent(&self, lasting: bool) -> Result<()> {
+        let needs = match () {
+            () if lasting => return Ok(()),
+            () if self.session.is_some() => "`session`",
+            () if self.yield_ms.is_some() => "`yield_ms`",
+            () => return Ok(()),
+        };
+        Err(Error::invalid_arguments(format!("{needs} needs a persistent session"))
+            .reason("no_session")
+            .hint("Send the session handle of an earlier result's `_meta` along with the call."))
+    }
+
+    fn timeout_within(&self, config: &Config) -> Duration {
+        self.timeout_ms
+            .map_or(DEFAULT_TIMEOUT, Duration::from_millis)
+            .min(config.limits.timeout_ceiling)
+    }
+
+    fn yield_wait(&self) -> Duration {
+        self.yield_ms.map_or(DEFAULT_YIELD, Duration::from_millis)
+    }
+
+    fn display_text(&self) -> String {
+        match (&self.command, &self.argv) {
+            (Some(command), _) => command.clone(),
+            (None, Some(argv)) => argv.join(" "),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// Returns the command line for an approval prompt. The words of `argv` are quoted, because no
+    /// two different commands may look the same there.
+    fn command_line(&self) -> String {
+        match self.argv.as_deref().and_then(<[String]>::split_first) {
+            Some((program, words)) => visible::command_line(program, words),
+            None => self.display_text(),
+        }
+    }
+
+    /// Returns the program and its arguments, from either form.
+    fn resolve_program(&self) -> Result<(String, Vec<String>)> {
+        let (program, args) = match (&self.command, &self.argv) {
+            (Some(command), None) => {
+                (command::shell_path().to_owned(), vec!["-c".to_owned(), command.clone()])
+            }
+            (None, Some(argv)) => match argv.split_first() {
+                Some((program, args)) if !program.is_empty() => (program.clone(), args.to_vec()),
+                _ => {
+                    return Err(Error::invalid_arguments("`argv` names no program")
+                        .hint("Its first item is the program."));
+                }
+            },
+            _ => {
+                return Err(Error::invalid_arguments("give either `command` or `argv`")
+                    .hint("`command` is a line for bash, `argv` a program with its arguments."));
+            }
+        };
+        if args.iter().chain([&program]).any(|part| part.contains('\0')) {
+            return Err(Error::invalid_arguments("a command cannot contain a NUL byte")
+                .hint("Pass such bytes through a file."));
+        }
+        Ok((program, args))
+    }
+
+    fn build_env(&self) -> Result<Vec<(String, String)>> {
+        let given: Vec<(String, String)> =
+            self.env.clone().unwrap_or_default().into_iter().collect();
+        env::build(&given)
+    }
+}
+
+#[cfg(test)]
+mod tests;

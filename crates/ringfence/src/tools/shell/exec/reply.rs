@@ -1,0 +1,217 @@
+//! Result of a command, in the format that `shell.exec` and `shell.session` share.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::base::call::{Facts, Output, Status};
+use crate::base::{Error, Kind, Result};
+use crate::config::Profile;
+use crate::sandbox::{KeptCommand, PartialOutput, RunOutcome, RunResult, ShownOutput, StopReason};
+use crate::tools::RunCx;
+use crate::tools::run::command::{self, to_millis};
+use crate::tools::run::likely_limit;
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct Reply {
+    /// completed (exit code 0), failed, killed (by a signal), running, timed_out or cancelled.
+    pub status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    /// Bytes since the last read, returned or not.
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+    pub truncated: bool,
+    /// Handle of the whole output, for file.read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    pub duration_ms: u64,
+    /// Handle for shell.session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exec_id: Option<String>,
+    /// Handle of the shell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    // Commands that a rule lets out of the sandbox and that ran inside. Undocumented on purpose:
+    // every byte of a schema is in every list of tools, and the names explain themselves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<Map<String, Value>>")]
+    pub kept_inside: Vec<KeptCommand>,
+    // Changes to what git on the host would execute, compared to before the run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub git_changed: Vec<String>,
+    // The likely reason for a failure, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    pub trace_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Map<String, Value>>,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct SandboxReport {
+    pub profile: &'static str,
+    /// off (except localhost), proxied or all.
+    pub network: &'static str,
+    /// cgroup2, cgroup1 or rlimits.
+    pub limits: String,
+    /// Refusals, as far as they are known for certain.
+    pub denials: Vec<Map<String, Value>>,
+}
+
+impl Reply {
+    /// Builds the reply for a command that has ended.
+    pub fn from_outcome(cx: &RunCx, profile: Profile, outcome: RunOutcome) -> Reply {
+        let ended = outcome.result;
+        let error = stop_error(cx, &ended);
+        let denials =
+            ended.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
+        let has_failed = ended.stop_reason.is_none() && ended.exit_code != Some(0);
+        let mut reply = Reply {
+            status: command::status_name(&ended),
+            exit_code: ended.exit_code,
+            signal: ended.signal,
+            output: ended.output_handle,
+            duration_ms: to_millis(ended.duration),
+            sandbox: Some(SandboxReport {
+                profile: profile.name(),
+                network: if profile == Profile::None {
+                    "all"
+                } else {
+                    cx.workspace.rights().network.name()
+                },
+                limits: ended.limits_mechanism,
+                denials,
+            }),
+            warnings: ended.warnings,
+            kept_inside: ended.kept_inside,
+            git_changed: ended.git_changed,
+            error: error.as_ref().and_then(|error| error.body(&cx.trace_id).as_object().cloned()),
+            ..Reply::from_streams(cx, outcome.stdout, outcome.stderr)
+        };
+        if has_failed {
+            reply.explain_failure(cx, profile, "");
+        }
+        reply
+    }
+
+    /// Builds the reply for a command that is still running.
+    pub fn from_partial(cx: &RunCx, glance: PartialOutput, id: &str) -> Reply {
+        Reply {
+            status: Status::Running.name(),
+            output: glance.output_handle,
+            duration_ms: to_millis(glance.duration),
+            exec_id: Some(id.to_owned()),
+            warnings: glance.warnings,
+            kept_inside: glance.kept_inside,
+            ..Reply::from_streams(cx, glance.stdout, glance.stderr)
+        }
+    }
+
+    fn from_streams(cx: &RunCx, stdout: ShownOutput, stderr: ShownOutput) -> Reply {
+        Reply {
+            truncated: stdout.truncated || stderr.truncated,
+            stdout_bytes: stdout.bytes,
+            stderr_bytes: stderr.bytes,
+            stdout: stdout.text,
+            stderr: stderr.text,
+            trace_id: cx.trace_id.to_string(),
+            ..Reply::default()
+        }
+    }
+
+    /// Adds the likely reason for a failure. `thrown` is an error that was reported other than on
+    /// the standard streams. While a run continues, its denials are not known yet.
+    pub fn explain_failure(&mut self, cx: &RunCx, profile: Profile, thrown: &str) {
+        let denials = self.sandbox.as_ref().map_or(&[][..], |sandbox| &sandbox.denials);
+        self.hint = likely_limit::hint_for_failure(
+            cx,
+            profile,
+            &[&self.stdout, &self.stderr, thrown],
+            denials,
+        );
+    }
+
+    /// Withholds the output and says why.
+    pub fn withhold_output(&mut self, why: &str) {
+        (self.stdout, self.stderr, self.output, self.hint) =
+            (String::new(), String::new(), None, None);
+        self.truncated = true;
+        self.warnings.push(format!("its output is not shown: {why}"));
+    }
+
+    /// Builds the result of the call.
+    pub fn into_output(self, facts: Facts) -> Result<Output> {
+        let (text, is_error) = (self.format_text(), self.error.is_some());
+        let structured = serde_json::to_value(self)
+            .map_err(|e| Error::internal("the result cannot be serialized").source(e))?;
+        Ok(Output { is_error, facts, ..Output::of(text, structured) })
+    }
+
+    /// Formats standard output, then standard error, then one line about how the command ended.
+    fn format_text(&self) -> String {
+        let mut text = self.stdout.clone();
+        let fresh_line = |text: &mut String| {
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+        };
+        if !self.stderr.is_empty() {
+            fresh_line(&mut text);
+            text.push_str("[stderr]\n");
+            text.push_str(&self.stderr);
+        }
+        fresh_line(&mut text);
+        for warning in &self.warnings {
+            text.push_str(&format!("warning: {warning}\n"));
+        }
+        for kept in &self.kept_inside {
+            text.push_str(&format!("note: {}\n", kept.summary_line()));
+        }
+        for change in &self.git_changed {
+            text.push_str(&format!("git: {change}\n"));
+        }
+        if let Some(hint) = &self.hint {
+            text.push_str(&format!("hint: {hint}\n"));
+        }
+        let how = match (self.status, self.exit_code, self.signal) {
+            ("timed_out", ..) => "timed out".to_owned(),
+            ("running", ..) => match &self.exec_id {
+                Some(id) => format!("still running as {id}: read on with shell.session"),
+                None => "still running".to_owned(),
+            },
+            ("cancelled", ..) => "cancelled".to_owned(),
+            (_, Some(code), _) => format!("exit code {code}"),
+            (_, None, Some(signal)) => format!("killed by signal {signal}"),
+            (_, None, None) => "ended".to_owned(),
+        };
+        text.push_str(&format!("{how}, {} ms", self.duration_ms));
+        if let Some(session) = &self.session {
+            text.push_str(&format!(", session {session}"));
+        }
+        text
+    }
+}
+
+/// Returns the error for a command that was stopped before it ended on its own.
+fn stop_error(cx: &RunCx, ended: &RunResult) -> Option<Error> {
+    match ended.stop_reason? {
+        StopReason::Deadline => {
+            let message = format!("the command was stopped after {} ms", to_millis(ended.duration));
+            let hint = format!("Its output until then is included. {}", cx.timeout_hint);
+            Some(Error::new(Kind::DeadlineExceeded, message).hint(hint))
+        }
+        StopReason::Cancelled(cause) => Some(
+            Error::new(Kind::Cancelled, "the command was stopped before it ended")
+                .with("cause", cause.name()),
+        ),
+    }
+}

@@ -1,0 +1,300 @@
+//! Runs a command in a bash that stays alive between calls.
+//!
+//! Each command has its own task that talks to the shell's driver, so that its timeout is enforced
+//! no matter which call is waiting for the shell, or none.
+
+use std::future::pending;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tokio::sync::{OwnedMutexGuard, watch};
+use tracing::Instrument;
+
+use super::{Args, Reply, running_output};
+use crate::base::call::{Facts, Output, Prepared, Status};
+use crate::base::clock::Deadline;
+use crate::base::ids::{hex, random};
+use crate::base::{Cancel, Error, Kind, Result};
+use crate::sandbox::{
+    DriverSocket, Launcher, OutputRequest, PartialOutput, RunHandle, RunState, StdinSource,
+    StopReason,
+};
+use crate::tools::RunCx;
+use crate::tools::run::background::{BackgroundRun, BackgroundRuns, ShellCommandState};
+use crate::tools::run::command::{self, CommandRequest, StartedCommand, to_millis};
+
+const DRIVER: &str = include_str!("driver.sh");
+/// The driver's messages contain only a name and a status.
+const MAX_REPLY_BYTES: usize = 64;
+
+/// Runs a command in a shell session, starting the shell if the call asks for a new one.
+pub async fn execute_in_shell(
+    cx: &Arc<RunCx>,
+    call: Prepared,
+    launcher: &Launcher,
+    arguments: &Args,
+) -> Result<Output> {
+    let runs = BackgroundRuns::for_session(&cx.session)?;
+    let limit = call.limit;
+    let kept = match arguments.session.as_deref() {
+        Some("new") | None => {
+            runs.check_room()?;
+            start_shell(cx, call, launcher, arguments, &runs).await?
+        }
+        Some(id) => runs.get(id)?,
+    };
+    let line = lock_driver_socket(&kept)?;
+    let (wait, hard) =
+        (Arc::new(Deadline::after(arguments.yield_wait())), Arc::new(Deadline::after(limit)));
+    kept.attach_call(cx, vec![Arc::clone(&wait), Arc::clone(&hard)]).await?;
+    let (tell, came) = watch::channel(ShellCommandState::Pending);
+    *kept.last_command.lock().unwrap_or_else(PoisonError::into_inner) = Some(came);
+    let talk = ShellExchange {
+        run_handle: kept.started.run_handle.clone(),
+        deadline: hard,
+        cancel: cx.cancel.clone(),
+        session_cancel: cx.session.cancel.clone(),
+        grace: cx.config.limits.grace,
+    };
+    let said = talk.run_command(line, arguments.command.clone().unwrap_or_default(), tell);
+    tokio::spawn(said.in_current_span());
+    await_shell(cx, &runs, &kept, wait, arguments.max_bytes, false).await
+}
+
+/// Returns the driver socket of a shell that is idle.
+fn lock_driver_socket(kept: &BackgroundRun) -> Result<OwnedMutexGuard<DriverSocket>> {
+    let Some(line) = kept.driver_socket.as_ref().filter(|_| kept.kind == "shell") else {
+        let message = format!("`{}` is not a shell ({})", kept.id, kept.kind);
+        return Err(Error::invalid_arguments(message).hint("`session: \"new\"` starts a shell."));
+    };
+    Arc::clone(line).try_lock_owned().map_err(|_| {
+        Error::new(Kind::Conflict, "the shell is busy with another command")
+            .reason("busy")
+            .hint("Wait for it with shell.session `op: read`, interrupt it with `op: signal`, or start another shell.")
+    })
+}
+
+async fn start_shell(
+    cx: &Arc<RunCx>,
+    call: Prepared,
+    launcher: &Launcher,
+    arguments: &Args,
+    runs: &BackgroundRuns,
+) -> Result<Arc<BackgroundRun>> {
+    let (line, theirs) = DriverSocket::new_pair(MAX_REPLY_BYTES)?;
+    let command = CommandRequest {
+        program: command::shell_path().to_owned(),
+        args: ["--noprofile", "--norc", "-c", DRIVER].map(str::to_owned).to_vec(),
+        env: arguments.build_env()?,
+        cwd: arguments.cwd.clone().unwrap_or_else(|| ".".to_owned()),
+        stdin: if arguments.interactive == Some(true) {
+            StdinSource::Open(Vec::new())
+        } else {
+            StdinSource::Empty
+        },
+        driver_socket: Some(theirs),
+        streaming: true,
+        merged: false,
+        max_bytes: arguments.max_bytes,
+    };
+    let started = command::start_command(cx, call, launcher, command, None).await?;
+    Ok(runs.insert(BackgroundRun::new("shell", "bash", started, Some(line))))
+}
+
+/// One command being run by a shell's driver.
+struct ShellExchange {
+    run_handle: RunHandle,
+    deadline: Arc<Deadline>,
+    /// The call's cancellation; it interrupts the command just as the timeout does.
+    cancel: Cancel,
+    session_cancel: Cancel,
+    grace: Duration,
+}
+
+impl ShellExchange {
+    async fn run_command(
+        self,
+        mut line: OwnedMutexGuard<DriverSocket>,
+        command: String,
+        tell: watch::Sender<ShellCommandState>,
+    ) {
+        // The command does not know this name, so anything it writes to the driver socket itself
+        // cannot pass for the answer.
+        let name = hex(&random::<8>());
+        let message = format!("{name} {command}");
+        let stop = tokio::select! {
+            biased;
+            _ = self.session_cancel.cancelled() => return,
+            cause = self.cancel.cancelled() => StopReason::from_cause(cause),
+            () = self.deadline.passed() => StopReason::Deadline,
+            code = send_and_await(&mut line, &name, Some(&message)) => {
+                drop(line);
+                // The call may have ended; ignore the error.
+                let _ = tell.send(ShellCommandState::Exited(code));
+                return;
+            }
+        };
+        let _ = tell.send(ShellCommandState::Stopping(stop));
+        let interrupted = self.run_handle.send_signal(Signal::INT.as_raw()).is_ok();
+        if interrupted
+            && tokio::time::timeout(self.grace, send_and_await(&mut line, &name, None))
+                .await
+                .is_ok()
+        {
+            drop(line);
+            let _ = tell.send(ShellCommandState::Interrupted(stop));
+            return;
+        }
+        // The shell does not answer, so it is stopped; the next call that reads it sees that.
+        self.run_handle.stop(stop);
+    }
+}
+
+/// Waits until the shell answers under this name. Never returns if the shell has exited or sends
+/// garbage.
+async fn send_and_await(line: &mut DriverSocket, name: &str, message: Option<&str>) -> i32 {
+    if let Some(message) = message
+        && let Err(error) = line.send(message.as_bytes()).await
+    {
+        tracing::debug!("cannot send a command to a shell: {error}");
+    }
+    loop {
+        let Ok(Some(said)) = line.receive().await else { return pending().await };
+        let said = String::from_utf8(said).unwrap_or_default();
+        if let Some(code) = said.strip_prefix(name).and_then(|code| code.trim().parse().ok()) {
+            return code;
+        }
+    }
+}
+
+/// Waits for a shell until its command has ended or `wait` has passed, and returns the result.
+pub async fn await_shell(
+    cx: &RunCx,
+    runs: &BackgroundRuns,
+    kept: &Arc<BackgroundRun>,
+    wait: Arc<Deadline>,
+    max_bytes: Option<usize>,
+    gives_way: bool,
+) -> Result<Output> {
+    let begun = Instant::now();
+    let came = kept.last_command.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut settled = came.clone();
+    let until = Box::pin(async move {
+        let turn = async {
+            let heard = match &mut settled {
+                Some(came) => came
+                    .wait_for(|came| {
+                        matches!(
+                            came,
+                            ShellCommandState::Exited(_) | ShellCommandState::Interrupted(_)
+                        )
+                    })
+                    .await
+                    .is_ok(),
+                None => false,
+            };
+            // Without an answer, wait for the shell itself to exit.
+            if !heard {
+                pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = turn => {}
+            () = wait.passed() => {}
+        }
+    });
+    let budget = StartedCommand::output_budget(cx, max_bytes);
+    let seen = kept
+        .started
+        .read_output(OutputRequest {
+            client: Some(cx.client.clone()),
+            budget,
+            until,
+            yields_to_next: gives_way,
+        })
+        .await?;
+    let came = came.map_or(ShellCommandState::Pending, |came| *came.borrow());
+    build_output(cx, kept, runs, seen, came, begun.elapsed())
+}
+
+fn build_output(
+    cx: &RunCx,
+    kept: &Arc<BackgroundRun>,
+    runs: &BackgroundRuns,
+    seen: RunState,
+    came: ShellCommandState,
+    took: Duration,
+) -> Result<Output> {
+    match (seen, came) {
+        // The shell itself has exited: by `exit`, by a signal, or because it did not answer.
+        (RunState::Over(mut outcome), came) => {
+            runs.remove(kept);
+            if let ShellCommandState::Stopping(stop) = came {
+                // The shell had replaced itself with the program that the interrupt ended.
+                outcome.result.stop_reason.get_or_insert(stop);
+            }
+            let facts = command::collect_facts(&outcome.result);
+            let mut reply = Reply::from_outcome(cx, kept.started.profile, outcome);
+            reply.warnings.push(format!("the shell {} has ended", kept.id));
+            reply.into_output(facts)
+        }
+        (RunState::Running(glance), ShellCommandState::Exited(code)) => {
+            ended_output(cx, kept, glance, Some(code), None, took)
+        }
+        (RunState::Running(glance), ShellCommandState::Interrupted(stop)) => {
+            ended_output(cx, kept, glance, None, Some(stop), took)
+        }
+        (
+            RunState::Running(glance),
+            ShellCommandState::Pending | ShellCommandState::Stopping(_),
+        ) => running_output(Reply::from_partial(cx, glance, &kept.id)),
+    }
+}
+
+/// Builds the result for a command that has ended in a shell that has not.
+fn ended_output(
+    cx: &RunCx,
+    kept: &BackgroundRun,
+    glance: PartialOutput,
+    code: Option<i32>,
+    stop: Option<StopReason>,
+    took: Duration,
+) -> Result<Output> {
+    let mut reply = Reply::from_partial(cx, glance, &kept.id);
+    reply.exec_id = None;
+    reply.session = Some(kept.id.clone());
+    reply.exit_code = code;
+    reply.duration_ms = to_millis(took);
+    let (status, error) = match (code, stop) {
+        (Some(0), _) => (Status::Completed, None),
+        (_, Some(StopReason::Deadline)) => {
+            let error = Error::new(
+                Kind::DeadlineExceeded,
+                "the command was interrupted because it timed out",
+            );
+            (
+                Status::TimedOut,
+                Some(error.hint(format!("The shell keeps its state. {}", cx.timeout_hint))),
+            )
+        }
+        (_, Some(StopReason::Cancelled(cause))) => {
+            let error = Error::new(Kind::Cancelled, "the command was interrupted");
+            (Status::Cancelled, Some(error.with("cause", cause.name())))
+        }
+        (_, None) => (Status::Failed, None),
+    };
+    reply.status = status.name();
+    if status == Status::Failed {
+        reply.explain_failure(cx, kept.started.profile, "");
+    }
+    reply.error = error.and_then(|error| error.body(&cx.trace_id).as_object().cloned());
+    let facts = Facts {
+        status: Some(status),
+        exit_code: code,
+        stdout_bytes: Some(reply.stdout_bytes),
+        stderr_bytes: Some(reply.stderr_bytes),
+        ..Facts::default()
+    };
+    reply.into_output(facts)
+}

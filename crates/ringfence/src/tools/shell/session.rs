@@ -1,0 +1,353 @@
+//! `shell.session`: reads, writes to, signals, closes and lists what continues after the call that
+//! started it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use rustix::process::Signal;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::exec::{self, Reply};
+use crate::approval::Granted;
+use crate::base::call::{Facts, Output, Prepared, Status};
+use crate::base::clock::{Deadline, format_utc};
+use crate::base::{Cause, Error, Kind, Result};
+use crate::config::Config;
+use crate::sandbox::{OutputRequest, RunState, StopReason};
+use crate::tools::limits::{ItemCount, ToolLimit};
+use crate::tools::run::background::{BackgroundRun, BackgroundRuns};
+use crate::tools::run::command::{self, SpecTexts, StartedCommand, to_millis};
+use crate::tools::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};
+
+const DEFAULT_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(55);
+/// Input is often answered immediately, so a write waits only briefly.
+const AFTER_WRITE: Duration = Duration::from_millis(300);
+const DESCRIPTION: &str = "Follow up on commands and shells that continue after shell.exec or code.exec: read (new \
+    output; waits until it ends or for wait_ms), write to standard input, signal, close (ends it and \
+    everything it started), list.";
+
+/// Signals that can be sent, by name.
+const SIGNALS: &[(&str, Signal)] = &[
+    ("INT", Signal::INT),
+    ("TERM", Signal::TERM),
+    ("KILL", Signal::KILL),
+    ("HUP", Signal::HUP),
+    ("QUIT", Signal::QUIT),
+    ("STOP", Signal::STOP),
+    ("CONT", Signal::CONT),
+    ("USR1", Signal::USR1),
+    ("USR2", Signal::USR2),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum SessionOp {
+    Read,
+    Write,
+    Signal,
+    Close,
+    List,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    op: SessionOp,
+    /// The exec_id or session of a result. Not for `list`.
+    id: Option<String>,
+    /// For `write`: the text.
+    input: Option<String>,
+    /// For `write`: close standard input after the text.
+    eof: Option<bool>,
+    /// INT (default), TERM, KILL, HUP, QUIT, STOP, CONT, USR1, USR2.
+    signal: Option<String>,
+    /// Milliseconds to wait (read 10000, else 300; at most 55000).
+    wait_ms: Option<u64>,
+    /// Maximum bytes of output (up to 262144).
+    max_bytes: Option<usize>,
+}
+
+/// A run that continues or has ended.
+#[derive(Debug, Serialize, JsonSchema)]
+struct RunRow {
+    id: String,
+    /// command, shell, or a language.
+    kind: &'static str,
+    command: String,
+    status: &'static str,
+    started: String,
+    age_ms: u64,
+}
+
+/// The list of runs; the other operations return what `shell.exec` does.
+#[derive(Debug, Serialize, JsonSchema)]
+struct RunListing {
+    runs: Vec<RunRow>,
+}
+
+/// The `shell.session` tool.
+pub struct ShellSession {
+    spec: ToolSpec,
+}
+
+impl ShellSession {
+    /// Creates the tool.
+    pub fn new(config: &Config) -> Self {
+        let about = SpecTexts::from_config(config);
+        let mut output = arguments::reply_schema::<Reply>();
+        // A result is one of the two, so the required fields of neither are required here.
+        output.remove("required");
+        if let (Some(Value::Object(all)), Some(Value::Object(list))) = (
+            output.get_mut("properties"),
+            arguments::reply_schema::<RunListing>().remove("properties"),
+        ) {
+            all.extend(list);
+        }
+        let spec = ToolSpec {
+            name: "shell.session".into(),
+            title: "Follow up on a command".into(),
+            description: DESCRIPTION.into(),
+            version: "1.0.0".into(),
+            scope: PermissionScope::Exec,
+            hints: about.hints,
+            effects: about.effects,
+            profile: config.sandbox.profile.name(),
+            input_schema: arguments::input_schema::<Args>(),
+            output_schema: Some(output),
+            lists_output_schema: true,
+            requires_approval: false,
+            streaming: true,
+            timeout: LONGEST_WAIT + Duration::from_secs(5),
+            unavailable_reason: None,
+        };
+        ShellSession { spec }
+    }
+
+    fn parse_args(&self, arguments: &Map<String, Value>) -> Result<Args> {
+        let arguments: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
+        arguments.validate_args()?;
+        Ok(arguments)
+    }
+
+    async fn execute_call(&self, cx: &Arc<RunCx>, call: &Prepared) -> Result<Output> {
+        let arguments = self.parse_args(&call.arguments)?;
+        let runs = BackgroundRuns::for_session(&cx.session)?;
+        let Some(id) = &arguments.id else { return list_runs(&runs) };
+        let kept = runs.get(id)?;
+        let wait = Arc::new(Deadline::after(arguments.read_wait().min(call.limit * 9 / 10)));
+        let max_bytes = arguments.max_bytes;
+        match arguments.op {
+            SessionOp::List => list_runs(&runs),
+            SessionOp::Read => {
+                kept.attach_call(cx, vec![Arc::clone(&wait)]).await?;
+                read_output(cx, &runs, &kept, wait, max_bytes).await
+            }
+            SessionOp::Write => {
+                kept.attach_call(cx, vec![Arc::clone(&wait)]).await?;
+                let input = arguments.input.clone().unwrap_or_default().into_bytes();
+                kept.started.run_handle.write_stdin(input, arguments.eof == Some(true)).await?;
+                read_output(cx, &runs, &kept, wait, max_bytes).await
+            }
+            SessionOp::Signal => {
+                kept.attach_call(cx, vec![Arc::clone(&wait)]).await?;
+                kept.started.run_handle.send_signal(arguments.parse_signal()?.as_raw())?;
+                read_output(cx, &runs, &kept, wait, max_bytes).await
+            }
+            SessionOp::Close => {
+                // Permission to stop a run does not imply permission to see its output.
+                let shown = command::check_still_allowed(cx, &kept.started).await.is_ok();
+                kept.started.run_handle.stop(StopReason::Cancelled(Cause::Client));
+                runs.remove(&kept);
+                let until = Box::pin(async move { wait.passed().await });
+                let budget = StartedCommand::output_budget(cx, max_bytes);
+                let seen = read_unless_cancelled(
+                    cx,
+                    kept.started.read_output(OutputRequest {
+                        client: None,
+                        budget,
+                        until,
+                        yields_to_next: true,
+                    }),
+                )
+                .await?;
+                build_output(cx, &kept, seen, Some(shown))
+            }
+        }
+    }
+}
+
+/// Awaits the read unless the call is cancelled. Cancelling the call does not stop the run.
+async fn read_unless_cancelled(
+    cx: &RunCx,
+    look: impl Future<Output = Result<RunState>>,
+) -> Result<RunState> {
+    tokio::select! {
+        seen = look => seen,
+        cause = cx.cancel.cancelled() => {
+            Err(Error::new(Kind::Cancelled, "the read was cancelled; the command continues").with("cause", cause.name()))
+        }
+    }
+}
+
+/// Returns the output since the last read, once the run has ended or `wait` has passed.
+async fn read_output(
+    cx: &Arc<RunCx>,
+    runs: &BackgroundRuns,
+    kept: &Arc<BackgroundRun>,
+    wait: Arc<Deadline>,
+    max_bytes: Option<usize>,
+) -> Result<Output> {
+    if kept.kind == "shell" {
+        let attended = exec::await_shell(cx, runs, kept, wait, max_bytes, true);
+        return tokio::select! {
+            seen = attended => seen,
+            cause = cx.cancel.cancelled() => {
+                Err(Error::new(Kind::Cancelled, "the read was cancelled; the shell continues").with("cause", cause.name()))
+            }
+        };
+    }
+    let until = Box::pin(async move { wait.passed().await });
+    let budget = StartedCommand::output_budget(cx, max_bytes);
+    let look =
+        OutputRequest { client: Some(cx.client.clone()), budget, until, yields_to_next: true };
+    let seen = read_unless_cancelled(cx, kept.started.read_output(look)).await?;
+    build_output(cx, kept, seen, None)
+}
+
+/// Builds the result. For a run that was closed, `closed` says whether its output may be shown.
+fn build_output(
+    cx: &RunCx,
+    kept: &BackgroundRun,
+    seen: RunState,
+    closed: Option<bool>,
+) -> Result<Output> {
+    match seen {
+        RunState::Over(outcome) => {
+            let mut facts = Facts {
+                denials: Vec::new(),
+                execs: None,
+                ..command::collect_facts(&outcome.result)
+            };
+            let mut reply = Reply::from_outcome(cx, kept.started.profile, outcome);
+            if let Some(shown) = closed {
+                // Being stopped is what the caller asked for, not an error.
+                reply.error = None;
+                facts.status = Some(Status::Completed);
+                if !shown {
+                    reply
+                        .withhold_output("it was started with different rights than this call has");
+                }
+            }
+            reply.into_output(facts)
+        }
+        RunState::Running(glance) => {
+            exec::running_output(Reply::from_partial(cx, glance, &kept.id))
+        }
+    }
+}
+
+fn list_runs(runs: &BackgroundRuns) -> Result<Output> {
+    let row = |kept: Arc<BackgroundRun>| RunRow {
+        id: kept.id.clone(),
+        kind: kept.kind,
+        command: kept.display_command.clone(),
+        status: kept.end_status().unwrap_or(Status::Running.name()),
+        started: format_utc(kept.started_at),
+        age_ms: to_millis(kept.age()),
+    };
+    let listing = RunListing { runs: runs.list_oldest_first().into_iter().map(row).collect() };
+    let lines = listing.runs.iter().map(|row| {
+        format!("{} {} {} {} s: {}", row.id, row.kind, row.status, row.age_ms / 1000, row.command)
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let text =
+        if text.is_empty() { "this session has no commands or shells".to_owned() } else { text };
+    let structured = serde_json::to_value(listing)
+        .map_err(|e| Error::internal("the result cannot be serialized").source(e))?;
+    Ok(Output::of(text, structured))
+}
+
+impl Tool for ShellSession {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<ToolLimit> {
+        vec![
+            ToolLimit::from_range("wait of a read", DEFAULT_WAIT, LONGEST_WAIT),
+            ToolLimit::from_range("wait after a write or signal", AFTER_WRITE, LONGEST_WAIT),
+            ToolLimit::from_fixed(
+                "concurrent runs",
+                ItemCount(crate::tools::run::background::MAX_RUNNING as u64),
+            ),
+            ToolLimit::for_text(command::MAX_BYTES),
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        let arguments = self.parse_args(arguments)?;
+        let Some(id) = &arguments.id else { return Ok(CallPlan::default()) };
+        let kept = BackgroundRuns::for_session(cx.session)?.get(id)?;
+        // Input to an unsandboxed process requires approval just like a command.
+        let asks =
+            (arguments.op == SessionOp::Write).then(|| command::approval_reason(cx)).flatten();
+        let asks = asks.map(|why| format!("{why} The input goes to: {}", kept.display_command));
+        let command = arguments.input.clone().filter(|_| arguments.op == SessionOp::Write);
+        Ok(CallPlan {
+            approval_reason: asks,
+            command,
+            command_covers: &["input"],
+            ..CallPlan::default()
+        })
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move { self.execute_call(&cx, &call.consume()).await })
+    }
+}
+
+impl Args {
+    /// Validates what the schema cannot express.
+    fn validate_args(&self) -> Result<()> {
+        if self.op != SessionOp::List && self.id.is_none() {
+            return Err(Error::invalid_arguments("`id` is missing")
+                .hint("It is the `exec_id` or `session` of a result; `op: list` shows all.")
+                .with("argument", "id"));
+        }
+        if self.op == SessionOp::Write && self.input.is_none() && self.eof != Some(true) {
+            return Err(Error::invalid_arguments("there is nothing to write")
+                .hint("Give `input`, or `eof: true`."));
+        }
+        self.parse_signal().map(drop)
+    }
+
+    fn parse_signal(&self) -> Result<Signal> {
+        let name = self.signal.as_deref().unwrap_or("INT").to_ascii_uppercase();
+        let name = name.strip_prefix("SIG").unwrap_or(&name);
+        SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal).ok_or_else(
+            || {
+                let names = SIGNALS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+                Error::invalid_arguments("`signal` is not a signal that can be sent")
+                    .hint(format!("Use one of {names}."))
+                    .with("argument", "signal")
+            },
+        )
+    }
+
+    fn read_wait(&self) -> Duration {
+        let usual = if matches!(self.op, SessionOp::Write | SessionOp::Signal) {
+            AFTER_WRITE
+        } else {
+            DEFAULT_WAIT
+        };
+        self.wait_ms.map_or(usual, Duration::from_millis).min(LONGEST_WAIT)
+    }
+}
