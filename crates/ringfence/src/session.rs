@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::base::ids::short;
-use crate::base::narrowing::Narrowing;
+use crate::base::client_sandbox::ClientSandbox;
+use crate::base::ids::short_id;
 use crate::base::workspace::Workspace;
-use crate::base::{Cancel, Result};
+use crate::base::{CancelToken, Result};
 pub use outputs::{OpenOutput, OutputQuota, OutputQuotas, OutputStore};
 
 /// Identity that requests are made under. With auth off the only principal is the local user.
@@ -47,7 +47,7 @@ impl Principal {
             .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
             .take(32)
             .collect();
-        format!("{readable}-{}", crate::base::ids::hex(&hash.as_ref()[..8]))
+        format!("{readable}-{}", crate::base::ids::to_hex(&hash.as_ref()[..8]))
     }
 }
 
@@ -95,10 +95,10 @@ pub struct Session {
     pub transport: &'static str,
     pub workspace: Arc<Workspace>,
     pub outputs: Arc<OutputStore>,
-    pub cancel: Cancel,
+    pub cancel: CancelToken,
     client_info: RwLock<ClientInfo>,
     /// Sandbox that the client last reported for its own commands.
-    client_sandbox: RwLock<Option<Arc<Narrowing>>>,
+    client_sandbox: RwLock<Option<Arc<ClientSandbox>>>,
     overrides: RwLock<Arc<Overrides>>,
     trusted: Mutex<HashSet<(String, String)>>,
     extensions: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
@@ -112,9 +112,9 @@ impl Session {
         transport: &'static str,
         workspace: Arc<Workspace>,
         root: &Path,
-        cancel: Cancel,
+        cancel: CancelToken,
     ) -> Self {
-        let id = short("s");
+        let id = short_id("s");
         Session {
             outputs: Arc::new(OutputStore::new(root.join("outputs").join(&id))),
             id,
@@ -148,12 +148,12 @@ impl Session {
     }
 
     /// Returns the sandbox that the client last reported, if any.
-    pub fn client_sandbox(&self) -> Option<Arc<Narrowing>> {
+    pub fn client_sandbox(&self) -> Option<Arc<ClientSandbox>> {
         self.client_sandbox.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Replaces the reported sandbox. It applies to every later call that does not carry its own.
-    pub fn set_client_sandbox(&self, narrowing: Narrowing) {
+    pub fn set_client_sandbox(&self, narrowing: ClientSandbox) {
         *self.client_sandbox.write().unwrap_or_else(PoisonError::into_inner) =
             Some(Arc::new(narrowing));
     }

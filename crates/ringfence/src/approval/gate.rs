@@ -10,9 +10,9 @@ use super::pending::{ApprovalAnswer, PendingQuestions};
 use super::prompt::ApprovalPrompt;
 use crate::audit::CallEvents;
 use crate::base::call::Prepared;
-use crate::base::caller::{Abilities, Caller};
+use crate::base::client_handle::{ClientCapabilities, ClientHandle};
 use crate::base::clock::{Deadline, unix_millis};
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::{CancelToken, Error, Kind, Result};
 use crate::session::SessionRef;
 
 /// Source of an approval, and how far it reaches.
@@ -70,8 +70,8 @@ impl<T> Granted<T> {
 /// Context of a question: the call that raises it, and how long it may wait.
 pub struct QuestionContext<'a> {
     pub session_ref: &'a SessionRef,
-    pub client: &'a Caller,
-    pub cancel: &'a Cancel,
+    pub client: &'a ClientHandle,
+    pub cancel: &'a CancelToken,
     /// Paused while a human decides.
     pub deadline: &'a Deadline,
     pub call_events: &'a CallEvents,
@@ -97,8 +97,8 @@ impl Gate {
     /// Returns whether anyone can be asked for a client with these capabilities: the client itself,
     /// or someone at a terminal. A client that answers without showing anything to a human is not
     /// asked, because its answer would not be a human's.
-    pub fn can_ask(&self, abilities: Abilities) -> bool {
-        self.terminal_enabled || abilities.elicitation && !abilities.answers_unseen
+    pub fn can_ask(&self, abilities: ClientCapabilities) -> bool {
+        self.terminal_enabled || abilities.elicitation && !abilities.auto_answers
     }
 
     /// Lets a prepared call through, after asking for approval where it is required.
@@ -107,11 +107,11 @@ impl Gate {
         cx: &QuestionContext<'_>,
         call: Prepared,
     ) -> Result<Granted<Prepared>> {
-        let Some(why) = call.asks.clone() else {
+        let Some(why) = call.approval_reason.clone() else {
             return Ok(Granted { inner: call, grant: Grant::new("policy", false) });
         };
         if cx.session_ref.persistent
-            && cx.session_ref.session.has_trust(&call.tool, &call.definition)
+            && cx.session_ref.session.has_trust(&call.tool, &call.definition_hash)
         {
             cx.call_events.write_approval("approved", "trust", "session")?;
             return Ok(Granted { inner: call, grant: Grant::new("trust", true) });
@@ -124,7 +124,7 @@ impl Gate {
             )
             .await?;
         if grant.for_session {
-            cx.session_ref.session.add_trust(&call.tool, &call.definition);
+            cx.session_ref.session.add_trust(&call.tool, &call.definition_hash);
         }
         Ok(Granted { inner: call, grant })
     }
@@ -182,12 +182,12 @@ impl Gate {
         let mut prompt = prompt.redacted();
         // A client that answers without showing anything to a human is not asked: its answer would
         // not be a human's.
-        let abilities = cx.client.abilities();
+        let abilities = cx.client.capabilities();
         // Nor is a client whose call is over: a run may outlive it.
-        let by_client = abilities.elicitation && !abilities.answers_unseen && !cx.client.is_gone();
+        let by_client = abilities.elicitation && !abilities.auto_answers && !cx.client.is_gone();
         if !by_client && !self.terminal_enabled {
             cx.call_events.write_approval("denied", "nobody", "once")?;
-            return Err(no_asker_error(prompt.name(), abilities.answers_unseen));
+            return Err(no_asker_error(prompt.name(), abilities.auto_answers));
         }
         if let Err(error) = prompt.check_length() {
             cx.call_events.write_approval("denied", "limit", "once")?;
@@ -199,14 +199,14 @@ impl Gate {
         prompt.expires_unix_ms = prompt.asked_unix_ms.saturating_add(lasts_ms);
         let tool = prompt.name().to_owned();
         let choices = prompt.offered_answers();
-        let elicitation = prompt.elicitation_params(abilities.turns_empty_form_into_menu);
+        let elicitation = prompt.elicitation_params(abilities.shows_empty_form_as_menu);
         let Some((asked, at_terminal)) = self.pending.add_question(prompt) else {
             cx.call_events.write_approval("denied", "limit", "once")?;
             return Err(Error::new(
                 Kind::ResourceExhausted,
                 "too many questions are already waiting in this session",
             )
-            .hint("Answer the open questions first."));
+            .with_hint("Answer the open questions first."));
         };
         let pause = cx.deadline.pause();
         let outcome = tokio::select! {
@@ -247,11 +247,11 @@ fn denied_error(tool: &str, by: &str) -> Error {
     let error = Error::new(Kind::ApprovalDenied, format!("`{tool}` was not allowed to run"));
     match by {
         // A person's denial cannot be distinguished from an automatic one of the client.
-        "client" => error.hint(
+        "client" => error.with_hint(
             "The client said no; headless clients do so automatically. Do not repeat the call unchanged. If no one was \
              shown the question, set `[approval] terminal = true` and answer with `ringfence approvals`.",
         ),
-        _ => error.hint("The user said no at the terminal; do not repeat the call unchanged."),
+        _ => error.with_hint("The user said no at the terminal; do not repeat the call unchanged."),
     }
 }
 
@@ -261,11 +261,11 @@ fn no_asker_error(tool: &str, answers_unseen: bool) -> Error {
         format!("`{tool}` needs a human's approval, and no one can be asked"),
     );
     if answers_unseen {
-        return error.reason("no_human").hint(
+        return error.with_reason("no_human").with_hint(
             "The client answers for its user: set `[approval] terminal = true` and answer with `ringfence approvals`.",
         );
     }
-    error.reason("no_asker").hint(
+    error.with_reason("no_asker").with_hint(
         "Use a client that supports elicitation, or set `[approval] terminal = true` and answer with `ringfence approvals`.",
     )
 }
@@ -273,11 +273,11 @@ fn no_asker_error(tool: &str, answers_unseen: bool) -> Error {
 /// Asks the client. Anything but a clear yes is a denial: an error, a cancelled dialog, an answer
 /// that cannot be understood. Returns `None` for silence.
 async fn ask_client(
-    caller: &Caller,
+    caller: &ClientHandle,
     elicitation: Value,
     choices: &[ApprovalAnswer],
 ) -> Option<ApprovalAnswer> {
-    match caller.ask("elicitation/create", elicitation).await {
+    match caller.ask_client("elicitation/create", elicitation).await {
         Ok(answer) => Some(read_answer(&answer, choices)),
         Err(error) if error.kind() == Kind::ApprovalExpired => None,
         Err(error) => {

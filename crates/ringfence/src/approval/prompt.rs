@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::base::call::Prepared;
-use crate::base::visible::one_line;
+use crate::base::visible::escape_to_line;
 use crate::base::{Error, Kind, Result};
-use crate::redact::known;
+use crate::redact::known_secrets;
 use crate::session::Session;
 
 /// Question to a human. It is data, so that every front end shows the same.
@@ -68,7 +68,7 @@ impl ApprovalPrompt {
         let search_path = search_path.unwrap_or_default();
         let env = call.shown_env.iter().filter(|variable| !is_path(variable)).cloned().collect();
         ApprovalPrompt {
-            id: crate::base::ids::short("a"),
+            id: crate::base::ids::short_id("a"),
             trace_id: call.trace_id.to_string(),
             tool: call.tool.clone(),
             subject: None,
@@ -76,7 +76,7 @@ impl ApprovalPrompt {
             why: why.to_owned(),
             principal: session.principal.name().to_owned(),
             session: session.id.clone(),
-            workspace: session.workspace.display(),
+            workspace: session.workspace.display_path(),
             command: call.shown_command.clone(),
             cwd: call.cwd.clone(),
             place: if call.profile == "none" { "without a sandbox" } else { "in the sandbox" }
@@ -86,7 +86,11 @@ impl ApprovalPrompt {
             profile: call.profile.to_owned(),
             effects: call.effects.iter().map(|effect| (*effect).to_owned()).collect(),
             arguments: call.shown_arguments.clone(),
-            command_covers: call.command_covers.iter().map(|name| (*name).to_owned()).collect(),
+            command_covers: call
+                .arguments_in_command
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect(),
             offers_session: false,
             offers_inside: false,
             asked_unix_ms: 0,
@@ -149,9 +153,9 @@ impl ApprovalPrompt {
         .chain(&mut self.env)
         .chain(&mut self.effects)
         {
-            known::redact_text(text);
+            known_secrets::redact_text(text);
         }
-        known::redact_value(&mut self.arguments);
+        known_secrets::redact_value(&mut self.arguments);
         self
     }
 
@@ -171,7 +175,11 @@ impl ApprovalPrompt {
             }
             count => format!("{count} lines, read all"),
         };
-        format!("Allow `{}`? ({length}) {}\n{body}", one_line(self.name()), one_line(&self.why))
+        format!(
+            "Allow `{}`? ({length}) {}\n{body}",
+            escape_to_line(self.name()),
+            escape_to_line(&self.why)
+        )
     }
 
     /// Refuses a question that no human would read to the end. Shortened, it could be a question
@@ -182,13 +190,13 @@ impl ApprovalPrompt {
             return Ok(());
         }
         Err(Error::new(Kind::TooLarge, format!("`{}` needs approval and is too long to be shown in full", self.name()))
-            .hint(format!(
+            .with_hint(format!(
                 "A question may have {} bytes and this one needs {length}. Write the long text to a file first, in several \
                  calls if writing needs approval too, then run or use that file.",
                 Self::MAX_BYTES
             ))
-            .with("limit_bytes", Self::MAX_BYTES)
-            .with("bytes", length))
+            .with_fact("limit_bytes", Self::MAX_BYTES)
+            .with_fact("bytes", length))
     }
 
     fn decisive_lines(&self) -> String {
@@ -264,10 +272,10 @@ fn format_value_if_any(name: &str, value: &str) -> String {
 /// line of the question. A run of blank lines is replaced by its count, without the bar that marks
 /// a line of the value.
 fn format_value(name: &str, value: &str) -> String {
-    let name = one_line(name);
+    let name = escape_to_line(name);
     let value = value.strip_suffix('\n').unwrap_or(value);
     if !value.contains('\n') {
-        return format!("{name}: {}\n", one_line(value));
+        return format!("{name}: {}\n", escape_to_line(value));
     }
     let mut text = format!("{name}:\n");
     let mut blank = 0;
@@ -282,7 +290,7 @@ fn format_value(name: &str, value: &str) -> String {
             many => text.push_str(&format!("    [{many} blank lines]\n")),
         }
         if let Some(line) = line {
-            text.push_str(&format!("    | {}\n", one_line(line)));
+            text.push_str(&format!("    | {}\n", escape_to_line(line)));
         }
     }
     text

@@ -66,8 +66,8 @@ async fn serve_with_table(
             Kind::Unavailable,
             "terminal approvals are unavailable: the approvals socket cannot be opened",
         )
-        .hint("Check that the root directory can be written to, or set `[approval] terminal = false`.")
-        .source(error)
+        .with_hint("Check that the root directory can be written to, or set `[approval] terminal = false`.")
+        .with_source(error)
     };
     let dir = socket_directory(root);
     DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;

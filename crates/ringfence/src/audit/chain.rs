@@ -7,7 +7,7 @@
 use aws_lc_rs::hmac;
 use serde_json::{Map, Value};
 
-use crate::base::ids::hex;
+use crate::base::ids::to_hex;
 
 pub(super) const MAC_LEN: usize = 32;
 pub(super) type Mac = [u8; MAC_LEN];
@@ -78,7 +78,7 @@ pub(super) fn seal_entry(
     let mac = key.compute_mac("record", &[previous, &bytes]);
     bytes.pop();
     bytes.extend_from_slice(MAC_OPEN);
-    bytes.extend_from_slice(hex(&mac).as_bytes());
+    bytes.extend_from_slice(to_hex(&mac).as_bytes());
     bytes.extend_from_slice(MAC_CLOSE);
     bytes.push(b'\n');
     SealedLine { bytes, seq, mac }
@@ -106,7 +106,7 @@ pub(super) fn check_line(
     };
     let mac = key.compute_mac("record", &[previous, body, b"}"]);
     // Compare as text, so that an upper-case digit is detected as a change, too.
-    if hex(&mac).as_bytes() != stated {
+    if to_hex(&mac).as_bytes() != stated {
         return Err(misplaced().unwrap_or_else(|| {
             "its mac does not match: the record, or its mac, was changed".into()
         }));
@@ -159,7 +159,7 @@ pub(super) struct RecordLink {
 
 impl RecordLink {
     pub(super) fn new(file: &str, seq: u64, mac: &Mac) -> Self {
-        RecordLink { file: file.to_owned(), record: Some((seq, hex(mac))) }
+        RecordLink { file: file.to_owned(), record: Some((seq, to_hex(mac))) }
     }
 
     pub(super) fn to_json(&self) -> Value {
@@ -197,7 +197,7 @@ mod tests {
             text,
             format!(
                 "{{\"seq\":1,\"ts\":\"t\",\"event\":\"e\",\"a\":\"ü\\n\",\"mac\":\"{}\"}}\n",
-                hex(&line.mac)
+                to_hex(&line.mac)
             )
         );
         // The definition, computed independently of `seal`.

@@ -222,7 +222,7 @@ fn to_object(fields: Value) -> Map<String, Value> {
 
 fn unwritable_error(error: std::io::Error) -> Error {
     Error::new(Kind::Unavailable, "the audit log cannot be written, and no call runs unrecorded")
-        .reason("audit_unwritable")
-        .hint("Ask the operator to check the audit directory (disk full, removed, read-only?); then call again.")
-        .source(error)
+        .with_reason("audit_unwritable")
+        .with_hint("Ask the operator to check the audit directory (disk full, removed, read-only?); then call again.")
+        .with_source(error)
 }

@@ -32,7 +32,7 @@ use super::store::{
 use super::survey::LogSurvey;
 use super::verify::unreadable_error;
 use crate::base::clock::now_utc;
-use crate::base::ids::hex;
+use crate::base::ids::to_hex;
 use crate::base::{Error, Kind, Result};
 
 /// Maximum number of files in one record, so that it stays far below the longest line that can be
@@ -84,7 +84,7 @@ fn prune_in_batches(root: &Path, before: &str, by: &str, at_most: usize) -> Resu
             "other_user",
             "the audit log belongs to another user",
         )
-        .hint("Run this as the user who runs the server."));
+        .with_hint("Run this as the user who runs the server."));
     }
     let mut report = PruneReport::default();
     loop {
@@ -169,7 +169,7 @@ fn describe_pruned_file(name: &str, scan: &FileScan) -> PrunedFile {
         records: scan.records,
         first: time(scan.header.as_ref()),
         last: time(Some(&scan.last)),
-        mac: hex(&scan.last_mac),
+        mac: to_hex(&scan.last_mac),
     }
 }
 
@@ -187,8 +187,8 @@ fn write_prune_record(store: &AuditDirectory, record: &PruneRecord) -> io::Resul
 fn remove_files(store: &AuditDirectory, files: &[String]) -> Result<()> {
     let unremoved = |error: io::Error| {
         Error::new(Kind::Unavailable, "the pruning was recorded, but some files could not be removed")
-            .hint("Check the permissions of the directory `audit` and prune again; `ringfence audit verify` accepts both states.")
-            .source(error)
+            .with_hint("Check the permissions of the directory `audit` and prune again; `ringfence audit verify` accepts both states.")
+            .with_source(error)
     };
     for file in files {
         remove_if_exists(&store.file_path(file)).map_err(unremoved)?;
@@ -199,7 +199,7 @@ fn remove_files(store: &AuditDirectory, files: &[String]) -> Result<()> {
 
 fn unrecorded_error(error: io::Error) -> Error {
     Error::new(Kind::Unavailable, "the pruning could not be recorded")
-        .reason("audit_unwritable")
-        .hint("Free some disk space and check the permissions of the directory `audit`; then prune again.")
-        .source(error)
+        .with_reason("audit_unwritable")
+        .with_hint("Free some disk space and check the permissions of the directory `audit`; then prune again.")
+        .with_source(error)
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use super::{AuditLog, to_object};
-use crate::base::call::{Facts, Status};
+use crate::base::call::{CallFacts, CallStatus};
 use crate::base::clock::now_utc;
-use crate::base::{Cause, Error, Kind, Result, TraceId};
+use crate::base::{CancelCause, Error, Kind, Result, TraceId};
 
 /// Order in which a call's members are written; others follow in the order in which they were
 /// added.
@@ -133,16 +133,16 @@ impl CallRecord {
     }
 
     /// Writes `call.stop`.
-    pub fn finish(mut self, facts: &Facts, error: Option<&Error>, cause: Option<Cause>) {
+    pub fn finish(mut self, facts: &CallFacts, error: Option<&Error>, cause: Option<CancelCause>) {
         self.write_stop(call_status(facts, error, cause), facts, error, cause);
     }
 
     fn write_stop(
         &mut self,
         status: &str,
-        facts: &Facts,
+        facts: &CallFacts,
         error: Option<&Error>,
-        cause: Option<Cause>,
+        cause: Option<CancelCause>,
     ) {
         self.finished = true;
         let mut fields = self.ordered_fields();
@@ -164,8 +164,8 @@ impl CallRecord {
             "git_changed",
             (!facts.git_changed.is_empty()).then(|| facts.git_changed.clone().into()),
         );
-        add("execs", facts.execs.clone());
-        add("report", facts.report.map(Into::into));
+        add("execs", facts.unruled_execs.clone());
+        add("report", facts.report_gap.map(Into::into));
         let since = self.started.as_ref().map_or(self.opened, |(_, since)| *since);
         add("started", self.started.take().map(|(at, _)| at.into()));
         add("stopped", Some(now_utc().into()));
@@ -232,30 +232,34 @@ impl CallEvents {
 impl Drop for CallRecord {
     fn drop(&mut self) {
         if !self.finished {
-            self.write_stop("aborted", &Facts::default(), None, None);
+            self.write_stop("aborted", &CallFacts::default(), None, None);
         }
     }
 }
 
 /// Returns the status to record. An error is never recorded as completed, whatever the facts say.
-fn call_status(facts: &Facts, error: Option<&Error>, cause: Option<Cause>) -> &'static str {
+fn call_status(
+    facts: &CallFacts,
+    error: Option<&Error>,
+    cause: Option<CancelCause>,
+) -> &'static str {
     match (facts.status, error) {
         (Some(status), None) => status,
-        (Some(status), Some(_)) if status != Status::Completed => status,
+        (Some(status), Some(_)) if status != CallStatus::Completed => status,
         (_, Some(error)) => match error.kind() {
-            Kind::Cancelled if cause == Some(Cause::Deadline) => Status::TimedOut,
-            Kind::Cancelled => Status::Cancelled,
-            Kind::DeadlineExceeded => Status::TimedOut,
+            Kind::Cancelled if cause == Some(CancelCause::Deadline) => CallStatus::TimedOut,
+            Kind::Cancelled => CallStatus::Cancelled,
+            Kind::DeadlineExceeded => CallStatus::TimedOut,
             Kind::Unauthenticated
             | Kind::PermissionDenied
             | Kind::ApprovalDenied
-            | Kind::ApprovalExpired => Status::Denied,
-            _ => Status::Failed,
+            | Kind::ApprovalExpired => CallStatus::Denied,
+            _ => CallStatus::Failed,
         },
         (None, None) => match cause {
-            None => Status::Completed,
-            Some(Cause::Deadline) => Status::TimedOut,
-            Some(_) => Status::Cancelled,
+            None => CallStatus::Completed,
+            Some(CancelCause::Deadline) => CallStatus::TimedOut,
+            Some(_) => CallStatus::Cancelled,
         },
     }
     .name()

@@ -69,7 +69,7 @@ impl RefusalLimits {
             if self.principals.contains_key(principal) { None } else { self.make_room(now) };
         let limit = self.limit_for(principal, now);
         limit.last_refused = now;
-        (limit.bucket.take(now), forgotten)
+        (limit.bucket.take_token(now), forgotten)
     }
 
     /// Counts a call that was not admitted. Returns true for the first since the last count was

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::chain::{self, FIRST_MAC, Mac, RecordLink};
 use super::store::{AuditDirectory, MAX_LINE, head_name, open_regular, read_line};
-use crate::base::ids::hex;
+use crate::base::ids::to_hex;
 
 /// State of a log file, judged by how it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,8 +96,9 @@ impl FileScan {
     /// Returns whether the record that a link names exists and is verified. Only `wanted` records
     /// are known.
     pub(super) fn holds_link(&self, link: &RecordLink) -> bool {
-        let fits =
-            |(seq, mac): &(u64, String)| self.macs.get(seq).is_some_and(|found| hex(found) == *mac);
+        let fits = |(seq, mac): &(u64, String)| {
+            self.macs.get(seq).is_some_and(|found| to_hex(found) == *mac)
+        };
         link.record.as_ref().is_none_or(fits)
     }
 

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::chain::{ChainKey, FIRST_MAC, Mac, RecordLink};
 use crate::base::clock::now_utc;
-use crate::base::ids::{hex, random};
+use crate::base::ids::{random_bytes, to_hex};
 
 pub(super) const LOG_SUFFIX: &str = ".jsonl";
 pub(super) const HEAD_SUFFIX: &str = ".head";
@@ -156,7 +156,7 @@ impl AuditDirectory {
             }
         };
         let at = match self.read_head(&file) {
-            Ok((seq, mac)) => Some((seq, hex(&mac))),
+            Ok((seq, mac)) => Some((seq, to_hex(&mac))),
             Err(what) => {
                 tracing::error!("the head of {file}: {what} (see `ringfence audit verify`)");
                 None
@@ -182,16 +182,16 @@ impl AuditDirectory {
     }
 
     pub(super) fn format_latest(&self, file: &str) -> Vec<u8> {
-        let mac = hex(&self.key.compute_mac("latest", &[file.as_bytes()]));
+        let mac = to_hex(&self.key.compute_mac("latest", &[file.as_bytes()]));
         format!("{}\n", json!({"file": file, "mac": mac})).into_bytes()
     }
 
     /// Formats a head. It has a fixed length, so that it can be rewritten in place, and is bound to
     /// its file's name.
     pub(super) fn format_head(&self, file: &str, seq: u64, mac: &Mac) -> Vec<u8> {
-        let stated = format!("{{\"seq\":\"{seq:020}\",\"mac\":\"{}\"", hex(mac));
+        let stated = format!("{{\"seq\":\"{seq:020}\",\"mac\":\"{}\"", to_hex(mac));
         let check =
-            hex(&self.key.compute_mac("head", &[file.as_bytes(), b"\n", stated.as_bytes()]));
+            to_hex(&self.key.compute_mac("head", &[file.as_bytes(), b"\n", stated.as_bytes()]));
         format!("{stated},\"check\":\"{check}\"}}\n").into_bytes()
     }
 
@@ -227,7 +227,7 @@ impl AuditDirectory {
 /// are unique.
 pub(super) fn new_file_name() -> String {
     let time: String = now_utc().chars().filter(|c| !matches!(c, '-' | ':')).collect();
-    format!("{time}-{}-{}{LOG_SUFFIX}", std::process::id(), hex(&random::<4>()))
+    format!("{time}-{}-{}{LOG_SUFFIX}", std::process::id(), to_hex(&random_bytes::<4>()))
 }
 
 pub(super) fn head_name(file: &str) -> String {
@@ -325,7 +325,7 @@ fn raw_flags(flags: rustix::fs::OFlags) -> i32 {
 /// the first one wins: `link` does not replace.
 fn create_key(dir: &Path) -> io::Result<()> {
     let (path, mut file) = create_temporary_in(dir, NEW_KEY)?;
-    file.write_all(&random::<32>())?;
+    file.write_all(&random_bytes::<32>())?;
     file.sync_all()?;
     let linked = fs::hard_link(&path, dir.join("key"));
     fs::remove_file(&path)?;

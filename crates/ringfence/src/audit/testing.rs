@@ -4,14 +4,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::base::ids::{hex, random};
+use crate::base::ids::{random_bytes, to_hex};
 
 /// A directory of its own for one test, removed with it.
 pub(super) struct Dir(PathBuf);
 
 impl Dir {
     pub(super) fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("ringfence-audit-{}", hex(&random::<8>())));
+        let path =
+            std::env::temp_dir().join(format!("ringfence-audit-{}", to_hex(&random_bytes::<8>())));
         fs::create_dir(&path).unwrap();
         Dir(path)
     }

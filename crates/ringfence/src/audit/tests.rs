@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::testing::{Dir, again, child_root};
 use super::verify::{LogFileState, VerifyReport, verify_log};
 use super::*;
-use crate::base::call::{Facts, Status};
-use crate::base::{Cause, TraceId};
+use crate::base::call::{CallFacts, CallStatus};
+use crate::base::{CancelCause, TraceId};
 
 const LARGE: u64 = 1 << 30;
 
@@ -49,7 +49,7 @@ fn call_fields() -> Value {
 fn a_call_gives_start_approval_and_stop_with_every_field() {
     let root = Dir::new();
     let audit = AuditLog::open(root.path(), LARGE).unwrap();
-    let trace = TraceId::mint();
+    let trace = TraceId::generate();
     let mut record = CallRecord::open(
         &audit,
         &trace,
@@ -59,19 +59,19 @@ fn a_call_gives_start_approval_and_stop_with_every_field() {
     record.set_fields(json!({"trace_id": "forged", "arguments": {"command": "hunter2"}}));
     record.call_events().write_approval("approved", "client", "session").unwrap();
     record.write_start().unwrap();
-    let facts = Facts {
+    let facts = CallFacts {
         git_changed: vec!["a repository was made: sub/.git".to_owned()],
-        status: Some(Status::TimedOut),
+        status: Some(CallStatus::TimedOut),
         exit_code: Some(3),
         signal: Some(15),
         stdout_bytes: Some(10),
         stderr_bytes: Some(20),
         denials: vec![json!({"kind": "syscall", "name": "mount", "count": 1})],
-        execs: Some(json!({"count": 2, "digest": "blake3:00"})),
-        report: None,
+        unruled_execs: Some(json!({"count": 2, "digest": "blake3:00"})),
+        report_gap: None,
     };
-    let error = Error::new(Kind::DeadlineExceeded, "hunter2").reason("slow");
-    record.finish(&facts, Some(&error), Some(Cause::Deadline));
+    let error = Error::new(Kind::DeadlineExceeded, "hunter2").with_reason("slow");
+    record.finish(&facts, Some(&error), Some(CancelCause::Deadline));
 
     let records = records(root.path());
     let keys =
@@ -119,21 +119,21 @@ fn every_way_to_end_has_its_word_and_one_stop() {
     let root = Dir::new();
     let audit = AuditLog::open(root.path(), LARGE).unwrap();
     let error = |kind| Some(Error::new(kind, "x"));
-    let facts = |status| Facts { status, ..Facts::default() };
+    let facts = |status| CallFacts { status, ..CallFacts::default() };
     let cases = [
         ("completed", facts(None), None, None),
-        ("failed", facts(Some(Status::Failed)), None, None),
-        ("failed", facts(Some(Status::Completed)), error(Kind::Internal), None),
-        ("cancelled", facts(None), error(Kind::Cancelled), Some(Cause::Client)),
-        ("timed_out", facts(None), error(Kind::DeadlineExceeded), Some(Cause::Deadline)),
-        ("timed_out", facts(None), error(Kind::Cancelled), Some(Cause::Deadline)),
+        ("failed", facts(Some(CallStatus::Failed)), None, None),
+        ("failed", facts(Some(CallStatus::Completed)), error(Kind::Internal), None),
+        ("cancelled", facts(None), error(Kind::Cancelled), Some(CancelCause::Client)),
+        ("timed_out", facts(None), error(Kind::DeadlineExceeded), Some(CancelCause::Deadline)),
+        ("timed_out", facts(None), error(Kind::Cancelled), Some(CancelCause::Deadline)),
         ("denied", facts(None), error(Kind::ApprovalExpired), None),
         ("denied", facts(None), error(Kind::PermissionDenied), None),
         ("failed", facts(None), error(Kind::InvalidArguments), None),
     ];
     for (_, facts, error, cause) in &cases {
         // Refused before the start: there is a stop all the same.
-        CallRecord::open(&audit, &TraceId::mint(), call_fields()).finish(
+        CallRecord::open(&audit, &TraceId::generate(), call_fields()).finish(
             facts,
             error.as_ref(),
             *cause,
@@ -150,10 +150,10 @@ fn every_way_to_end_has_its_word_and_one_stop() {
 fn a_dropped_record_is_aborted_even_in_a_panic() {
     let root = Dir::new();
     let audit = AuditLog::open(root.path(), LARGE).unwrap();
-    CallRecord::open(&audit, &TraceId::mint(), call_fields()).write_start().unwrap();
+    CallRecord::open(&audit, &TraceId::generate(), call_fields()).write_start().unwrap();
     let inside = audit.clone();
     let panicked = std::thread::spawn(move || {
-        let mut record = CallRecord::open(&inside, &TraceId::mint(), call_fields());
+        let mut record = CallRecord::open(&inside, &TraceId::generate(), call_fields());
         record.write_start().unwrap();
         panic!("on purpose");
     });
@@ -174,11 +174,11 @@ fn refused_calls_are_recorded_or_counted_until_the_end() {
     let audit = AuditLog::open(root.path(), LARGE).unwrap();
     let error = Error::new(Kind::ApprovalDenied, "x");
     let refuse = |principal: &str| {
-        let mut record = CallRecord::open(&audit, &TraceId::mint(), call_fields());
+        let mut record = CallRecord::open(&audit, &TraceId::generate(), call_fields());
         record.set_fields(json!({"principal": principal}));
         record.call_events().write_approval("denied", "nobody", "once").unwrap();
         match record.admit_refusal() {
-            Ok(()) => record.finish(&Facts::default(), Some(&error), None),
+            Ok(()) => record.finish(&CallFacts::default(), Some(&error), None),
             Err(_) => drop(record.count_refusal(&error)),
         }
     };
@@ -187,12 +187,12 @@ fn refused_calls_are_recorded_or_counted_until_the_end() {
         refuse("bob");
     }
     // One that runs is on record with all its answers, however many were refused.
-    let mut running = CallRecord::open(&audit, &TraceId::mint(), call_fields());
+    let mut running = CallRecord::open(&audit, &TraceId::generate(), call_fields());
     running.call_events().write_approval("approved", "client", "once").unwrap();
     running.write_start().unwrap();
     running.call_events().write_approval("denied", "client", "once").unwrap();
     assert!(running.admit_refusal().is_ok());
-    running.finish(&Facts::default(), Some(&error), None);
+    running.finish(&CallFacts::default(), Some(&error), None);
     refuse("alice");
     drop(audit);
 
@@ -307,12 +307,12 @@ fn processes_on_one_root_write_and_rotate_at_the_same_time() {
 fn rotation_closes_links_and_carries_running_calls_over() {
     let root = Dir::new();
     let audit = AuditLog::open(root.path(), 2000).unwrap();
-    let mut record = CallRecord::open(&audit, &TraceId::mint(), call_fields());
+    let mut record = CallRecord::open(&audit, &TraceId::generate(), call_fields());
     record.write_start().unwrap();
     for n in 0..30 {
         audit.write_event("test", json!({"n": n})).unwrap();
     }
-    record.finish(&Facts::default(), None, None);
+    record.finish(&CallFacts::default(), None, None);
     drop(audit);
 
     let (report, records) = (intact(root.path()), records(root.path()));
@@ -645,7 +645,7 @@ fn a_full_disk_refuses_calls_and_breaks_nothing() {
         setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum }).unwrap();
     };
     let audit = AuditLog::open(&root, LARGE).unwrap();
-    let mut running = CallRecord::open(&audit, &TraceId::mint(), call_fields());
+    let mut running = CallRecord::open(&audit, &TraceId::generate(), call_fields());
     running.write_start().unwrap();
     let mut names = super::store::list_names(&root.join("audit")).unwrap();
     names.retain(|name| name.ends_with(".jsonl"));
@@ -659,15 +659,15 @@ fn a_full_disk_refuses_calls_and_breaks_nothing() {
         assert_eq!(fs::read(&path).unwrap(), whole, "room for {room} bytes");
     }
     limit(Some(whole.len() as u64 + 50));
-    running.finish(&Facts::default(), None, None);
-    let mut second = CallRecord::open(&audit, &TraceId::mint(), call_fields());
+    running.finish(&CallFacts::default(), None, None);
+    let mut second = CallRecord::open(&audit, &TraceId::generate(), call_fields());
     refused(second.write_start());
     refused(second.call_events().write_approval("approved", "client", "once"));
-    second.finish(&Facts::default(), None, None);
+    second.finish(&CallFacts::default(), None, None);
     refused(audit.close());
     assert_eq!(fs::read(&path).unwrap(), whole);
     limit(None);
-    CallRecord::open(&audit, &TraceId::mint(), call_fields()).write_start().unwrap();
+    CallRecord::open(&audit, &TraceId::generate(), call_fields()).write_start().unwrap();
 }
 
 #[test]
@@ -713,7 +713,7 @@ fn a_rotation_without_room_goes_on_in_the_old_file() {
 fn a_removed_replaced_or_changed_log_refuses_calls() {
     let root = Dir::new();
     let audit = AuditLog::open(root.path(), LARGE).unwrap();
-    let start = || CallRecord::open(&audit, &TraceId::mint(), call_fields()).write_start();
+    let start = || CallRecord::open(&audit, &TraceId::generate(), call_fields()).write_start();
     start().unwrap();
     let (dir, away) = (root.path().join("audit"), root.path().join("away"));
     fs::rename(&dir, &away).unwrap();

@@ -100,12 +100,12 @@ fn verify_once(store: &AuditDirectory) -> Result<VerifyReport> {
 pub(super) fn unreadable_error(error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::NotFound {
         return Error::new(Kind::NotFound, "no audit log found, or its key is missing")
-            .hint("Check --root; the log and its key are in its subdirectory `audit`.")
-            .source(error);
+            .with_hint("Check --root; the log and its key are in its subdirectory `audit`.")
+            .with_source(error);
     }
     Error::new(Kind::Unavailable, "the audit log cannot be read")
-        .hint("Run this as the user who runs the server.")
-        .source(error)
+        .with_hint("Run this as the user who runs the server.")
+        .with_source(error)
 }
 
 pub(super) fn missing_file(file: &str, what: String) -> LogProblem {

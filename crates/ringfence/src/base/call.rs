@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::ids::TraceId;
-use crate::redact::known;
+use crate::redact::known_secrets;
 
 /// A call that is ready to run, frozen. Nothing after this point reads the request again, so a
 /// human approves exactly what will run.
@@ -15,10 +15,10 @@ pub struct Prepared {
     pub tool: String,
     pub description: String,
     /// Hash of the tool's definition: trust given to one definition never covers another.
-    pub definition: String,
+    pub definition_hash: String,
     /// The part of the tool's reach that this call uses, for tools whose calls differ in reach.
-    pub extent: Option<String>,
-    pub generation: u64,
+    pub trust_scope: Option<String>,
+    pub config_generation: u64,
     pub arguments: Map<String, Value>,
     pub arguments_hash: String,
     /// Arguments with secrets redacted, safe to show.
@@ -26,20 +26,20 @@ pub struct Prepared {
     /// The command that would run, as the tool describes it.
     pub shown_command: Option<String>,
     /// Names of the arguments that `shown_command` already shows in full.
-    pub command_covers: &'static [&'static str],
+    pub arguments_in_command: &'static [&'static str],
     pub cwd: String,
     /// Environment, safe to show: for a sensitive variable only the fact that it is set.
     pub shown_env: Vec<String>,
     pub profile: &'static str,
     pub effects: Vec<&'static str>,
-    pub limit: Duration,
+    pub time_limit: Duration,
     /// Why a human has to approve the call; `None` if no approval is needed.
-    pub asks: Option<String>,
+    pub approval_reason: Option<String>,
 }
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum CallStatus {
     Completed,
     /// The run continues after the call.
     Running,
@@ -49,23 +49,23 @@ pub enum Status {
     Denied,
 }
 
-impl Status {
+impl CallStatus {
     /// Returns the name used on the wire and in the audit log.
     pub fn name(self) -> &'static str {
         match self {
-            Status::Completed => "completed",
-            Status::Running => "running",
-            Status::Failed => "failed",
-            Status::TimedOut => "timed_out",
-            Status::Cancelled => "cancelled",
-            Status::Denied => "denied",
+            CallStatus::Completed => "completed",
+            CallStatus::Running => "running",
+            CallStatus::Failed => "failed",
+            CallStatus::TimedOut => "timed_out",
+            CallStatus::Cancelled => "cancelled",
+            CallStatus::Denied => "denied",
         }
     }
 }
 
 /// One block of a result's `content`.
 #[derive(Debug, Clone)]
-pub enum Block {
+pub enum OutputBlock {
     Text(String),
     /// Base64 text and its MIME type.
     Image {
@@ -78,8 +78,8 @@ pub enum Block {
 
 /// Output of a tool call.
 #[derive(Debug, Default)]
-pub struct Output {
-    pub content: Vec<Block>,
+pub struct ToolOutput {
+    pub content: Vec<OutputBlock>,
     /// Everything the model needs: Codex shows the model only this if it is present. `None` next to
     /// an image.
     pub structured: Option<Map<String, Value>>,
@@ -87,13 +87,13 @@ pub struct Output {
     /// `_meta` of the result.
     pub meta: Map<String, Value>,
     /// Facts for the audit record.
-    pub facts: Facts,
+    pub facts: CallFacts,
 }
 
 /// Facts about a call's outcome for the audit record.
 #[derive(Debug, Default, Clone)]
-pub struct Facts {
-    pub status: Option<Status>,
+pub struct CallFacts {
+    pub status: Option<CallStatus>,
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub stdout_bytes: Option<u64>,
@@ -102,45 +102,45 @@ pub struct Facts {
     pub denials: Vec<Value>,
     /// The programs that ran without a rule naming them: their number, and a digest of all names
     /// and arguments.
-    pub execs: Option<Value>,
+    pub unruled_execs: Option<Value>,
     /// How the report about a run is incomplete, if it is.
-    pub report: Option<&'static str>,
+    pub report_gap: Option<&'static str>,
     /// Things that git on the host would now execute differently than before the run.
     pub git_changed: Vec<String>,
 }
 
-impl Output {
+impl ToolOutput {
     /// Creates an output whose text block and structured content say the same.
-    pub fn of(text: impl Into<String>, structured: Value) -> Self {
+    pub fn from_structured(text: impl Into<String>, structured: Value) -> Self {
         let structured = match structured {
             Value::Object(map) => map,
             other => Map::from_iter([("value".to_owned(), other)]),
         };
-        Output {
-            content: vec![Block::Text(text.into())],
+        ToolOutput {
+            content: vec![OutputBlock::Text(text.into())],
             structured: Some(structured),
-            ..Output::default()
+            ..ToolOutput::default()
         }
     }
 
     /// Creates an output with a text block and no structured content.
-    pub fn text(text: impl Into<String>) -> Self {
-        Output { content: vec![Block::Text(text.into())], ..Output::default() }
+    pub fn from_text(text: impl Into<String>) -> Self {
+        ToolOutput { content: vec![OutputBlock::Text(text.into())], ..ToolOutput::default() }
     }
 
     /// Removes the values of known secrets, whichever tool put them in.
     #[must_use]
-    pub fn redacted(mut self) -> Self {
+    pub fn without_secrets(mut self) -> Self {
         for block in &mut self.content {
             match block {
-                Block::Text(text) => known::redact_text(text),
-                Block::Wire(value) => known::redact_value(value),
-                Block::Image { .. } => {}
+                OutputBlock::Text(text) => known_secrets::redact_text(text),
+                OutputBlock::Wire(value) => known_secrets::redact_value(value),
+                OutputBlock::Image { .. } => {}
             }
         }
-        self.structured.as_mut().map(known::redact_map);
-        known::redact_map(&mut self.meta);
-        self.facts.denials.iter_mut().for_each(known::redact_value);
+        self.structured.as_mut().map(known_secrets::redact_map);
+        known_secrets::redact_map(&mut self.meta);
+        self.facts.denials.iter_mut().for_each(known_secrets::redact_value);
         self
     }
 
@@ -152,8 +152,8 @@ impl Output {
 }
 
 /// Returns the SHA-256 of a JSON value in canonical form (sorted keys), as `sha256:<hex>`.
-pub fn digest(value: &Value) -> String {
-    fn canonical(value: &Value, out: &mut String) {
+pub fn digest_json(value: &Value) -> String {
+    fn write_canonical(value: &Value, out: &mut String) {
         match value {
             Value::Object(map) => {
                 let mut keys: Vec<_> = map.keys().collect();
@@ -165,7 +165,7 @@ pub fn digest(value: &Value) -> String {
                     }
                     out.push_str(&json!(key).to_string());
                     out.push(':');
-                    canonical(&map[key], out);
+                    write_canonical(&map[key], out);
                 }
                 out.push('}');
             }
@@ -175,7 +175,7 @@ pub fn digest(value: &Value) -> String {
                     if at > 0 {
                         out.push(',');
                     }
-                    canonical(item, out);
+                    write_canonical(item, out);
                 }
                 out.push(']');
             }
@@ -183,9 +183,9 @@ pub fn digest(value: &Value) -> String {
         }
     }
     let mut text = String::new();
-    canonical(value, &mut text);
+    write_canonical(value, &mut text);
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
-    format!("sha256:{}", super::ids::hex(hash.as_ref()))
+    format!("sha256:{}", super::ids::to_hex(hash.as_ref()))
 }
 
 #[cfg(test)]
@@ -196,7 +196,7 @@ mod tests {
     fn the_digest_does_not_depend_on_key_order() {
         let one = json!({"a": [1, {"x": 1, "y": "ü"}], "b": null});
         let two = json!({"b": null, "a": [1, {"y": "ü", "x": 1}]});
-        assert_eq!(digest(&one), digest(&two));
-        assert_ne!(digest(&one), digest(&json!({"a": [1], "b": null})));
+        assert_eq!(digest_json(&one), digest_json(&two));
+        assert_ne!(digest_json(&one), digest_json(&json!({"a": [1], "b": null})));
     }
 }

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Cause of an early end of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum CancelCause {
     /// The client sent `notifications/cancelled`.
     Client,
     /// The connection that was waiting for the answer was closed (2026-07-28, SSE).
@@ -25,18 +25,18 @@ pub enum Cause {
     Operator,
 }
 
-impl Cause {
+impl CancelCause {
     /// Returns the name used in the audit log.
     pub fn name(self) -> &'static str {
         match self {
-            Cause::Client => "client",
-            Cause::Disconnect => "disconnect",
-            Cause::SessionEnd => "session_end",
-            Cause::Eof => "eof",
-            Cause::Shutdown => "shutdown",
-            Cause::Deadline => "deadline",
-            Cause::Unanswered => "unanswered",
-            Cause::Operator => "operator",
+            CancelCause::Client => "client",
+            CancelCause::Disconnect => "disconnect",
+            CancelCause::SessionEnd => "session_end",
+            CancelCause::Eof => "eof",
+            CancelCause::Shutdown => "shutdown",
+            CancelCause::Deadline => "deadline",
+            CancelCause::Unanswered => "unanswered",
+            CancelCause::Operator => "operator",
         }
     }
 }
@@ -44,21 +44,21 @@ impl Cause {
 /// Cancellation token that remembers its first cause. Cancelling a parent cancels its children,
 /// which inherit its cause.
 #[derive(Clone, Default)]
-pub struct Cancel {
+pub struct CancelToken {
     token: CancellationToken,
-    cause: Arc<OnceLock<Cause>>,
-    parent: Option<Arc<Cancel>>,
+    cause: Arc<OnceLock<CancelCause>>,
+    parent: Option<Arc<CancelToken>>,
 }
 
-impl Cancel {
+impl CancelToken {
     /// Creates a token without a parent.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Creates a token that is cancelled together with this one.
-    pub fn child(&self) -> Cancel {
-        Cancel {
+    pub fn new_child(&self) -> CancelToken {
+        CancelToken {
             token: self.token.child_token(),
             cause: Arc::default(),
             parent: Some(Arc::new(self.clone())),
@@ -66,12 +66,12 @@ impl Cancel {
     }
 
     /// Returns the topmost ancestor: the server's own token, whose cancellation ends everything.
-    pub fn root(&self) -> Cancel {
-        self.parent.as_ref().map_or_else(|| self.clone(), |parent| parent.root())
+    pub fn root_token(&self) -> CancelToken {
+        self.parent.as_ref().map_or_else(|| self.clone(), |parent| parent.root_token())
     }
 
     /// Cancels the token. The first cause wins; later ones change nothing.
-    pub fn cancel(&self, cause: Cause) {
+    pub fn cancel(&self, cause: CancelCause) {
         if !self.token.is_cancelled() {
             let _ = self.cause.set(cause);
         }
@@ -84,19 +84,19 @@ impl Cancel {
     }
 
     /// Returns the cause, if the token was cancelled.
-    pub fn cause(&self) -> Option<Cause> {
+    pub fn cause(&self) -> Option<CancelCause> {
         self.cause.get().copied().or_else(|| self.parent.as_ref().and_then(|parent| parent.cause()))
     }
 
     /// Resolves with the cause once the token is cancelled.
-    pub async fn cancelled(&self) -> Cause {
+    pub async fn cancelled(&self) -> CancelCause {
         self.token.cancelled().await;
         // A token is cancelled only through `cancel`, which sets the cause first.
-        self.cause().unwrap_or(Cause::Shutdown)
+        self.cause().unwrap_or(CancelCause::Shutdown)
     }
 
     /// Returns the underlying token, for APIs that take one.
-    pub fn token(&self) -> &CancellationToken {
+    pub fn inner_token(&self) -> &CancellationToken {
         &self.token
     }
 }
@@ -107,16 +107,16 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_cause_wins_and_children_inherit_it() {
-        let session = Cancel::new();
-        let call = session.child();
-        session.cancel(Cause::SessionEnd);
-        call.cancel(Cause::Deadline);
-        assert_eq!(call.cancelled().await, Cause::SessionEnd);
+        let session = CancelToken::new();
+        let call = session.new_child();
+        session.cancel(CancelCause::SessionEnd);
+        call.cancel(CancelCause::Deadline);
+        assert_eq!(call.cancelled().await, CancelCause::SessionEnd);
 
-        let session = Cancel::new();
-        let call = session.child();
-        call.cancel(Cause::Client);
-        assert_eq!(call.cause(), Some(Cause::Client));
+        let session = CancelToken::new();
+        let call = session.new_child();
+        call.cancel(CancelCause::Client);
+        assert_eq!(call.cause(), Some(CancelCause::Client));
         assert!(!session.is_cancelled());
     }
 }

@@ -74,7 +74,7 @@ pub struct Deadline {
 }
 
 struct DeadlineState {
-    left: Duration,
+    remaining: Duration,
     /// When the clock last started; `None` while it is paused.
     running_since: Option<Instant>,
     pauses: usize,
@@ -85,7 +85,7 @@ impl Deadline {
     pub fn after(limit: Duration) -> Self {
         Deadline {
             state: Mutex::new(DeadlineState {
-                left: limit,
+                remaining: limit,
                 running_since: Some(Instant::now()),
                 pauses: 0,
             }),
@@ -99,7 +99,7 @@ impl Deadline {
         let mut state = self.lock();
         state.pauses += 1;
         if let Some(since) = state.running_since.take() {
-            state.left = state.left.saturating_sub(since.elapsed());
+            state.remaining = state.remaining.saturating_sub(since.elapsed());
         }
         drop(state);
         self.changed.notify_waiters();
@@ -107,14 +107,14 @@ impl Deadline {
     }
 
     /// Resolves when the time is up.
-    pub async fn passed(&self) {
+    pub async fn wait_until_passed(&self) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             let end = {
                 let state = self.lock();
-                state.running_since.map(|since| since + state.left)
+                state.running_since.map(|since| since + state.remaining)
             };
             match end {
                 Some(end) => tokio::select! {
@@ -147,7 +147,7 @@ impl Drop for Pause<'_> {
 }
 
 /// Parses a duration as people write it: `30s`, `10m`, `2h`, `7d`, `8w`.
-pub fn parse_span(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let (number, unit) =
         text.split_at(text.len() - text.chars().next_back().map_or(0, char::len_utf8));
     let unit: u64 = match unit {
@@ -162,7 +162,7 @@ pub fn parse_span(text: &str) -> Option<Duration> {
 }
 
 /// Formats a duration for people, in whole seconds: `12 s`, `4 min 5 s`, `2 h 3 min`.
-pub fn format_span(span: Duration) -> String {
+pub fn format_duration(span: Duration) -> String {
     let seconds = span.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, seconds) => format!("{seconds} s"),
@@ -204,7 +204,7 @@ mod tests {
         for (seconds, text) in
             [(0, "0 s"), (59, "59 s"), (60, "1 min 0 s"), (299, "4 min 59 s"), (7384, "2 h 3 min")]
         {
-            assert_eq!(format_span(Duration::from_secs(seconds)), text);
+            assert_eq!(format_duration(Duration::from_secs(seconds)), text);
         }
     }
 
@@ -212,7 +212,7 @@ mod tests {
     async fn a_paused_deadline_does_not_pass() {
         let limit = Duration::from_millis(40);
         let waits = async |deadline: &Deadline| {
-            tokio::time::timeout(limit * 3, deadline.passed()).await.is_err()
+            tokio::time::timeout(limit * 3, deadline.wait_until_passed()).await.is_err()
         };
         let deadline = Deadline::after(limit);
         let pause = deadline.pause();
@@ -221,6 +221,6 @@ mod tests {
         drop(pause);
         assert!(waits(&deadline).await);
         drop(second);
-        deadline.passed().await;
+        deadline.wait_until_passed().await;
     }
 }

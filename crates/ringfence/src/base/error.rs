@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::ids::TraceId;
 use super::visible;
-use crate::redact::known;
+use crate::redact::known_secrets;
 
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -40,7 +40,7 @@ pub enum Kind {
 }
 
 /// Row of the table: the kind's name on the wire, JSON-RPC code, HTTP status and exit code.
-pub struct Row {
+pub struct ErrorKindRow {
     pub kind: Kind,
     pub name: &'static str,
     pub code: i64,
@@ -51,7 +51,7 @@ pub struct Row {
 macro_rules! kinds {
     ($($kind:ident $name:literal $code:literal $http:literal $exit:literal;)*) => {
         /// The table of all kinds.
-        pub const KINDS: &[Row] = &[$(Row { kind: Kind::$kind, name: $name, code: $code, http: $http, exit: $exit },)*];
+        pub const KINDS: &[ErrorKindRow] = &[$(ErrorKindRow { kind: Kind::$kind, name: $name, code: $code, http: $http, exit: $exit },)*];
     };
 }
 
@@ -80,14 +80,14 @@ kinds! {
 
 impl Kind {
     /// Returns this kind's row of the table.
-    pub fn row(self) -> &'static Row {
+    pub fn table_row(self) -> &'static ErrorKindRow {
         // The table is total (a unit test checks it), so the fallback is never used.
         KINDS.iter().find(|row| row.kind == self).unwrap_or(&KINDS[0])
     }
 
     /// Returns the name used on the wire.
     pub fn name(self) -> &'static str {
-        self.row().name
+        self.table_row().name
     }
 
     /// Returns the kind for a bare JSON-RPC code, for errors that the protocol engine itself
@@ -106,9 +106,9 @@ impl Kind {
 }
 
 /// Error of any operation. Boxed, so that a `Result` on the hot path stays one pointer wide.
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorInner>);
 
-struct Inner {
+struct ErrorInner {
     kind: Kind,
     code: Option<i64>,
     reason: Option<&'static str>,
@@ -121,7 +121,7 @@ struct Inner {
 impl Error {
     /// Creates an error.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Error(Box::new(Inner {
+        Error(Box::new(ErrorInner {
             kind,
             code: None,
             reason: None,
@@ -144,47 +144,50 @@ impl Error {
 
     /// Creates an error of kind [`Kind::PermissionDenied`] with its reason.
     pub fn permission_denied(reason: &'static str, message: impl Into<String>) -> Self {
-        Error::new(Kind::PermissionDenied, message).reason(reason)
+        Error::new(Kind::PermissionDenied, message).with_reason(reason)
     }
 
     /// Overrides the table's code where the protocol reserves one (-32020 to -32022).
     #[must_use]
-    pub fn code(mut self, code: i64) -> Self {
+    pub fn with_code(mut self, code: i64) -> Self {
         self.0.code = Some(code);
         self
     }
 
     /// Sets the reason, which programs may match on.
     #[must_use]
-    pub fn reason(mut self, reason: &'static str) -> Self {
+    pub fn with_reason(mut self, reason: &'static str) -> Self {
         self.0.reason = Some(reason);
         self
     }
 
     /// Sets the hint: what the caller can do next.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
 
     /// Sets the hint unless the code that failed already set one.
     #[must_use]
-    pub fn or_hint(mut self, hint: &str) -> Self {
+    pub fn with_fallback_hint(mut self, hint: &str) -> Self {
         self.0.hint.get_or_insert_with(|| hint.to_owned());
         self
     }
 
     /// Adds a machine-readable fact next to the message: `supported`, `nearest`, `partial` …
     #[must_use]
-    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+    pub fn with_fact(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.data.insert(key.to_owned(), value.into());
         self
     }
 
     /// Sets the underlying error, which is only logged.
     #[must_use]
-    pub fn source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub fn with_source(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
         self.0.source = Some(source.into());
         self
     }
@@ -210,27 +213,27 @@ impl Error {
     }
 
     /// Returns one of the machine-readable facts.
-    pub fn fact(&self, key: &str) -> Option<&Value> {
+    pub fn get_fact(&self, key: &str) -> Option<&Value> {
         self.0.data.get(key)
     }
 
     /// Returns the JSON-RPC code.
     pub fn wire_code(&self) -> i64 {
-        self.0.code.unwrap_or(self.0.kind.row().code)
+        self.0.code.unwrap_or(self.0.kind.table_row().code)
     }
 
     /// Removes the values of known secrets from everything the caller sees, whichever code put them
     /// in.
     #[must_use]
-    pub fn redacted(mut self) -> Self {
-        known::redact_text(&mut self.0.message);
-        self.0.hint.as_mut().map(known::redact_text);
-        known::redact_map(&mut self.0.data);
+    pub fn without_secrets(mut self) -> Self {
+        known_secrets::redact_text(&mut self.0.message);
+        self.0.hint.as_mut().map(known_secrets::redact_text);
+        known_secrets::redact_map(&mut self.0.data);
         self
     }
 
     /// Returns the message and the chain of sources, for the log.
-    pub fn detail(&self) -> String {
+    pub fn message_chain(&self) -> String {
         use std::fmt::Write;
         let mut text = self.0.message.clone();
         let mut next: Option<&dyn std::error::Error> = self.0.source.as_deref().map(|e| e as _);
@@ -238,23 +241,23 @@ impl Error {
             let _ = write!(text, ": {error}");
             next = error.source();
         }
-        known::redact_text(&mut text);
+        known_secrets::redact_text(&mut text);
         text
     }
 
     /// Returns the detail as one line: text from a caller must not be able to forge a log line.
     pub fn log_line(&self) -> String {
-        self.detail()
+        self.message_chain()
             .chars()
-            .flat_map(
-                |c| if visible::is_hidden(c) { c.escape_default().collect() } else { vec![c] },
-            )
+            .flat_map(|c| {
+                if visible::is_hidden_char(c) { c.escape_default().collect() } else { vec![c] }
+            })
             .collect()
     }
 
     /// Builds the body that every caller gets: `{code, kind, reason?, message, hint, trace_id}` and
     /// the facts.
-    pub fn body(&self, trace_id: &TraceId) -> Value {
+    pub fn to_body(&self, trace_id: &TraceId) -> Value {
         let mut body = Map::new();
         body.insert("code".into(), json!(self.wire_code()));
         body.insert("kind".into(), json!(self.0.kind.name()));
@@ -318,7 +321,7 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.0.kind.name(), self.detail())
+        write!(f, "{}: {}", self.0.kind.name(), self.message_chain())
     }
 }
 
@@ -335,7 +338,7 @@ mod tests {
     #[test]
     fn every_kind_has_its_own_row() {
         for row in KINDS {
-            assert_eq!(row.kind.row().name, row.name);
+            assert_eq!(row.kind.table_row().name, row.name);
         }
         let mut names: Vec<_> = KINDS.iter().map(|row| row.name).collect();
         names.sort_unstable();
@@ -346,12 +349,12 @@ mod tests {
     #[test]
     fn a_body_has_what_every_error_promises_and_no_source() {
         let error = Error::permission_denied("outside_workspace", "no")
-            .source(std::io::Error::other("/etc/shadow"));
-        let body = error.body(&TraceId::mint());
+            .with_source(std::io::Error::other("/etc/shadow"));
+        let body = error.to_body(&TraceId::generate());
         for key in ["code", "kind", "reason", "message", "hint", "trace_id"] {
             assert!(body.get(key).is_some(), "{key} missing in {body}");
         }
         assert!(!body.to_string().contains("shadow"));
-        assert!(error.detail().contains("shadow"));
+        assert!(error.message_chain().contains("shadow"));
     }
 }

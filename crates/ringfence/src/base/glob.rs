@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 /// Maximum number of alternatives in one pattern; no realistic pattern has more.
-const ALTERNATIVES: usize = 64;
+const MAX_ALTERNATIVES: usize = 64;
 
 /// Absolute pattern over whole paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,13 +30,14 @@ impl Glob {
             names.iter().take_while(|name| !name.contains(['*', '?', '[', '{', '}'])).count();
         let base = names[..plain].iter().fold(PathBuf::from("/"), |base, name| base.join(name));
         let mut alternatives = Vec::new();
-        expand(&names[plain..].join("/"), &mut alternatives)?;
+        expand_braces(&names[plain..].join("/"), &mut alternatives)?;
         let split = |one: &String| {
             one.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
         };
         let alternatives: Vec<Vec<String>> = alternatives.iter().map(split).collect();
         let sound = |name: &String| {
-            !matches!(name.as_str(), "." | "..") && name.matches('[').count() == closed(name)
+            !matches!(name.as_str(), "." | "..")
+                && name.matches('[').count() == count_closed_sets(name)
         };
         alternatives.iter().flatten().all(sound).then(|| Glob {
             text: text.to_owned(),
@@ -46,7 +47,7 @@ impl Glob {
     }
 
     /// Returns the path that contains (or is) everything the pattern can match.
-    pub fn base(&self) -> &Path {
+    pub fn base_path(&self) -> &Path {
         &self.base
     }
 
@@ -56,7 +57,7 @@ impl Glob {
     }
 
     /// Returns the pattern as it was written.
-    pub fn text(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.text
     }
 
@@ -70,7 +71,7 @@ impl Glob {
     }
 }
 
-fn closed(name: &str) -> usize {
+fn count_closed_sets(name: &str) -> usize {
     let mut rest = name;
     let mut count = 0;
     while let Some((_, after)) = rest.split_once('[') {
@@ -83,9 +84,9 @@ fn closed(name: &str) -> usize {
 }
 
 /// Expands `{one,two}`; `None` for unbalanced braces and for too many alternatives.
-fn expand(text: &str, found: &mut Vec<String>) -> Option<()> {
+fn expand_braces(text: &str, found: &mut Vec<String>) -> Option<()> {
     let Some(open) = text.find('{') else {
-        if text.contains('}') || found.len() >= ALTERNATIVES {
+        if text.contains('}') || found.len() >= MAX_ALTERNATIVES {
             return None;
         }
         found.push(text.to_owned());
@@ -103,7 +104,7 @@ fn expand(text: &str, found: &mut Vec<String>) -> Option<()> {
             '}' if depth == 1 => {
                 parts.push(&text[start..at]);
                 for part in parts {
-                    expand(&format!("{}{part}{}", &text[..open], &text[at + 1..]), found)?;
+                    expand_braces(&format!("{}{part}{}", &text[..open], &text[at + 1..]), found)?;
                 }
                 return Some(());
             }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-const LOCK: &str = ".lock";
+const LOCK_SUFFIX: &str = ".lock";
 
 /// Directory owned by this process. It is removed when this value is dropped.
 pub struct HeldDir {
@@ -27,7 +27,7 @@ impl HeldDir {
     pub fn create(path: PathBuf) -> io::Result<HeldDir> {
         let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-        let lock = with_suffix(&path, LOCK);
+        let lock = with_suffix(&path, LOCK_SUFFIX);
         // The lock file gets its final name only once it is locked; otherwise another server's
         // sweep would remove it.
         let unpublished = with_suffix(&lock, ".new");
@@ -47,7 +47,7 @@ impl HeldDir {
 
 impl Drop for HeldDir {
     fn drop(&mut self) {
-        remove(&self.path, &self.lock);
+        remove_dir_and_lock(&self.path, &self.lock);
     }
 }
 
@@ -58,7 +58,7 @@ pub fn sweep_abandoned(parent: &Path) {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let id = match name.strip_suffix(LOCK) {
+        let id = match name.strip_suffix(LOCK_SUFFIX) {
             Some(id) if !is_dir => id,
             None if is_dir => name,
             _ => continue,
@@ -69,7 +69,7 @@ pub fn sweep_abandoned(parent: &Path) {
             continue;
         }
         let path = parent.join(id);
-        let lock = with_suffix(&path, LOCK);
+        let lock = with_suffix(&path, LOCK_SUFFIX);
         let nofollow =
             i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
         let held = match OpenOptions::new().write(true).custom_flags(nofollow).open(&lock) {
@@ -85,12 +85,12 @@ pub fn sweep_abandoned(parent: &Path) {
                 continue;
             }
         };
-        remove(&path, &lock);
+        remove_dir_and_lock(&path, &lock);
         drop(held);
     }
 }
 
-fn remove(path: &Path, lock: &Path) {
+fn remove_dir_and_lock(path: &Path, lock: &Path) {
     // The directory first: it must never exist without its lock.
     for removed in [std::fs::remove_dir_all(path), std::fs::remove_file(lock)] {
         match removed {

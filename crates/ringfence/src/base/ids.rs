@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 /// Returns random bytes from the system. Security depends on them, so there is no weaker fallback.
-pub fn random<const N: usize>() -> [u8; N] {
+pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0u8; N];
     let mut filled = 0;
     while filled < N {
@@ -19,7 +19,7 @@ pub fn random<const N: usize>() -> [u8; N] {
 }
 
 /// Encodes bytes in lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
+pub fn to_hex(bytes: &[u8]) -> String {
     use fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -35,8 +35,8 @@ pub struct TraceId(String);
 
 impl TraceId {
     /// Creates a random trace id.
-    pub fn mint() -> Self {
-        TraceId(hex(&random::<16>()))
+    pub fn generate() -> Self {
+        TraceId(to_hex(&random_bytes::<16>()))
     }
 
     /// Returns the id as text.
@@ -59,6 +59,6 @@ impl fmt::Debug for TraceId {
 
 /// Creates a short id for something that exists only in this process: `s-3f9a01c2…` for a session,
 /// `o-…` for an output.
-pub fn short(prefix: &str) -> String {
-    format!("{prefix}-{}", hex(&random::<8>()))
+pub fn short_id(prefix: &str) -> String {
+    format!("{prefix}-{}", to_hex(&random_bytes::<8>()))
 }

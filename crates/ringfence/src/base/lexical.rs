@@ -4,7 +4,7 @@
 use std::path::{Component, Path, PathBuf};
 
 /// Resolves `.` and `..` lexically; a relative path starts at `base`.
-pub fn normalize(base: &Path, path: &Path) -> PathBuf {
+pub fn normalize_path(base: &Path, path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in base.join(path).components() {
         match part {
@@ -29,7 +29,11 @@ mod tests {
             (".", "/w"),
             ("", "/w"),
         ] {
-            assert_eq!(normalize(Path::new("/w"), Path::new(path)), Path::new(expected), "{path}");
+            assert_eq!(
+                normalize_path(Path::new("/w"), Path::new(path)),
+                Path::new(expected),
+                "{path}"
+            );
         }
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::{Error, Result};
-use super::ids::random;
+use super::ids::random_bytes;
 
 /// Key that seals and opens text.
 pub struct Sealer(LessSafeKey);
@@ -18,29 +18,29 @@ impl Sealer {
     /// Creates a sealer with a random key. One key per process is enough: the state refers to
     /// things that live only in this process.
     pub fn new() -> Result<Self> {
-        Sealer::with_key(&random::<32>())
+        Sealer::with_key(&random_bytes::<32>())
     }
 
     /// Creates a sealer for text that outlives the process. Nonces are random, so one key is safe
     /// for as many texts as people seal by hand.
     pub fn with_key(key: &[u8; 32]) -> Result<Self> {
         let key = UnboundKey::new(&AES_256_GCM, key)
-            .map_err(|error| Error::internal("cannot make a sealing key").source(error))?;
+            .map_err(|error| Error::internal("cannot make a sealing key").with_source(error))?;
         Ok(Sealer(LessSafeKey::new(key)))
     }
 
     /// Seals a value for a purpose; it can be opened only for the same purpose.
     pub fn seal<T: Serialize>(&self, purpose: &str, value: &T) -> Result<String> {
         let failed = || Error::internal("cannot seal state");
-        let mut text = serde_json::to_vec(value).map_err(|error| failed().source(error))?;
-        let nonce = random::<NONCE_LEN>();
+        let mut text = serde_json::to_vec(value).map_err(|error| failed().with_source(error))?;
+        let nonce = random_bytes::<NONCE_LEN>();
         self.0
             .seal_in_place_append_tag(
                 Nonce::assume_unique_for_key(nonce),
                 Aad::from(purpose.as_bytes()),
                 &mut text,
             )
-            .map_err(|error| failed().source(error))?;
+            .map_err(|error| failed().with_source(error))?;
         let mut sealed = nonce.to_vec();
         sealed.append(&mut text);
         Ok(URL_SAFE_NO_PAD.encode(sealed))

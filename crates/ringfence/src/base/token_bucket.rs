@@ -8,51 +8,51 @@ use std::time::{Duration, Instant};
 pub struct TokenBucket {
     burst: u32,
     interval: Duration,
-    left: u32,
+    tokens_left: u32,
     /// Time up to which replenished tokens are counted. `None` before the first use.
-    refilled: Option<Instant>,
+    refilled_until: Option<Instant>,
 }
 
 impl TokenBucket {
     /// Creates a full bucket of `burst` tokens that regains one per `interval`.
     pub const fn new(burst: u32, interval: Duration) -> Self {
-        TokenBucket { burst, interval, left: burst, refilled: None }
+        TokenBucket { burst, interval, tokens_left: burst, refilled_until: None }
     }
 
     /// Takes a token, or returns the time until the next one.
-    pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
+    pub fn take_token(&mut self, now: Instant) -> Result<(), Duration> {
         let refilled = self.refill(now);
-        if self.left == 0 {
+        if self.tokens_left == 0 {
             return Err(self.interval.saturating_sub(now.saturating_duration_since(refilled)));
         }
-        self.left -= 1;
+        self.tokens_left -= 1;
         Ok(())
     }
 
     /// Returns whether no token is in use: then a new bucket would be equivalent.
     pub fn is_full(&mut self, now: Instant) -> bool {
         self.refill(now);
-        self.left == self.burst
+        self.tokens_left == self.burst
     }
 
     /// Adds the replenished tokens, and returns the time up to which they are counted.
     fn refill(&mut self, now: Instant) -> Instant {
-        let since = *self.refilled.get_or_insert(now);
+        let since = *self.refilled_until.get_or_insert(now);
         let elapsed = now.saturating_duration_since(since);
         let earned =
             u32::try_from(elapsed.as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u32::MAX);
-        let refilled = match self.left.saturating_add(earned) {
+        let refilled = match self.tokens_left.saturating_add(earned) {
             left if left >= self.burst => {
-                self.left = self.burst;
+                self.tokens_left = self.burst;
                 now
             }
             left => {
-                self.left = left;
+                self.tokens_left = left;
                 // The remaining elapsed time counts towards the next token.
                 since + self.interval * earned
             }
         };
-        self.refilled = Some(refilled);
+        self.refilled_until = Some(refilled);
         refilled
     }
 }
@@ -67,13 +67,13 @@ mod tests {
     fn a_burst_and_then_one_per_interval() {
         let mut bucket = TokenBucket::new(3, SECOND);
         let start = Instant::now();
-        assert_eq!((0..10).filter(|_| bucket.take(start).is_ok()).count(), 3);
-        assert_eq!(bucket.take(start + SECOND / 4), Err(SECOND * 3 / 4));
-        assert!(bucket.take(start + SECOND).is_ok());
-        assert!(bucket.take(start + SECOND).is_err());
+        assert_eq!((0..10).filter(|_| bucket.take_token(start).is_ok()).count(), 3);
+        assert_eq!(bucket.take_token(start + SECOND / 4), Err(SECOND * 3 / 4));
+        assert!(bucket.take_token(start + SECOND).is_ok());
+        assert!(bucket.take_token(start + SECOND).is_err());
         // Time between two tokens is not lost.
-        assert!(bucket.take(start + SECOND * 5 / 2).is_ok());
-        assert!(bucket.take(start + SECOND * 3).is_ok());
+        assert!(bucket.take_token(start + SECOND * 5 / 2).is_ok());
+        assert!(bucket.take_token(start + SECOND * 3).is_ok());
     }
 
     #[test]
@@ -81,10 +81,10 @@ mod tests {
         let mut bucket = TokenBucket::new(3, SECOND);
         let start = Instant::now();
         assert!(bucket.is_full(start));
-        assert!(bucket.take(start).is_ok());
+        assert!(bucket.take_token(start).is_ok());
         assert!(!bucket.is_full(start));
         let later = start + 1000 * SECOND;
         assert!(bucket.is_full(later));
-        assert_eq!((0..10).filter(|_| bucket.take(later).is_ok()).count(), 3);
+        assert_eq!((0..10).filter(|_| bucket.take_token(later).is_ok()).count(), 3);
     }
 }

@@ -12,17 +12,17 @@ use regex::Regex;
 /// Control, format, private and unassigned characters; every space but U+0020; everything that
 /// Unicode tells a renderer to ignore. Also characters that are blank although Unicode classifies
 /// them as symbols: the braille blank, a musical and two hieroglyphic blanks.
-const HIDDEN: &str = r"^[\p{C}\p{Z}\p{White_Space}\p{Default_Ignorable_Code_Point}\u{2800}\u{1D159}\u{13441}\u{13442}]$";
+const HIDDEN_CHARS: &str = r"^[\p{C}\p{Z}\p{White_Space}\p{Default_Ignorable_Code_Point}\u{2800}\u{1D159}\u{13441}\u{13442}]$";
 
 /// Maximum number of combining marks drawn after one letter; no language needs more, and a stack of
 /// them covers its neighbours.
-const MARKS: usize = 3;
+const MAX_MARKS: usize = 3;
 
 /// From this many spaces in a row on, their number is shown instead: they would push the rest out
 /// of sight.
-const SPACES: usize = 16;
+const SPACES_TO_COUNT: usize = 16;
 
-fn class(pattern: &'static str) -> Option<Regex> {
+fn compile_class(pattern: &'static str) -> Option<Regex> {
     Regex::new(pattern)
         .inspect_err(|error| {
             tracing::error!("cannot compile the table of hidden characters: {error}")
@@ -30,41 +30,41 @@ fn class(pattern: &'static str) -> Option<Regex> {
         .ok()
 }
 
-fn is_in(class: &Option<Regex>, c: char) -> bool {
+fn matches_class(class: &Option<Regex>, c: char) -> bool {
     // If the table is unavailable, everything beyond ASCII is escaped: ugly but safe.
     class.as_ref().is_none_or(|class| class.is_match(c.encode_utf8(&mut [0; 4])))
 }
 
 /// Returns whether a character must not be drawn as it is.
-pub fn is_hidden(c: char) -> bool {
-    static TABLE: LazyLock<Option<Regex>> = LazyLock::new(|| class(HIDDEN));
+pub fn is_hidden_char(c: char) -> bool {
+    static TABLE: LazyLock<Option<Regex>> = LazyLock::new(|| compile_class(HIDDEN_CHARS));
     match c {
         ' '..='~' => false,
-        c => is_in(&TABLE, c),
+        c => matches_class(&TABLE, c),
     }
 }
 
-fn is_mark(c: char) -> bool {
-    static TABLE: LazyLock<Option<Regex>> = LazyLock::new(|| class(r"^\p{M}$"));
-    !c.is_ascii() && is_in(&TABLE, c)
+fn is_combining_mark(c: char) -> bool {
+    static TABLE: LazyLock<Option<Regex>> = LazyLock::new(|| compile_class(r"^\p{M}$"));
+    !c.is_ascii() && matches_class(&TABLE, c)
 }
 
 /// Renders text as one line. Line breaks are escaped too, and long runs of spaces are replaced by
 /// their number.
-pub fn one_line(text: &str) -> String {
-    let mut shown = Shown::default();
-    text.chars().for_each(|c| shown.push(c));
+pub fn escape_to_line(text: &str) -> String {
+    let mut shown = LineEscaper::default();
+    text.chars().for_each(|c| shown.push_char(c));
     shown.finish()
 }
 
 /// Renders text of several lines, keeping its line breaks.
-pub fn lines(text: &str) -> String {
-    text.split('\n').map(one_line).collect::<Vec<_>>().join("\n")
+pub fn escape_lines(text: &str) -> String {
+    text.split('\n').map(escape_to_line).collect::<Vec<_>>().join("\n")
 }
 
 /// Formats a program and its arguments as one would type them, quoted where a reader could be
 /// misled.
-pub fn command_line(program: &str, words: &[String]) -> String {
+pub fn format_command_line(program: &str, words: &[String]) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./=:@%+,".contains(c);
     let quote = |word: &str| match !word.is_empty() && word.chars().all(plain) {
         true => word.to_owned(),
@@ -79,48 +79,48 @@ pub fn command_line(program: &str, words: &[String]) -> String {
 }
 
 #[derive(Default)]
-struct Shown {
+struct LineEscaper {
     text: String,
     spaces: usize,
     /// How many more combining marks the last character may carry.
-    room: usize,
+    marks_left: usize,
 }
 
-impl Shown {
-    fn push(&mut self, c: char) {
+impl LineEscaper {
+    fn push_char(&mut self, c: char) {
         if c == ' ' {
             self.spaces += 1;
-            self.room = 0;
+            self.marks_left = 0;
             return;
         }
         self.flush_spaces();
         match c {
-            '\n' => self.escape("\\n"),
-            '\t' => self.escape("\\t"),
-            c if is_hidden(c) => self.escape(&format!("\\u{{{:x}}}", u32::from(c))),
-            c if is_mark(c) => match self.room.checked_sub(1) {
+            '\n' => self.push_escape("\\n"),
+            '\t' => self.push_escape("\\t"),
+            c if is_hidden_char(c) => self.push_escape(&format!("\\u{{{:x}}}", u32::from(c))),
+            c if is_combining_mark(c) => match self.marks_left.checked_sub(1) {
                 Some(left) => {
-                    self.room = left;
+                    self.marks_left = left;
                     self.text.push(c);
                 }
-                None => self.escape(&format!("\\u{{{:x}}}", u32::from(c))),
+                None => self.push_escape(&format!("\\u{{{:x}}}", u32::from(c))),
             },
             c => {
-                self.room = MARKS;
+                self.marks_left = MAX_MARKS;
                 self.text.push(c);
             }
         }
     }
 
     /// Appends an escape. No mark may follow it, since it would be drawn over the escape.
-    fn escape(&mut self, escape: &str) {
-        self.room = 0;
+    fn push_escape(&mut self, escape: &str) {
+        self.marks_left = 0;
         self.text.push_str(escape);
     }
 
     fn flush_spaces(&mut self) {
         match std::mem::take(&mut self.spaces) {
-            many @ SPACES.. => self.text.push_str(&format!(" [{many} spaces] ")),
+            many @ SPACES_TO_COUNT.. => self.text.push_str(&format!(" [{many} spaces] ")),
             few => self.text.push_str(&" ".repeat(few)),
         }
     }
@@ -137,11 +137,14 @@ mod tests {
 
     #[test]
     fn no_text_can_redraw_a_line_or_hide_in_it() {
-        let shown = one_line("ls\u{1b}[2K\rrm -rf ~\u{202e}\nAllow");
+        let shown = escape_to_line("ls\u{1b}[2K\rrm -rf ~\u{202e}\nAllow");
         assert_eq!(shown, "ls\\u{1b}[2K\\u{d}rm -rf ~\\u{202e}\\nAllow");
-        assert_eq!(one_line(&format!("make{};evil", " ".repeat(2100))), "make [2100 spaces] ;evil");
-        assert_eq!(one_line("a\tb  c"), "a\\tb  c");
-        assert_eq!(lines("a\u{9b}\r\n\nb"), "a\\u{9b}\\u{d}\n\nb");
+        assert_eq!(
+            escape_to_line(&format!("make{};evil", " ".repeat(2100))),
+            "make [2100 spaces] ;evil"
+        );
+        assert_eq!(escape_to_line("a\tb  c"), "a\\tb  c");
+        assert_eq!(escape_lines("a\u{9b}\r\n\nb"), "a\\u{9b}\\u{d}\n\nb");
     }
 
     /// One of each kind, and the first and last of each block that is easily forgotten.
@@ -163,31 +166,31 @@ mod tests {
         ];
         for code in hidden {
             let c = char::from_u32(code).unwrap();
-            assert_eq!(one_line(&format!("a{c}b")), format!("a\\u{{{code:x}}}b"));
+            assert_eq!(escape_to_line(&format!("a{c}b")), format!("a\\u{{{code:x}}}b"));
         }
         for c in char::MIN..=char::MAX {
             let invisible = c.is_control() || c.is_whitespace() && c != ' ';
-            assert!(!invisible || is_hidden(c), "{:x}", u32::from(c));
+            assert!(!invisible || is_hidden_char(c), "{:x}", u32::from(c));
         }
         let visible = "aZ09~ üßéñ Ωλ Жж עברית العربية हिन्दी ไทย 漢字 かな 한글 ½€→✓ 😀";
-        assert_eq!(one_line(visible), visible);
+        assert_eq!(escape_to_line(visible), visible);
     }
 
     #[test]
     fn a_command_line_keeps_its_words_apart() {
         assert_eq!(
-            command_line("ls", &["a b".to_owned(), "it's".to_owned(), String::new()]),
+            format_command_line("ls", &["a b".to_owned(), "it's".to_owned(), String::new()]),
             "ls 'a b' 'it'\\''s' ''"
         );
     }
 
     #[test]
     fn a_pile_of_marks_does_not_cover_its_neighbours() {
-        assert_eq!(one_line("e\u{301}"), "e\u{301}");
-        let pile = one_line(&format!("e{}x", "\u{301}".repeat(5)));
+        assert_eq!(escape_to_line("e\u{301}"), "e\u{301}");
+        let pile = escape_to_line(&format!("e{}x", "\u{301}".repeat(5)));
         assert_eq!(pile, "e\u{301}\u{301}\u{301}\\u{301}\\u{301}x");
-        assert_eq!(one_line("\u{301}a"), "\\u{301}a");
-        assert_eq!(one_line("a \u{301}"), "a \\u{301}");
-        assert_eq!(one_line("\u{202e}\u{301}"), "\\u{202e}\\u{301}");
+        assert_eq!(escape_to_line("\u{301}a"), "\\u{301}a");
+        assert_eq!(escape_to_line("a \u{301}"), "a \\u{301}");
+        assert_eq!(escape_to_line("\u{202e}\u{301}"), "\\u{202e}\\u{301}");
     }
 }

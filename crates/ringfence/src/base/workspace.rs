@@ -6,9 +6,9 @@
 //! Whatever is renamed or swapped in the meantime, the object that was checked is the object that
 //! is used.
 
-mod client;
-mod near;
+mod refusals;
 pub mod snapshot;
+mod suggest_path;
 pub mod tree;
 mod walk;
 
@@ -25,8 +25,8 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 
 use super::error::{Error, Kind, Result};
-use client::Client;
-use walk::{End, Walk};
+use refusals::ClientLimits;
+use walk::{PathWalk, WalkEnd};
 
 /// Linux's PATH_MAX. A component-wise walk alone has no such limit.
 const MAX_PATH_BYTES: usize = 4096;
@@ -40,55 +40,55 @@ pub struct Workspace {
     /// Canonical path.
     path: PathBuf,
     /// Absolute path as the operator wrote it: callers may use this name too.
-    given: PathBuf,
-    closed: Vec<Arc<Closed>>,
+    given_path: PathBuf,
+    closed_paths: Vec<Arc<ClosedPath>>,
     /// Rights of the sandbox, which apply to the file tools as well.
     rights: Rights,
     /// Restrictions of a client's sandbox, for one call.
-    client: Option<Arc<Client>>,
+    client_limits: Option<Arc<ClientLimits>>,
     /// Cleared if the kernel or a seccomp filter refuses openat2.
     openat2: AtomicBool,
 }
 
 /// Identity of a file system object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Id {
+struct ObjectId {
     dev: u64,
     ino: u64,
 }
 
-impl Id {
-    fn of(stat: &Stat) -> Id {
-        Id { dev: stat.st_dev, ino: stat.st_ino }
+impl ObjectId {
+    fn from_stat(stat: &Stat) -> ObjectId {
+        ObjectId { dev: stat.st_dev, ino: stat.st_ino }
     }
 }
 
 /// A path in the workspace that no tool may enter.
-struct Closed {
+struct ClosedPath {
     /// Names from the workspace down. They apply even before the path exists.
     names: Vec<OsString>,
     /// Applies wherever the object is moved. The open descriptor keeps its inode number from being
     /// reused.
-    object: Option<(OwnedFd, Id)>,
+    object: Option<(OwnedFd, ObjectId)>,
 }
 
 /// A regular file, held by a descriptor that can neither read nor write yet.
-pub struct Object {
+pub struct HeldFile {
     fd: OwnedFd,
     /// Relative to the workspace, symlinks resolved.
     pub path: String,
 }
 
 /// A file open for reading.
-pub struct Opened {
+pub struct OpenedFile {
     pub file: File,
     pub path: String,
 }
 
 /// Destination of a file to be written.
-pub enum Place {
+pub enum WriteTarget {
     /// The directory exists and is held open.
-    Ready { dir: OwnedFd, name: OsString, path: String, existing: Option<Object> },
+    Ready { dir: OwnedFd, name: OsString, path: String, existing: Option<HeldFile> },
     /// The directory has yet to be created.
     NoParent { path: String },
 }
@@ -99,18 +99,18 @@ impl Workspace {
     pub fn open(path: &Path, closed: &[PathBuf]) -> Result<Workspace> {
         let failed = |error: std::io::Error| {
             Error::new(Kind::NotFound, "cannot open the workspace")
-                .hint("Name an existing directory with `--workspace`.")
-                .source(error)
+                .with_hint("Name an existing directory with `--workspace`.")
+                .with_source(error)
         };
         let given = std::path::absolute(path).map_err(failed)?;
         let path = std::fs::canonicalize(path).map_err(failed)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let base =
             openat(CWD, &path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
-        Self::beneath(base, path, given, closed)
+        Self::from_base(base, path, given, closed)
     }
 
-    fn beneath(
+    fn from_base(
         base: OwnedFd,
         path: PathBuf,
         given: PathBuf,
@@ -118,25 +118,25 @@ impl Workspace {
     ) -> Result<Workspace> {
         let closed = closed
             .iter()
-            .filter_map(|shut| Closed::in_workspace(&path, shut))
+            .filter_map(|shut| ClosedPath::find_in_workspace(&path, shut))
             .map(|shut| shut.map(Arc::new));
         Ok(Workspace {
             base: Arc::new(base),
-            closed: closed.collect::<Result<_>>()?,
+            closed_paths: closed.collect::<Result<_>>()?,
             path,
-            given,
+            given_path: given,
             rights: Rights::default(),
-            client: None,
+            client_limits: None,
             openat2: AtomicBool::new(true),
         })
     }
 
     /// Applies these rights to every path from now on: protected paths are not written, hidden ones
     /// not opened.
-    pub fn held_to(mut self, rights: Rights) -> Result<Workspace> {
+    pub fn with_rights(mut self, rights: Rights) -> Result<Workspace> {
         for hidden in rights.hidden.iter().filter(|hidden| **hidden != self.path) {
-            if let Some(closed) = Closed::in_workspace(&self.path, hidden) {
-                self.closed.push(Arc::new(closed?));
+            if let Some(closed) = ClosedPath::find_in_workspace(&self.path, hidden) {
+                self.closed_paths.push(Arc::new(closed?));
             }
         }
         self.rights = rights;
@@ -144,16 +144,16 @@ impl Workspace {
     }
 
     /// Returns the same workspace with further restrictions on writing.
-    pub fn guarded(&self, guard: impl FnOnce(&mut Rights)) -> Workspace {
+    pub fn with_restrictions(&self, guard: impl FnOnce(&mut Rights)) -> Workspace {
         let mut rights = self.rights.clone();
         guard(&mut rights);
         Workspace {
             base: Arc::clone(&self.base),
             path: self.path.clone(),
-            given: self.given.clone(),
-            closed: self.closed.clone(),
+            given_path: self.given_path.clone(),
+            closed_paths: self.closed_paths.clone(),
             rights,
-            client: self.client.clone(),
+            client_limits: self.client_limits.clone(),
             openat2: AtomicBool::new(self.openat2.load(Ordering::Relaxed)),
         }
     }
@@ -169,39 +169,45 @@ impl Workspace {
     }
 
     /// Returns the canonical path as text.
-    pub fn display(&self) -> String {
+    pub fn display_path(&self) -> String {
         self.path.display().to_string()
     }
 
     /// Opens a regular file for reading.
-    pub fn open_read(&self, path: &str) -> Result<Opened> {
-        let object = match Walk::new(self, path)?.run(false)? {
-            (walk, End::Object { name, fd, stat }) => {
-                Object::regular(fd, &stat, walk.shown(Some(&name)))?
+    pub fn open_read(&self, path: &str) -> Result<OpenedFile> {
+        let object = match PathWalk::new(self, path)?.run(false)? {
+            (walk, WalkEnd::Object { name, fd, stat }) => {
+                HeldFile::from_regular(fd, &stat, walk.display_path(Some(&name)))?
             }
-            (_, End::Directory) => return Err(is_directory(path)),
-            (walk, End::Missing { name, rest }) => return Err(walk.no_such(&name, rest.is_empty())),
+            (_, WalkEnd::Directory) => return Err(directory_error(path)),
+            (walk, WalkEnd::Missing { name, rest }) => {
+                return Err(walk.not_found_error(&name, rest.is_empty()));
+            }
         };
-        Ok(Opened { file: object.open_read()?, path: object.path })
+        Ok(OpenedFile { file: object.open_read()?, path: object.path })
     }
 
     /// Opens a directory as a descriptor to work beneath, and returns its path from the workspace.
     pub fn open_dir(&self, path: &str) -> Result<(OwnedFd, String)> {
-        match Walk::new(self, path)?.run(false)? {
-            (walk, End::Directory) => {
-                let shown = walk.shown(None);
+        match PathWalk::new(self, path)?.run(false)? {
+            (walk, WalkEnd::Directory) => {
+                let shown = walk.display_path(None);
                 Ok((walk.into_dir(), shown))
             }
-            (_, End::Object { .. }) => Err(os_error(Errno::NOTDIR, path)),
-            (walk, End::Missing { name, rest }) => Err(walk.no_such(&name, rest.is_empty())),
+            (_, WalkEnd::Object { .. }) => Err(os_error(Errno::NOTDIR, path)),
+            (walk, WalkEnd::Missing { name, rest }) => {
+                Err(walk.not_found_error(&name, rest.is_empty()))
+            }
         }
     }
 
     /// Returns the error for a file that does not exist, with suggestions of similar names; for
     /// callers that learnt of it from [`Workspace::place`].
-    pub fn no_such(&self, path: &str) -> Error {
-        match Walk::new(self, path).and_then(|walk| walk.run(false)) {
-            Ok((walk, End::Missing { name, rest })) => walk.no_such(&name, rest.is_empty()),
+    pub fn not_found_error(&self, path: &str) -> Error {
+        match PathWalk::new(self, path).and_then(|walk| walk.run(false)) {
+            Ok((walk, WalkEnd::Missing { name, rest })) => {
+                walk.not_found_error(&name, rest.is_empty())
+            }
             // It exists by now, or the lookup fails differently: report the original finding.
             Ok(_) => os_error(Errno::NOENT, path),
             Err(error) => error,
@@ -210,55 +216,55 @@ impl Workspace {
 
     /// Finds the destination for writing `path`, through symlinks that stay inside. With
     /// `create_parents` missing directories are created; otherwise nothing is changed.
-    pub fn place(&self, path: &str, create_parents: bool) -> Result<Place> {
+    pub fn find_write_target(&self, path: &str, create_parents: bool) -> Result<WriteTarget> {
         let names_directory = path.ends_with('/') || path.ends_with("/.") || path.ends_with("/..");
-        match Walk::to_write(self, path)?.run(create_parents && !names_directory)? {
-            _ if names_directory => Err(is_directory(path)),
-            (_, End::Directory) => Err(is_directory(path)),
-            (walk, End::Object { name, fd, stat }) => {
-                let shown = walk.shown(Some(&name));
-                let existing = Object::regular(fd, &stat, shown.clone())?;
-                Ok(Place::Ready {
+        match PathWalk::for_writing(self, path)?.run(create_parents && !names_directory)? {
+            _ if names_directory => Err(directory_error(path)),
+            (_, WalkEnd::Directory) => Err(directory_error(path)),
+            (walk, WalkEnd::Object { name, fd, stat }) => {
+                let shown = walk.display_path(Some(&name));
+                let existing = HeldFile::from_regular(fd, &stat, shown.clone())?;
+                Ok(WriteTarget::Ready {
                     dir: walk.into_dir(),
                     name,
                     path: shown,
                     existing: Some(existing),
                 })
             }
-            (walk, End::Missing { name, rest }) if rest.is_empty() => {
-                let shown = walk.shown(Some(&name));
-                Ok(Place::Ready { dir: walk.into_dir(), name, path: shown, existing: None })
+            (walk, WalkEnd::Missing { name, rest }) if rest.is_empty() => {
+                let shown = walk.display_path(Some(&name));
+                Ok(WriteTarget::Ready { dir: walk.into_dir(), name, path: shown, existing: None })
             }
-            (walk, End::Missing { name, rest }) => {
-                let mut shown = walk.shown(Some(&name));
+            (walk, WalkEnd::Missing { name, rest }) => {
+                let mut shown = walk.display_path(Some(&name));
                 for name in rest {
                     shown.push('/');
                     shown.push_str(&name.to_string_lossy());
                 }
-                Ok(Place::NoParent { path: shown })
+                Ok(WriteTarget::NoParent { path: shown })
             }
         }
     }
 
     /// Returns the part of an absolute path below the workspace, by either of its names.
-    fn strip<'p>(&self, path: &'p Path) -> Option<&'p Path> {
-        path.strip_prefix(&self.path).or_else(|_| path.strip_prefix(&self.given)).ok()
+    fn strip_root<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        path.strip_prefix(&self.path).or_else(|_| path.strip_prefix(&self.given_path)).ok()
     }
 
     /// Returns whether a missing name must not be created: a new repository would bring its own
     /// hooks.
-    fn keeps_missing(&self, levels: &[walk::Level], name: &OsStr) -> bool {
-        self.rights.repositories.contains(&self.place_of(levels, name))
+    fn forbids_creating(&self, levels: &[walk::WalkLevel], name: &OsStr) -> bool {
+        self.rights.repositories.contains(&self.absolute_path(levels, name))
     }
 
-    fn place_of(&self, levels: &[walk::Level], name: &OsStr) -> PathBuf {
+    fn absolute_path(&self, levels: &[walk::WalkLevel], name: &OsStr) -> PathBuf {
         let above: PathBuf = levels.iter().map(|level| level.name.as_os_str()).collect();
         self.path.join(above).join(name)
     }
 
     /// Opens one name in `dir` without following it, as an O_PATH descriptor without side effects:
     /// a FIFO does not block, a device is not opened.
-    fn step(&self, dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    fn open_step(&self, dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
         use rustix::fs::{ResolveFlags, openat2};
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if self.openat2.load(Ordering::Relaxed) {
@@ -277,11 +283,11 @@ impl Workspace {
     }
 }
 
-impl Closed {
+impl ClosedPath {
     /// Returns `None` if `path` is elsewhere (for example, with a workspace below the runtime
     /// root).
-    fn in_workspace(workspace: &Path, path: &Path) -> Option<Result<Closed>> {
-        let names: Vec<OsString> = match canonical(path).strip_prefix(workspace) {
+    fn find_in_workspace(workspace: &Path, path: &Path) -> Option<Result<ClosedPath>> {
+        let names: Vec<OsString> = match canonicalize_partial(path).strip_prefix(workspace) {
             Ok(below) => below.iter().map(OsStr::to_owned).collect(),
             Err(_) => return None,
         };
@@ -289,24 +295,24 @@ impl Closed {
             return Some(Err(Error::invalid_arguments(
                 "the workspace must not be the runtime directory",
             )
-            .hint("Choose another `--workspace` or `--root`.")));
+            .with_hint("Choose another `--workspace` or `--root`.")));
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let object = openat(CWD, path, flags, Mode::empty())
-            .and_then(|fd| fstat(&fd).map(|stat| (fd, Id::of(&stat))));
+            .and_then(|fd| fstat(&fd).map(|stat| (fd, ObjectId::from_stat(&stat))));
         match object {
-            Ok(object) => Some(Ok(Closed { names, object: Some(object) })),
-            Err(Errno::NOENT) => Some(Ok(Closed { names, object: None })),
+            Ok(object) => Some(Ok(ClosedPath { names, object: Some(object) })),
+            Err(Errno::NOENT) => Some(Ok(ClosedPath { names, object: None })),
             // An object that cannot be inspected cannot be kept closed.
             Err(errno) => {
-                Some(Err(Error::internal("cannot inspect a closed directory").source(errno)))
+                Some(Err(Error::internal("cannot inspect a closed directory").with_source(errno)))
             }
         }
     }
 }
 
 /// Returns the canonical form of a path whose last components may not exist yet.
-fn canonical(path: &Path) -> PathBuf {
+fn canonicalize_partial(path: &Path) -> PathBuf {
     let mut missing = Vec::new();
     let mut above = path;
     loop {
@@ -323,39 +329,39 @@ fn canonical(path: &Path) -> PathBuf {
     }
 }
 
-impl Object {
-    fn regular(fd: OwnedFd, stat: &Stat, path: String) -> Result<Object> {
+impl HeldFile {
+    fn from_regular(fd: OwnedFd, stat: &Stat, path: String) -> Result<HeldFile> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Error::permission_denied(
                 "not_a_regular_file",
-                format!("{} is not a regular file", quoted(&path)),
+                format!("{} is not a regular file", quote_path(&path)),
             )
-            .hint("Devices, pipes and sockets are not opened; name a regular file."));
+            .with_hint("Devices, pipes and sockets are not opened; name a regular file."));
         }
-        Ok(Object { fd, path })
+        Ok(HeldFile { fd, path })
     }
 
     /// Duplicates the hold on the same object.
-    pub fn again(&self) -> Result<Object> {
+    pub fn try_clone(&self) -> Result<HeldFile> {
         let fd = self.fd.try_clone().map_err(|error| {
             os_error(Errno::from_io_error(&error).unwrap_or(Errno::IO), &self.path)
         })?;
-        Ok(Object { fd, path: self.path.clone() })
+        Ok(HeldFile { fd, path: self.path.clone() })
     }
 
     /// Opens the object for reading.
     pub fn open_read(&self) -> Result<File> {
-        self.reopen(OFlags::RDONLY).map_err(|errno| os_error(errno, &self.path))
+        self.reopen_with(OFlags::RDONLY).map_err(|errno| os_error(errno, &self.path))
     }
 
     /// Opens the same object for writing, without changing its contents.
     pub fn open_write(&self) -> rustix::io::Result<File> {
-        self.reopen(OFlags::WRONLY)
+        self.reopen_with(OFlags::WRONLY)
     }
 
     /// Reopens through /proc/self/fd, whose entry leads to this object and nowhere else, whatever
     /// has happened to its name since.
-    fn reopen(&self, access: OFlags) -> rustix::io::Result<File> {
+    fn reopen_with(&self, access: OFlags) -> rustix::io::Result<File> {
         let entry = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         match openat(CWD, entry, flags, Mode::empty()) {
@@ -367,7 +373,7 @@ impl Object {
 }
 
 /// Quotes a caller's path for a message.
-pub fn quoted(path: &str) -> String {
+pub fn quote_path(path: &str) -> String {
     let mut shown: String =
         path.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(200).collect();
     if path.chars().nth(200).is_some() {
@@ -376,39 +382,39 @@ pub fn quoted(path: &str) -> String {
     format!("`{shown}`")
 }
 
-fn outside() -> Error {
-    Error::permission_denied("outside_workspace", "the path leads outside the workspace").hint(
+fn outside_error() -> Error {
+    Error::permission_denied("outside_workspace", "the path leads outside the workspace").with_hint(
         "Use a path relative to the workspace; symlinks are followed only while they stay inside.",
     )
 }
 
-fn closed() -> Error {
+fn closed_error() -> Error {
     Error::permission_denied("closed", "the path is closed to all tools")
-        .hint("The operator has hidden it, or the server's own runtime files are kept there. Use another path.")
+        .with_hint("The operator has hidden it, or the server's own runtime files are kept there. Use another path.")
 }
 
-fn protected(path: &str) -> Error {
-    Error::permission_denied("protected", format!("{} is protected: it may only be read", quoted(path)))
-        .hint("It decides what agents, editors or git run. Ask the user to change it, or work elsewhere in the workspace. The operator can allow this with `unprotect` under [sandbox].")
+fn protected_error(path: &str) -> Error {
+    Error::permission_denied("protected", format!("{} is protected: it may only be read", quote_path(path)))
+        .with_hint("It decides what agents, editors or git run. Ask the user to change it, or work elsewhere in the workspace. The operator can allow this with `unprotect` under [sandbox].")
 }
 
-fn is_directory(path: &str) -> Error {
-    Error::invalid_arguments(format!("{} is a directory", quoted(path)))
-        .reason("is_directory")
-        .hint("Give the path of a file in it, or list it with `file.list`.")
+fn directory_error(path: &str) -> Error {
+    Error::invalid_arguments(format!("{} is a directory", quote_path(path)))
+        .with_reason("is_directory")
+        .with_hint("Give the path of a file in it, or list it with `file.list`.")
 }
 
 /// Translates an OS error on a caller's path into its meaning for the caller.
 pub fn os_error(errno: Errno, path: &str) -> Error {
-    let path = quoted(path);
+    let path = quote_path(path);
     let error = match errno {
         Errno::NOENT => Error::new(Kind::NotFound, format!("there is no {path}")),
         Errno::NOTDIR => Error::new(Kind::NotFound, format!("a part of {path} is not a directory"))
-            .reason("not_a_directory"),
+            .with_reason("not_a_directory"),
         Errno::ISDIR => {
-            Error::invalid_arguments(format!("{path} is a directory")).reason("is_directory")
+            Error::invalid_arguments(format!("{path} is a directory")).with_reason("is_directory")
         }
-        Errno::LOOP | Errno::XDEV => outside(),
+        Errno::LOOP | Errno::XDEV => outside_error(),
         Errno::ACCESS | Errno::PERM => Error::permission_denied(
             "file_mode",
             format!("the permissions of {path} do not allow this"),
@@ -417,21 +423,21 @@ pub fn os_error(errno: Errno, path: &str) -> Error {
         Errno::NAMETOOLONG => Error::invalid_arguments(format!("a name in {path} is too long")),
         Errno::NOSPC | Errno::DQUOT => {
             Error::new(Kind::ResourceExhausted, "there is no space left for the file")
-                .reason("no_space")
+                .with_reason("no_space")
         }
         Errno::FBIG => Error::new(Kind::TooLarge, format!("{path} would become too large")),
         Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
             Error::new(Kind::ResourceExhausted, "the server has too many files open")
         }
         Errno::TXTBSY | Errno::BUSY => {
-            Error::new(Kind::Conflict, format!("{path} is in use")).reason("busy")
+            Error::new(Kind::Conflict, format!("{path} is in use")).with_reason("busy")
         }
         _ => Error::internal(format!("cannot use {path}")),
     };
-    error.source(errno)
+    error.with_source(errno)
 }
 
-fn check_text(path: &str) -> Result<()> {
+fn check_path_text(path: &str) -> Result<()> {
     if path.is_empty() || path.contains('\0') {
         return Err(Error::invalid_arguments(
             "`path` must not be empty or contain a NUL character",
@@ -445,7 +451,7 @@ fn check_text(path: &str) -> Result<()> {
     Ok(())
 }
 
-fn link_target(link: &OwnedFd) -> rustix::io::Result<PathBuf> {
+fn read_link_target(link: &OwnedFd) -> rustix::io::Result<PathBuf> {
     let text = rustix::fs::readlinkat(link, "", Vec::new())?;
     Ok(PathBuf::from(OsStr::from_bytes(text.as_bytes())))
 }

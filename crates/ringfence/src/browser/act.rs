@@ -187,10 +187,10 @@ impl BrowserPage {
         let wrong = |reason, message: &str, hint: &str| {
             Err(Error::new(
                 Kind::Conflict,
-                format!("{} {message}", crate::base::workspace::quoted(target)),
+                format!("{} {message}", crate::base::workspace::quote_path(target)),
             )
-            .reason(reason)
-            .hint(hint))
+            .with_reason(reason)
+            .with_hint(hint))
         };
         match said.as_str().unwrap_or_default() {
             "type" if text.is_empty() => {
@@ -235,7 +235,7 @@ impl BrowserPage {
             return Err(Error::invalid_arguments(format!(
                 "at most {MAX_TYPED_CHARS} characters can be typed key by key"
             ))
-            .hint("Use op fill for long text."));
+            .with_hint("Use op fill for long text."));
         }
         let others = self.focus_element(target, until).await?;
         for letter in text.chars() {
@@ -260,10 +260,10 @@ impl BrowserPage {
             .map_err(|_| {
             Error::new(
                 Kind::Conflict,
-                format!("{} cannot be focused", crate::base::workspace::quoted(target)),
+                format!("{} cannot be focused", crate::base::workspace::quote_path(target)),
             )
-            .reason("wrong_element")
-            .hint("Click it, or choose a textbox from browser.snapshot.")
+            .with_reason("wrong_element")
+            .with_hint("Click it, or choose a textbox from browser.snapshot.")
         })?;
         Ok(found.element.other_matches)
     }
@@ -300,13 +300,13 @@ impl BrowserPage {
         let said = self
             .call_function_on(&found.element.object, CHOOSE, json!([{"value": values}]))
             .await?;
-        let name = crate::base::workspace::quoted(target);
+        let name = crate::base::workspace::quote_path(target);
         match said["error"].as_str() {
             None => Ok(found.element.other_matches),
             Some("missing") => {
                 Err(Error::new(Kind::NotFound, format!("{name} has no such option"))
-                    .reason("no_match")
-                    .hint(format!(
+                    .with_reason("no_match")
+                    .with_hint(format!(
                         "It has: {}.",
                         said["all"]
                             .as_array()
@@ -322,11 +322,12 @@ impl BrowserPage {
                 Err(Error::invalid_arguments(format!("{name} accepts only one option")))
             }
             Some("disabled") => {
-                Err(Error::new(Kind::Conflict, format!("{name} is disabled")).reason("disabled"))
+                Err(Error::new(Kind::Conflict, format!("{name} is disabled"))
+                    .with_reason("disabled"))
             }
             Some(_) => Err(Error::new(Kind::Conflict, format!("{name} is not a <select>"))
-                .reason("wrong_element")
-                .hint("If it is a custom list, open it and choose from it with clicks.")),
+                .with_reason("wrong_element")
+                .with_hint("If it is a custom list, open it and choose from it with clicks.")),
         }
     }
 
@@ -338,14 +339,14 @@ impl BrowserPage {
           const aria = e.getAttribute && e.getAttribute('aria-checked'); return aria === null ? 'other' : aria === 'true';
         }"#;
         let found = self.wait_for_element(target, until).await?;
-        let name = crate::base::workspace::quoted(target);
+        let name = crate::base::workspace::quote_path(target);
         let is = self.call_function_on(&found.element.object, CHECKED, json!([])).await?;
         if is == "other" {
             return Err(Error::new(
                 Kind::Conflict,
                 format!("{name} cannot be checked or unchecked"),
             )
-            .reason("wrong_element"));
+            .with_reason("wrong_element"));
         }
         if is != wanted {
             let at = self.wait_clickable(&found.element, target, until).await?;
@@ -355,8 +356,8 @@ impl BrowserPage {
                     Kind::Conflict,
                     format!("{name} was clicked but did not change"),
                 )
-                .reason("unchanged")
-                .hint(
+                .with_reason("unchanged")
+                .with_hint(
                     "To uncheck a radio button, check another one. Look at the page with browser.snapshot.",
                 ));
             }
@@ -427,9 +428,9 @@ impl BrowserPage {
         let end = self.box_centre(onto).await?.ok_or_else(|| {
             Error::new(
                 Kind::Conflict,
-                format!("{} is not visible", crate::base::workspace::quoted(name)),
+                format!("{} is not visible", crate::base::workspace::quote_path(name)),
             )
-            .reason("not_visible")
+            .with_reason("not_visible")
         })?;
         for step in 1..=5 {
             let part = f64::from(step) / 5.0;
@@ -462,13 +463,13 @@ impl BrowserPage {
             Ok(_) => Ok(found.element.other_matches),
             Err(error) if error.kind() == Kind::Conflict => Err(Error::new(
                 Kind::Conflict,
-                format!("{} does not accept files", crate::base::workspace::quoted(target)),
+                format!("{} does not accept files", crate::base::workspace::quote_path(target)),
             )
-            .reason("wrong_element")
-            .hint(
+            .with_reason("wrong_element")
+            .with_hint(
                 "Target the <input type=file>; CSS also finds an invisible one: input[type=file].",
             )
-            .source(error)),
+            .with_source(error)),
             Err(error) => Err(error),
         }
     }
@@ -494,9 +495,9 @@ impl BrowserPage {
             }
             if Instant::now() + RETRY_INTERVAL >= until {
                 let what = if gone { "did not disappear" } else { "did not appear" };
-                let name = crate::base::workspace::quoted(target);
+                let name = crate::base::workspace::quote_path(target);
                 return Err(Error::new(Kind::DeadlineExceeded, format!("{name} {what} in time"))
-                    .hint("Look at the page with browser.snapshot and browser.logs, or raise `timeout_ms`."));
+                    .with_hint("Look at the page with browser.snapshot and browser.logs, or raise `timeout_ms`."));
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
         }

@@ -16,8 +16,8 @@ pub fn check_url(url: &str) -> Result<String> {
         || trimmed.chars().any(|c| c.is_control() || c == ' ')
     {
         return Err(Error::invalid_arguments("`url` is not an address")
-            .hint("Give an http or https address, percent-encoded where needed.")
-            .with("argument", "url"));
+            .with_hint("Give an http or https address, percent-encoded where needed.")
+            .with_fact("argument", "url"));
     }
     if trimmed == BLANK_PAGE {
         return Ok(trimmed.to_owned());
@@ -40,8 +40,8 @@ pub fn check_url(url: &str) -> Result<String> {
     match host {
         Some(host) if is_numeric_host(host) => {
             Err(Error::invalid_arguments("`url` gives its host as a number")
-                .hint("Write an address in its usual form: four numbers with dots, or [::1].")
-                .with("argument", "url"))
+                .with_hint("Write an address in its usual form: four numbers with dots, or [::1].")
+                .with_fact("argument", "url"))
         }
         Some(host)
             if !host.is_empty() && !host.contains('\\') && host_and_port(trimmed).is_some() =>
@@ -49,8 +49,8 @@ pub fn check_url(url: &str) -> Result<String> {
             Ok(trimmed.to_owned())
         }
         _ => Err(Error::invalid_arguments("`url` has no host")
-            .hint("Write it as http://host[:port]/path.")
-            .with("argument", "url")),
+            .with_hint("Write it as http://host[:port]/path.")
+            .with_fact("argument", "url")),
     }
 }
 
@@ -112,13 +112,13 @@ fn refuse_scheme(scheme: Option<&str>) -> Error {
     match scheme {
         Some(scheme) => {
             let scheme: String = scheme.chars().take(40).collect();
-            Error::permission_denied("scheme", format!("the browser does not open `{scheme}:` addresses")).hint(
+            Error::permission_denied("scheme", format!("the browser does not open `{scheme}:` addresses")).with_hint(
                 "Only http, https and about:blank can be opened. To view a file, serve it with your own web server.",
             )
         }
         None => Error::invalid_arguments("`url` has no scheme")
-            .hint("Put http:// or https:// before it.")
-            .with("argument", "url"),
+            .with_hint("Put http:// or https:// before it.")
+            .with_fact("argument", "url"),
     }
 }
 

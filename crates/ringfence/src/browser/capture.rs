@@ -101,8 +101,10 @@ impl BrowserPage {
                     Kind::Conflict,
                     "the element is not visible, so there is nothing to capture",
                 )
-                .reason("not_visible")
-                .hint("Open what contains it, or choose another element from browser.snapshot.")
+                .with_reason("not_visible")
+                .with_hint(
+                    "Open what contains it, or choose another element from browser.snapshot.",
+                )
             };
             let _ = self
                 .call_method(
@@ -167,8 +169,8 @@ impl BrowserPage {
         match answer["data"].take() {
             Value::String(data) if !data.is_empty() => Ok(data),
             _ => Err(Error::new(Kind::Unavailable, "the browser returned no image")
-                .reason("browser_refused")
-                .hint("Try again, or with a smaller part of the page.")),
+                .with_reason("browser_refused")
+                .with_hint("Try again, or with a smaller part of the page.")),
         }
     }
 

@@ -326,20 +326,20 @@ async fn read_messages(mut from: impl AsyncRead + Unpin, line: CdpConnection) {
 
 fn timeout_error(method: &str) -> Error {
     Error::new(Kind::Unavailable, format!("the browser did not answer `{method}` in time"))
-        .reason("browser_hung")
-        .hint("The page or the browser is stuck. Open the address again with browser.navigate, without `page`.")
+        .with_reason("browser_hung")
+        .with_hint("The page or the browser is stuck. Open the address again with browser.navigate, without `page`.")
 }
 
 fn too_long_error() -> Error {
     Error::new(Kind::TooLarge, "the browser's answer is too long")
-        .reason("browser_refused")
-        .hint("Ask for less: a part of the page, or a smaller image.")
+        .with_reason("browser_refused")
+        .with_hint("Ask for less: a part of the page, or a smaller image.")
 }
 
 fn browser_ended_error() -> Error {
     Error::new(Kind::Unavailable, "the browser ended unexpectedly")
-        .reason("browser_ended")
-        .hint("Its pages are gone. Call browser.navigate again: a fresh browser is started.")
+        .with_reason("browser_ended")
+        .with_hint("Its pages are gone. Call browser.navigate again: a fresh browser is started.")
 }
 
 /// Returns the error for a call that the browser rejected. Its message is bounded and escaped.
@@ -347,8 +347,8 @@ fn refused_error(error: &Value) -> Error {
     let said = error.get("message").and_then(Value::as_str).unwrap_or("no reason given");
     let said = super::page_log::escape_line(&said.chars().take(300).collect::<String>());
     Error::new(Kind::Conflict, format!("the browser refused: {said}"))
-        .reason("browser_refused")
-        .hint(
+        .with_reason("browser_refused")
+        .with_hint(
             "The page may have changed in the meantime. Look at it with browser.snapshot and try again.",
         )
 }

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use super::cdp::CdpConnection;
 use super::page_log::{PageLogEntry, PageLogKind, escape_line, truncate_text};
 use super::process::BrowserProcess;
-use crate::base::ids::short;
-use crate::base::workspace::{Place, Workspace};
+use crate::base::ids::short_id;
+use crate::base::workspace::{Workspace, WriteTarget};
 use crate::base::{Error, Result};
 use crate::session::Session;
 
@@ -61,8 +61,8 @@ impl SessionDownloads {
         session: &Arc<Session>,
         largest: u64,
     ) -> Result<SessionDownloads> {
-        let below = format!("downloads/{}", short("d"));
-        browser.files.place(&format!("{below}/x"), true)?;
+        let below = format!("downloads/{}", short_id("d"));
+        browser.files.find_write_target(&format!("{below}/x"), true)?;
         Ok(SessionDownloads {
             folder: browser.dir.join(&below),
             relative_dir: below,
@@ -236,7 +236,8 @@ fn store_download(
     file: &str,
     most: u64,
 ) -> Result<Option<(String, u64)>> {
-    let failed = |error: io::Error| Error::internal("the download cannot be stored").source(error);
+    let failed =
+        |error: io::Error| Error::internal("the download cannot be stored").with_source(error);
     let from = files.open_read(file)?.file;
     let mut to = session.outputs.create_output()?;
     let copied = io::copy(&mut from.take(most.saturating_add(1)), &mut to).and_then(|copied| {
@@ -255,7 +256,7 @@ fn store_download(
             return Err(failed(error));
         }
     };
-    if let Place::Ready { dir, name, .. } = files.place(file, false)? {
+    if let WriteTarget::Ready { dir, name, .. } = files.find_write_target(file, false)? {
         unlinkat(&dir, &name, AtFlags::empty()).map_err(|errno| failed(errno.into()))?;
     }
     Ok(copied)

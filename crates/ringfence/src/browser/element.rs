@@ -101,8 +101,8 @@ impl BrowserPage {
                 "`target` is not a valid selector: {}",
                 super::page::exception_text(thrown)
             ))
-            .hint("Use a ref of browser.snapshot (e12), a CSS selector, or text=some words.")
-            .with("argument", "target"));
+            .with_hint("Use a ref of browser.snapshot (e12), a CSS selector, or text=some words.")
+            .with_fact("argument", "target"));
         }
         let found = self.remote_object(&answer["result"]).ok_or_else(|| no_match_error(target))?;
         let others =
@@ -225,26 +225,26 @@ impl BrowserPage {
 fn no_match_error(target: &str) -> Error {
     Error::new(
         Kind::NotFound,
-        format!("nothing on the page matches {}", crate::base::workspace::quoted(target)),
+        format!("nothing on the page matches {}", crate::base::workspace::quote_path(target)),
     )
-    .reason("no_match")
-    .hint(
+    .with_reason("no_match")
+    .with_hint(
         "Look at the page with browser.snapshot and use its refs, or wait for it with op wait_for.",
     )
 }
 
 fn blocked_error(name: &str, why: &str, by: &Value) -> Error {
-    let name = crate::base::workspace::quoted(name);
-    let error = |reason, message: String| Error::new(Kind::Conflict, message).reason(reason);
+    let name = crate::base::workspace::quote_path(name);
+    let error = |reason, message: String| Error::new(Kind::Conflict, message).with_reason(reason);
     match why {
         "disabled" => error("disabled", format!("{name} is disabled"))
-            .hint("Fill in what it depends on, or wait until it is enabled."),
+            .with_hint("Fill in what it depends on, or wait until it is enabled."),
         "obscured" => error(
             "obscured",
             format!("{name} is covered by {}", escape_line(by.as_str().unwrap_or("something"))),
         )
-        .hint("Close what covers it (a dialog, a banner), or scroll."),
+        .with_hint("Close what covers it (a dialog, a banner), or scroll."),
         _ => error("not_visible", format!("{name} is not visible"))
-            .hint("Open what contains it, or choose another element from browser.snapshot."),
+            .with_hint("Open what contains it, or choose another element from browser.snapshot."),
     }
 }

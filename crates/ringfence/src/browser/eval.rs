@@ -199,10 +199,10 @@ fn script_error(text: &str) -> Error {
     match text {
         text if text.contains("Execution was terminated") => {
             Error::new(Kind::DeadlineExceeded, "the script ran too long and was terminated")
-                .hint("Raise `timeout_ms`, or do less in one script.")
+                .with_hint("Raise `timeout_ms`, or do less in one script.")
         }
         text => Error::new(Kind::InvalidArguments, format!("the script threw: {text}"))
-            .reason("exception")
-            .hint("Correct the script. Statements, an expression or a function are fine, and `await` works."),
+            .with_reason("exception")
+            .with_hint("Correct the script. Statements, an expression or a function are fine, and `await` works."),
     }
 }

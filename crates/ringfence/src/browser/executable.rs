@@ -33,19 +33,19 @@ pub struct BrowserProgram {
 /// Returns the configured browser, or the first known one on PATH.
 pub fn find_browser(config: &Config) -> Result<BrowserProgram> {
     let missing = |message: &str| {
-        Error::new(Kind::Unavailable, message).reason("browser_missing").hint(INSTALL_HINT)
+        Error::new(Kind::Unavailable, message)
+            .with_reason("browser_missing")
+            .with_hint(INSTALL_HINT)
     };
     if let Some(named) = &config.browser.program {
         return match is_program(named) {
             true => Ok(browser_program(named.clone())),
-            false => {
-                Err(missing("the configured browser cannot be run")
-                    .source(named.display().to_string()))
-            }
+            false => Err(missing("the configured browser cannot be run")
+                .with_source(named.display().to_string())),
         };
     }
     // Absolute directories only: a relative one depends on the caller's working directory.
-    let folders = config.browser.path.iter().filter(|folder| folder.is_absolute());
+    let folders = config.browser.search_path.iter().filter(|folder| folder.is_absolute());
     let folders: Vec<&PathBuf> = folders.collect();
     let mut all =
         PROGRAMS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
@@ -74,17 +74,20 @@ mod tests {
 
     use super::*;
     use crate::config::scratch::Scratch;
-    use crate::config::{Env, Flags, resolve};
+    use crate::config::{ConfigFlags, ProcessEnv, resolve_config};
 
     #[test]
     fn the_named_one_counts_then_the_fastest_on_the_path() {
         let scratch = Scratch::new();
         let (one, two) = (scratch.dir("one"), scratch.dir("two"));
-        let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
+        let flags =
+            ConfigFlags { root: Some(scratch.path().join("root")), ..ConfigFlags::default() };
         let path = std::env::join_paths([&one, &two]).unwrap();
-        let env =
-            Env::new([("HOME", "/nonexistent".into()), ("PATH", path)], scratch.dir("project"));
-        let mut config = resolve(&flags, &env).unwrap();
+        let env = ProcessEnv::new(
+            [("HOME", "/nonexistent".into()), ("PATH", path)],
+            scratch.dir("project"),
+        );
+        let mut config = resolve_config(&flags, &env).unwrap();
         let error = find_browser(&config).unwrap_err();
         assert_eq!(
             (error.kind(), error.reason_name()),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::base::nearest::nearest;
+use crate::base::suggest::suggest_name;
 use crate::base::{Error, Result};
 
 /// Key: name, code, virtual key code, and the text it produces.
@@ -76,12 +76,12 @@ fn named_stroke(name: &str, modifiers: u32) -> Result<KeyStroke> {
     let found = KEYS.iter().find(|key| key.0.eq_ignore_ascii_case(name));
     let NamedKey(key, code, number, text) = found.ok_or_else(|| {
         let names: Vec<&str> = KEYS.iter().map(|key| key.0).collect();
-        let hint = match nearest(name, &names) {
+        let hint = match suggest_name(name, &names) {
             Some(near) => format!("Did you mean `{near}`?"),
             None => "Use one character, or a name such as Enter, Tab, Escape, ArrowDown, with Control+ before it."
                 .to_owned(),
         };
-        Error::invalid_arguments("`key` is not a known key").hint(hint).with("argument", "key")
+        Error::invalid_arguments("`key` is not a known key").with_hint(hint).with_fact("argument", "key")
     })?;
     let key = if *key == "Space" { " " } else { key };
     Ok(build_stroke(key, code, *number, text, modifiers))

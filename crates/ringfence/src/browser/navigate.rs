@@ -114,8 +114,8 @@ impl BrowserPage {
             Kind::DeadlineExceeded,
             format!("the page did not leave its document within {} ms", limit.as_millis()),
         )
-        .reason(NOT_COMMITTED)
-        .hint("The tab still shows the previous page. Raise `timeout_ms`, or open the address with `page` new.")
+        .with_reason(NOT_COMMITTED)
+        .with_hint("The tab still shows the previous page. Raise `timeout_ms`, or open the address with `page` new.")
     }
 
     /// Goes back or forward, or reloads; returns None if the history has no such entry.
@@ -220,7 +220,7 @@ impl BrowserPage {
         if hit.kind == super::page_log::PageLogKind::Blocked.name() {
             return Some(
                 Error::permission_denied("blocked_by_policy", format!("{place} may not be reached: {}", hit.text))
-                    .hint("Pages can reach only what the operator allows, and servers that you start on localhost."),
+                    .with_hint("Pages can reach only what the operator allows, and servers that you start on localhost."),
             );
         }
         Some(unreachable_error(match hit.text.as_str() {
@@ -246,7 +246,7 @@ fn timeout_error(limit: Duration) -> Error {
         Kind::DeadlineExceeded,
         format!("the server did not answer within {} ms", limit.as_millis()),
     )
-    .hint("Raise `timeout_ms`, or check that the server is up.")
+    .with_hint("Raise `timeout_ms`, or check that the server is up.")
 }
 
 fn unreachable_error(said: &str) -> Error {
@@ -262,7 +262,7 @@ fn unreachable_error(said: &str) -> Error {
         _ => "Check the address.",
     };
     Error::new(Kind::Unavailable, format!("the page could not be opened: {said}"))
-        .reason("navigation_failed")
-        .hint(hint)
-        .with("net_error", Value::from(said))
+        .with_reason("navigation_failed")
+        .with_hint(hint)
+        .with_fact("net_error", Value::from(said))
 }

@@ -196,8 +196,8 @@ impl BrowserPage {
             false => ("the page was closed", "page_closed"),
         };
         Error::new(Kind::Unavailable, message)
-            .reason(reason)
-            .hint("Open the address again with browser.navigate, without `page`.")
+            .with_reason(reason)
+            .with_hint("Open the address again with browser.navigate, without `page`.")
     }
 
     /// Returns the address and title as the browser knows them: the page's scripts could report
@@ -240,7 +240,7 @@ impl BrowserPage {
         let mut answer = self.call_method("Runtime.evaluate", params).await?;
         if answer.get("exceptionDetails").is_some() {
             return Err(Error::new(Kind::Conflict, "the page sent an unexpected reply")
-                .reason("browser_refused"));
+                .with_reason("browser_refused"));
         }
         Ok(answer["result"]["value"].take())
     }
@@ -263,8 +263,8 @@ impl BrowserPage {
                 Kind::Conflict,
                 format!("the page threw: {}", exception_text(thrown)),
             )
-            .reason("exception")
-            .hint("Look at the page with browser.snapshot and try again."));
+            .with_reason("exception")
+            .with_hint("Look at the page with browser.snapshot and try again."));
         }
         Ok(answer["result"]["value"].take())
     }

@@ -124,7 +124,9 @@ impl BrowserProcess {
         }
         let browser =
             BrowserProcess::start_process(session, config, launcher, terms.await?).await?;
-        tokio::spawn(Arc::clone(&browser).watch_until_idle(config.browser.idle, Arc::clone(&slot)));
+        tokio::spawn(
+            Arc::clone(&browser).watch_until_idle(config.browser.idle_timeout, Arc::clone(&slot)),
+        );
         *held = Arc::downgrade(&browser);
         Ok(browser)
     }
@@ -164,7 +166,7 @@ impl BrowserProcess {
         };
         let version: Value = match tokio::time::timeout(START_TIMEOUT, hello).await {
             Ok(answer) => {
-                answer.map_err(|error: Error| start_error(&found.program).source(error))?
+                answer.map_err(|error: Error| start_error(&found.program).with_source(error))?
             }
             Err(_) => return Err(start_error(&found.program)),
         };
@@ -367,8 +369,8 @@ impl EventSink for BrowserEventSink {
 fn start_error(program: &Path) -> Error {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Error::new(Kind::Unavailable, format!("the browser {name} did not start"))
-        .reason("browser_failed")
-        .hint("Try again; `ringfence doctor` shows which browser is used, or why none is.")
+        .with_reason("browser_failed")
+        .with_hint("Try again; `ringfence doctor` shows which browser is used, or why none is.")
 }
 
 fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

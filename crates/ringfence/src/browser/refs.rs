@@ -57,7 +57,7 @@ impl ElementRefs {
             None if number > 0 && number <= self.last => Err(stale_error(name)),
             None => {
                 Err(Error::new(Kind::NotFound, format!("ref `{name}` does not exist on this page"))
-                    .hint("Take the refs from a browser.snapshot of this page."))
+                    .with_hint("Take the refs from a browser.snapshot of this page."))
             }
         }
     }
@@ -74,8 +74,8 @@ pub fn parse_ref(name: &str) -> Option<u64> {
 /// Returns the error for a ref whose page has changed.
 pub fn stale_error(name: &str) -> Error {
     Error::new(Kind::Conflict, format!("`{name}` belongs to a page that has changed since"))
-        .reason("stale")
-        .hint("Take a new browser.snapshot and use its refs.")
+        .with_reason("stale")
+        .with_hint("Take a new browser.snapshot and use its refs.")
 }
 
 #[cfg(test)]

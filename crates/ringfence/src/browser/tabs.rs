@@ -15,7 +15,7 @@ use super::page_log::{PageLogEntry, PageLogKind as LogKind};
 use super::process::{BrowserProcess, BusyGuard, TermsFuture};
 use super::traffic::SessionTraffic;
 use super::upload::SessionUploads;
-use crate::base::narrowing::Narrowing;
+use crate::base::client_sandbox::ClientSandbox;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
@@ -37,14 +37,14 @@ pub struct SessionTabs {
 
 /// Pages of calls that a client has restricted, by restriction; most recently used last.
 #[derive(Default)]
-struct RestrictedTabs(Mutex<Vec<(Arc<Narrowing>, Arc<SessionTabs>)>>);
+struct RestrictedTabs(Mutex<Vec<(Arc<ClientSandbox>, Arc<SessionTabs>)>>);
 
 /// Maximum number of restrictions with their own pages; beyond it, the least recently used are
 /// closed.
 const MAX_RESTRICTED: usize = 4;
 
 impl RestrictedTabs {
-    fn get(&self, narrowing: &Arc<Narrowing>) -> Arc<SessionTabs> {
+    fn get(&self, narrowing: &Arc<ClientSandbox>) -> Arc<SessionTabs> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.iter().position(|(known, _)| known == narrowing).map(|at| all.remove(at));
         let (narrowing, tabs) = known.unwrap_or_else(|| (Arc::clone(narrowing), Arc::default()));
@@ -61,7 +61,7 @@ impl SessionTabs {
     /// less restricted call, and its connections, still have that call's wider access.
     pub fn for_call(
         view: &SessionRef,
-        narrowing: Option<&Arc<Narrowing>>,
+        narrowing: Option<&Arc<ClientSandbox>>,
     ) -> Result<Arc<SessionTabs>> {
         match (view.persistent, narrowing) {
             (true, None) => view.session.get_or_create(|| Ok(SessionTabs::default())),
@@ -301,7 +301,7 @@ impl BrowserContext {
                 Kind::ResourceExhausted,
                 format!("this session has {MAX_PAGES} pages open"),
             )
-            .hint("Close one with browser.tabs, or navigate in an existing one."));
+            .with_hint("Close one with browser.tabs, or navigate in an existing one."));
         }
         let page = self.create_page().await?;
         self.select_page(&page);
@@ -351,7 +351,7 @@ impl BrowserContext {
         };
         let page = tokio::time::timeout(OPEN_TIMEOUT, arrived).await.map_err(|_| {
             Error::new(Kind::Unavailable, "the browser did not open a page in time")
-                .reason("browser_hung")
+                .with_reason("browser_hung")
         })?;
         // Commands run in order: once this one returns, all earlier ones are done.
         page.call_method("Page.getFrameTree", json!({})).await?;

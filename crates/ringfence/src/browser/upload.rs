@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use super::process::BrowserProcess;
-use crate::base::ids::short;
-use crate::base::workspace::{Place, Workspace, os_error};
+use crate::base::ids::short_id;
+use crate::base::workspace::{Workspace, WriteTarget, os_error};
 use crate::base::{Error, Kind, Result};
 
 /// Maximum number of files per upload.
@@ -47,7 +47,7 @@ impl SessionUploads {
         Arc::new(SessionUploads {
             browser_dir: files,
             dir,
-            relative_dir: format!("uploads/{}", short("u")),
+            relative_dir: format!("uploads/{}", short_id("u")),
             max_file_bytes: largest,
             copies: Mutex::default(),
         })
@@ -79,14 +79,18 @@ impl SessionUploads {
                 Kind::ResourceExhausted,
                 "this session has reached its upload limit",
             )
-            .hint("Close its pages with browser.tabs close_all, which also removes the copies."));
+            .with_hint(
+                "Close its pages with browser.tabs close_all, which also removes the copies.",
+            ));
         }
-        let below = format!("{}/{}/{name}", self.relative_dir, short("u"));
+        let below = format!("{}/{}/{name}", self.relative_dir, short_id("u"));
         let failed = |error: io::Error| {
-            Error::internal("the file cannot be passed to the browser").source(error)
+            Error::internal("the file cannot be passed to the browser").with_source(error)
         };
         // The browser can write here, too, so open it like any untrusted path.
-        let Place::Ready { dir, name, .. } = self.browser_dir.place(&below, true)? else {
+        let WriteTarget::Ready { dir, name, .. } =
+            self.browser_dir.find_write_target(&below, true)?
+        else {
             return Err(Error::internal("cannot create the directory for uploads"));
         };
         let flags =

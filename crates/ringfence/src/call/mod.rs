@@ -21,10 +21,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::approval::Gate;
 use crate::audit::AuditLog;
-use crate::base::call::digest;
-use crate::base::caller::Abilities;
-use crate::base::change::Changes;
-use crate::base::narrowing::Narrowing;
+use crate::base::call::digest_json;
+use crate::base::client_handle::ClientCapabilities;
+use crate::base::client_sandbox::ClientSandbox;
+use crate::base::list_changes::ListChanges;
 use crate::base::{Result, TraceId};
 use crate::config::Config;
 use crate::registry::Registry;
@@ -42,9 +42,9 @@ pub struct CallRequest {
     pub tool: String,
     pub arguments: Map<String, Value>,
     pub session_ref: SessionRef,
-    pub client_capabilities: Abilities,
+    pub client_capabilities: ClientCapabilities,
     /// Sandbox that the client reports for its own commands, if any.
-    pub client_sandbox: Option<Arc<Narrowing>>,
+    pub client_sandbox: Option<Arc<ClientSandbox>>,
     /// Overrides sent with this call; they take precedence over those of the session.
     pub overrides: Overrides,
     /// Time limit that the client sets, if any.
@@ -88,7 +88,7 @@ impl PipelineState {
     /// tool, so that restoring an earlier definition does not restore trust in it.
     fn trust_key(&self, tool: &str, definition: String) -> String {
         match self.change_counts.get(tool) {
-            Some(changes) => digest(&json!([definition, changes])),
+            Some(changes) => digest_json(&json!([definition, changes])),
             None => definition,
         }
     }
@@ -96,11 +96,11 @@ impl PipelineState {
     /// Logs which operator commands were not loaded, with the reason, and which patterns match
     /// nothing.
     pub fn log_failed_commands(&self) {
-        for fault in self.config.dropped.iter() {
-            let entry = fault.entry.as_deref().unwrap_or_default();
-            tracing::warn!("tool `{entry}` was not loaded: {}. {}", fault.line(), fault.hint);
+        for fault in self.config.command_errors.iter() {
+            let entry = fault.tool.as_deref().unwrap_or_default();
+            tracing::warn!("tool `{entry}` was not loaded: {}. {}", fault.to_line(), fault.hint);
         }
-        for said in crate::config::idle_patterns(&self.config) {
+        for said in crate::config::describe_unmatched_patterns(&self.config) {
             tracing::warn!("{said}");
         }
         let file =
@@ -123,7 +123,7 @@ pub struct Pipeline {
     pub gate: Arc<Gate>,
     pub audit: AuditLog,
     pub parked: park::ParkedCalls,
-    pub list_changes: Changes,
+    pub list_changes: ListChanges,
     /// Calls in flight.
     running_calls: TaskTracker,
     /// Source of the state; `None` if the config cannot change.
@@ -136,9 +136,9 @@ impl Pipeline {
         let audit = AuditLog::open(&config.root, config.limits.audit_rotate_bytes)?;
         Ok(Pipeline {
             policy: RulebookCache::new(RuleLocations::from_config(&config)),
-            gate: Arc::new(Gate::new(config.approval.terminal)),
+            gate: Arc::new(Gate::new(config.approval.allows_terminal)),
             parked: park::ParkedCalls::new()?,
-            list_changes: Changes::default(),
+            list_changes: ListChanges::default(),
             running_calls: TaskTracker::new(),
             audit,
             reloader: reload,

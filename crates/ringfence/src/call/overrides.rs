@@ -21,7 +21,7 @@ pub fn check_overrides(
 ) -> Result<Overrides> {
     let mut checked = shape.clone();
     if let Some(cwd) = &shape.cwd {
-        if !config.shaping.cwd {
+        if !config.override_policy.allows_cwd {
             return Err(not_allowed_error("`cwd_override`", "session.cwd_override = true"));
         }
         let (_, below) = workspace.open_dir(cwd)?;
@@ -30,13 +30,13 @@ pub fn check_overrides(
     if shape.env.len() > MAX_VARIABLES
         || shape.env.iter().any(|(_, value)| value.len() > MAX_VALUE_BYTES)
     {
-        return Err(Error::invalid_arguments("`env_overrides` is too large").hint(format!(
+        return Err(Error::invalid_arguments("`env_overrides` is too large").with_hint(format!(
             "Set at most {MAX_VARIABLES} variables of at most {MAX_VALUE_BYTES} bytes each."
         )));
     }
     for (name, value) in &shape.env {
         env::check_override(name, value)?;
-        if !config.shaping.lets_set(name) {
+        if !config.override_policy.allows_variable(name) {
             let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
             return Err(not_allowed_error(
                 &format!("the variable `{shown}`"),
@@ -52,7 +52,7 @@ fn not_allowed_error(what: &str, how: &str) -> Error {
         "override_not_allowed",
         format!("the operator does not allow clients to set {what}"),
     )
-    .hint(format!("Leave it out (null removes it), or ask the operator for {how}."))
+    .with_hint(format!("Leave it out (null removes it), or ask the operator for {how}."))
 }
 
 /// `_meta` key on every result of a call that ran with overrides.

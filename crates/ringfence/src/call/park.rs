@@ -11,16 +11,16 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::RunningCall;
-use crate::base::caller::{Event, Question};
+use crate::base::client_handle::{ClientEvent, ClientQuestion};
 use crate::base::clock::unix_millis;
-use crate::base::ids::short;
+use crate::base::ids::short_id;
 use crate::base::seal::Sealer;
-use crate::base::{Cause, Error, Kind, Result};
+use crate::base::{CancelCause, Error, Kind, Result};
 
 /// Run with its open questions.
 pub struct ResumableCall {
     pub run: RunningCall,
-    pub open_questions: BTreeMap<String, Question>,
+    pub open_questions: BTreeMap<String, ClientQuestion>,
     id: String,
     /// Number of times it was parked: state from an earlier round is used up.
     park_count: u64,
@@ -47,7 +47,7 @@ impl ResumableCall {
         ResumableCall {
             run,
             open_questions: BTreeMap::new(),
-            id: short("r"),
+            id: short_id("r"),
             park_count: 0,
             question_count: 0,
             used_names: BTreeSet::new(),
@@ -65,7 +65,7 @@ impl ResumableCall {
 
     /// Opens questions under the names by which the client answers them. Answers that came with the
     /// call are delivered immediately.
-    pub fn add_questions(&mut self, questions: Vec<Question>) {
+    pub fn add_questions(&mut self, questions: Vec<ClientQuestion>) {
         for question in questions {
             self.question_count += 1;
             let key = match question.key.filter(|key| self.used_names.insert(key)) {
@@ -142,7 +142,7 @@ impl ParkedCalls {
             let mut runs = self.lock();
             let own = runs.values().filter(|berth| berth.principal == held.run.principal).count();
             if runs.len() >= Self::MAX_CALLS || own >= Self::MAX_PER_PRINCIPAL {
-                held.run.cancel.cancel(Cause::Unanswered);
+                held.run.cancel.cancel(CancelCause::Unanswered);
                 return Err(Error::new(
                     Kind::ResourceExhausted,
                     "too many calls are already waiting for an answer",
@@ -165,7 +165,7 @@ impl ParkedCalls {
         digest: &str,
     ) -> Result<ResumableCall> {
         let refused = |reason, message: &str| {
-            Error::invalid_arguments(message).reason(reason).hint(
+            Error::invalid_arguments(message).with_reason(reason).with_hint(
                 "Send back the requestState of the latest input_required result, once, with the same call; or call again without it.",
             )
         };
@@ -230,8 +230,8 @@ async fn attend_parked_call(
                 }
             }
             event = held.run.events.recv(), if speaks => match event {
-                Some(Event::Ask(questions)) => held.add_questions(questions),
-                Some(Event::Progress { .. } | Event::Log { .. } | Event::Notify { .. } | Event::Detach(_)) => {}
+                Some(ClientEvent::Ask(questions)) => held.add_questions(questions),
+                Some(ClientEvent::Progress { .. } | ClientEvent::Log { .. } | ClientEvent::Notify { .. } | ClientEvent::Detach(_)) => {}
                 None => speaks = false,
             },
             () = &mut expired => {
@@ -242,7 +242,7 @@ async fn attend_parked_call(
                 }
                 // A run that can do without the answer may still finish.
                 let _ = tokio::time::timeout(grace, &mut held.run.done).await;
-                held.run.cancel.cancel(Cause::Unanswered);
+                held.run.cancel.cancel(CancelCause::Unanswered);
                 return;
             }
         }
@@ -256,29 +256,29 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::base::caller::Abilities;
+    use crate::base::client_handle::ClientCapabilities;
     use crate::base::workspace::Workspace;
-    use crate::base::{Cancel, TraceId};
+    use crate::base::{CancelToken, TraceId};
     use crate::call::{CallRequest, Pipeline};
     use crate::config::scratch::Scratch;
-    use crate::config::{Env, Flags, resolve};
+    use crate::config::{ConfigFlags, ProcessEnv, resolve_config};
     use crate::session::Overrides;
     use crate::session::{Principal, Session, SessionRef};
 
     type Asked = oneshot::Receiver<Result<Value>>;
 
-    fn question(key: Option<&'static str>) -> (Question, Asked) {
+    fn question(key: Option<&'static str>) -> (ClientQuestion, Asked) {
         let (reply, answer) = oneshot::channel();
-        (Question { key, method: "elicitation/create", params: json!({}), reply }, answer)
+        (ClientQuestion { key, method: "elicitation/create", params: json!({}), reply }, answer)
     }
 
-    fn held() -> (ResumableCall, mpsc::Sender<Event>) {
+    fn held() -> (ResumableCall, mpsc::Sender<ClientEvent>) {
         let (speaker, events) = mpsc::channel(1);
         let run = RunningCall {
-            trace_id: TraceId::mint(),
+            trace_id: TraceId::generate(),
             events,
             done: oneshot::channel().1,
-            cancel: Cancel::new(),
+            cancel: CancelToken::new(),
             digest: String::new(),
             principal: "local".to_owned(),
             expiry: Duration::from_secs(1),
@@ -321,14 +321,14 @@ mod tests {
     }
 
     fn pipeline(scratch: &Scratch) -> Arc<Pipeline> {
-        let flags = Flags {
+        let flags = ConfigFlags {
             root: Some(scratch.dir("root")),
             workspace: Some(scratch.dir("workspace")),
             conformance_fixtures: true,
-            ..Flags::default()
+            ..ConfigFlags::default()
         };
-        let env = Env::new([("HOME", scratch.dir("home"))], "/");
-        Arc::new(Pipeline::new(Arc::new(resolve(&flags, &env).unwrap()), None).unwrap())
+        let env = ProcessEnv::new([("HOME", scratch.dir("home"))], "/");
+        Arc::new(Pipeline::new(Arc::new(resolve_config(&flags, &env).unwrap()), None).unwrap())
     }
 
     fn request(scratch: &Scratch, tool: &str) -> CallRequest {
@@ -338,15 +338,18 @@ mod tests {
             "test",
             workspace,
             &scratch.dir("root"),
-            Cancel::new(),
+            CancelToken::new(),
         );
         CallRequest {
             overrides: Overrides::default(),
-            trace_id: TraceId::mint(),
+            trace_id: TraceId::generate(),
             tool: tool.to_owned(),
             arguments: serde_json::Map::new(),
             session_ref: SessionRef { session: Arc::new(session), persistent: true },
-            client_capabilities: Abilities { elicitation: true, ..Abilities::default() },
+            client_capabilities: ClientCapabilities {
+                elicitation: true,
+                ..ClientCapabilities::default()
+            },
             client_sandbox: None,
             timeout: None,
             response_timeout: None,
@@ -357,7 +360,7 @@ mod tests {
     }
 
     async fn until_it_asks(held: &mut ResumableCall) {
-        let Some(Event::Ask(questions)) = held.run.events.recv().await else {
+        let Some(ClientEvent::Ask(questions)) = held.run.events.recv().await else {
             panic!("it does not ask")
         };
         held.add_questions(questions);

@@ -7,13 +7,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{CallRequest, Pipeline, PipelineState};
-use crate::base::call::{Prepared, digest};
+use crate::base::call::{Prepared, digest_json};
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
-use crate::config::{Config, Escalate};
-use crate::redact::known;
-use crate::redact::secret::{is_sensitive, shown_value};
-use crate::redact::shown::shown;
+use crate::config::{Config, EscalationMode};
+use crate::redact::arguments::redact_arguments;
+use crate::redact::known_secrets;
+use crate::redact::secret::{is_sensitive, redact_url_passwords};
 use crate::rulebook::EscalationStatus;
 use crate::sandbox::repositories::{SessionRepositories, UNPROTECTABLE};
 use crate::sandbox::{Launcher, SessionSandbox, git, profile};
@@ -48,7 +48,7 @@ pub async fn restrict_workspace(
     };
     let (workspace, about) = apply_client_sandbox(request, whole).await?;
     let workspace = guard_repositories(tool, config, request, workspace).await?;
-    if config.policy.escalate == Escalate::Off {
+    if config.policy.escalate == EscalationMode::Off {
         return Ok((workspace, about));
     }
     let book = pipeline.policy.current_rules(workspace.path()).await;
@@ -60,7 +60,7 @@ pub async fn restrict_workspace(
     // what runs may do without it.
     match book.escalation_status(config, pipeline.gate.can_ask(request.client_capabilities)) {
         EscalationStatus::Possible => {
-            Ok((Arc::new(workspace.guarded(git::close_repository)), about))
+            Ok((Arc::new(workspace.with_restrictions(git::close_repository)), about))
         }
         // A rules file is broken for a moment while it is being edited. The repository is not noted
         // as open then, so that `git` remains usable afterwards.
@@ -101,9 +101,9 @@ async fn guard_repositories(
         Err(error) => Err(error),
     };
     match known {
-        Ok(Some(known)) => {
-            Ok(Arc::new(workspace.guarded(|rights| rights.for_git = Some(known.covered.clone()))))
-        }
+        Ok(Some(known)) => Ok(Arc::new(
+            workspace.with_restrictions(|rights| rights.for_git = Some(known.covered.clone())),
+        )),
         Ok(None) => Ok(workspace),
         // Files can be written even where no sandbox can be built; names that git executes are
         // still refused.
@@ -119,12 +119,12 @@ async fn apply_client_sandbox(
     let Some(narrowing) = request.client_sandbox.clone() else { return Ok((workspace, None)) };
     // A client may send patterns, and finding their matches reads the file system.
     let held = tokio::task::spawn_blocking(move || {
-        let (workspace, ignored) = workspace.narrowed(&narrowing)?;
-        let about = narrowing.about(workspace.rights(), &ignored);
+        let (workspace, ignored) = workspace.with_client_sandbox(&narrowing)?;
+        let about = narrowing.describe_effect(workspace.rights(), &ignored);
         Ok((Arc::new(workspace), Some(about)))
     });
     held.await.map_err(|error| {
-        Error::internal("the client's sandbox could not be applied").source(error)
+        Error::internal("the client's sandbox could not be applied").with_source(error)
     })?
 }
 
@@ -146,39 +146,39 @@ pub fn prepare_call(
             Kind::Unavailable,
             format!("`{}` cannot run on this host: {reason}", spec.name),
         )
-        .hint("Ask the operator of the host, or do it another way."));
+        .with_hint("Ask the operator of the host, or do it another way."));
     }
     let asks = plan.approval_reason.or_else(|| {
         needs_approval(config, tool)
             .then(|| "The operator requires approval for every call of this tool.".to_owned())
     });
     let mut definition = match &plan.trust_scope {
-        Some(extent) => digest(&json!([tool.definition_hash(), extent])),
+        Some(extent) => digest_json(&json!([tool.definition_hash(), extent])),
         None => tool.definition_hash(),
     };
     // Trust covers a command as it was shown: in another directory, or with other variables, it is
     // a different command.
     if !shape.is_empty() {
-        definition = digest(&json!([definition, shape.cwd, shape.env]));
+        definition = digest_json(&json!([definition, shape.cwd, shape.env]));
     }
     Ok(Prepared {
         trace_id: request.trace_id.clone(),
         tool: spec.name.clone(),
         description: spec.description.clone(),
-        definition,
-        extent: plan.trust_scope,
-        generation: config.generation,
-        arguments_hash: digest(&Value::Object(request.arguments.clone())),
-        shown_arguments: shown(&request.arguments, &plan.hidden_arguments),
+        definition_hash: definition,
+        trust_scope: plan.trust_scope,
+        config_generation: config.generation,
+        arguments_hash: digest_json(&Value::Object(request.arguments.clone())),
+        shown_arguments: redact_arguments(&request.arguments, &plan.hidden_arguments),
         shown_command: plan.command,
-        command_covers: plan.command_covers,
+        arguments_in_command: plan.command_covers,
         arguments: request.arguments.clone(),
-        cwd: plan.cwd.unwrap_or_else(|| request.session_ref.session.workspace.display()),
+        cwd: plan.cwd.unwrap_or_else(|| request.session_ref.session.workspace.display_path()),
         shown_env: format_env(&plan.env),
         profile: spec.profile,
         effects: spec.effects.clone(),
-        limit: effective_timeout(config, spec.timeout, plan.timeout, request.timeout),
-        asks,
+        time_limit: effective_timeout(config, spec.timeout, plan.timeout, request.timeout),
+        approval_reason: asks,
     })
 }
 
@@ -234,13 +234,13 @@ pub fn timeout_hint(
 pub fn needs_approval(config: &Config, tool: &dyn Tool) -> bool {
     // The operator's setting for our own tools does not apply to the operator's commands.
     tool.spec().requires_approval
-        || tool.own_sandbox().is_none() && config.approval.own_tools.covers(&tool.spec().name)
+        || tool.own_sandbox().is_none() && config.approval.own_tools.covers_tool(&tool.spec().name)
 }
 
 fn format_env(env: &[(String, String)]) -> Vec<String> {
     let show = |(name, value): &(String, String)| match (
         is_sensitive(name),
-        known::redact(&shown_value(value)),
+        known_secrets::redact_str(&redact_url_passwords(value)),
     ) {
         (true, _) => format!("{name} (set)"),
         (false, value) => format!("{name}={value}"),
@@ -262,7 +262,7 @@ mod tests {
         }) else {
             unreachable!()
         };
-        let shown = shown(&arguments, &BTreeSet::new());
+        let shown = redact_arguments(&arguments, &BTreeSet::new());
         assert!(!shown.to_string().contains("hunter2"), "{shown}");
         assert_eq!(shown["env"]["CI"], "1");
         let stdin = shown["stdin"].as_str().unwrap();

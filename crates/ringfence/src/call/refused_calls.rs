@@ -35,11 +35,11 @@ fn build_refusal(error: &Error, wait: Duration) -> Error {
         error
     );
     Error::new(Kind::ResourceExhausted, message)
-        .reason("refused_calls")
-        .hint(format!(
+        .with_reason("refused_calls")
+        .with_hint(format!(
             "Correct the call. Valid calls still run; wait {wait_ms} ms after one that is refused."
         ))
-        .with("retry_after_ms", wait_ms)
+        .with_fact("retry_after_ms", wait_ms)
 }
 
 #[cfg(test)]
@@ -56,6 +56,6 @@ mod tests {
         );
         assert!(error.message().contains("(unknown_tool): there is no tool `x`"), "{error}");
         assert!(error.hint_text().unwrap().contains("wait 151 ms"), "{error:?}");
-        assert_eq!(error.fact("retry_after_ms"), Some(&151.into()));
+        assert_eq!(error.get_fact("retry_after_ms"), Some(&151.into()));
     }
 }

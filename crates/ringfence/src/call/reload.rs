@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Pipeline, PipelineState, needs_approval};
-use crate::base::change::Change;
+use crate::base::list_changes::ChangedList;
 use crate::base::{Error, Kind, Result};
-use crate::config::{AuthKey, Config, Made, Prints};
+use crate::config::{AuthKey, Config, ConfigSource, FileStamps};
 
 /// Keys that are fixed while a server runs: sockets, directories and sandboxes have been created
 /// from them.
@@ -37,10 +37,10 @@ const SECRET_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Source of the config for reloads, and the outcome of the last one.
 pub struct ConfigReloader {
-    source: Arc<Made>,
+    source: Arc<ConfigSource>,
     initial_config: Arc<Config>,
     /// The configuration files as they were before the current state was read.
-    file_stamps: Mutex<Prints>,
+    file_stamps: Mutex<FileStamps>,
     /// Held during a reload, so that concurrent calls share one.
     reload_lock: tokio::sync::Mutex<()>,
     /// Number of reloads that have started.
@@ -71,7 +71,7 @@ pub struct ReloadStatus {
 
 impl ConfigReloader {
     /// Creates the reloader for a config that was just read.
-    pub fn new(made: Made, seen: Prints, first: Arc<Config>) -> ConfigReloader {
+    pub fn new(made: ConfigSource, seen: FileStamps, first: Arc<Config>) -> ConfigReloader {
         let made = Arc::new(made);
         ConfigReloader {
             source: made,
@@ -85,7 +85,7 @@ impl ConfigReloader {
         }
     }
 
-    pub(super) fn file_stamps(&self) -> Prints {
+    pub(super) fn file_stamps(&self) -> FileStamps {
         self.file_stamps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -97,10 +97,10 @@ impl ConfigReloader {
         }
         let tried = *self.last_secret_retry.lock().unwrap_or_else(PoisonError::into_inner);
         let is_time = tried.is_none_or(|tried| tried.elapsed() >= SECRET_RETRY_INTERVAL);
-        (now.config.secrets.are_missed() && is_time).then_some(ReloadReason::SecretsMissing)
+        (now.config.secrets.has_unreadable() && is_time).then_some(ReloadReason::SecretsMissing)
     }
 
-    fn set_file_stamps(&self, prints: Prints) {
+    fn set_file_stamps(&self, prints: FileStamps) {
         *self.file_stamps.lock().unwrap_or_else(PoisonError::into_inner) = prints;
     }
 
@@ -145,7 +145,7 @@ impl Pipeline {
         });
         match work.await {
             Ok((Ok((state, _)), prints))
-                if why == ReloadReason::SecretsMissing && state.config.secrets.are_missed() =>
+                if why == ReloadReason::SecretsMissing && state.config.secrets.has_unreadable() =>
             {
                 reload.set_file_stamps(prints);
             }
@@ -209,7 +209,7 @@ impl Pipeline {
         }));
         reload.set_status(ReloadStatus { fault: None, restart_needed });
         if differs {
-            self.list_changes.announce(Change::Tools);
+            self.list_changes.announce_change(ChangedList::Tools);
         }
     }
 
@@ -238,13 +238,15 @@ impl Pipeline {
     pub fn describe_config(&self, state: &PipelineState) -> Value {
         let found = self.reloader.as_ref().map(ConfigReloader::status).unwrap_or_default();
         let row = |tool: Option<&str>, line: usize, message: &str| json!({"tool": tool, "line": line, "message": strip_paths(message)});
-        let written = state.config.dropped.iter();
+        let written = state.config.command_errors.iter();
         let made = state.registry.failed_commands.iter();
         let dropped: Vec<Value> = written
-            .map(|fault| row(fault.entry.as_deref(), fault.line, &fault.message))
+            .map(|fault| row(fault.tool.as_deref(), fault.line, &fault.message))
             .chain(made.map(|(entry, error)| row(Some(&entry.name), entry.line, error.message())))
             // A denied tool must look like a missing one, broken or not.
-            .filter(|row| row["tool"].as_str().is_none_or(|name| state.config.surface.shows(name)))
+            .filter(|row| {
+                row["tool"].as_str().is_none_or(|name| state.config.surface.allows_tool(name))
+            })
             .collect();
         let mut about = json!({
             "generation": state.config.generation,
@@ -265,14 +267,14 @@ type ReloadResult = Result<(PipelineState, Vec<&'static str>)>;
 /// Does everything that blocks: waits until the files are stable, reads and resolves them, and
 /// builds the tools.
 fn rebuild_state(
-    made: &Made,
+    made: &ConfigSource,
     first: &Config,
     now: &PipelineState,
-    seen: &Prints,
-) -> (ReloadResult, Prints) {
-    let (config, prints) = made.again(first, &now.config, seen);
+    seen: &FileStamps,
+) -> (ReloadResult, FileStamps) {
+    let (config, prints) = made.resolve_again(first, &now.config, seen);
     let state = config.and_then(|mut config| {
-        let file = made.file();
+        let file = made.config_file();
         // Without a file the defaults apply, but an operator who removes the file hardly asks for
         // those.
         if now.config.file.is_some() && config.file.is_none() {
@@ -289,8 +291,8 @@ fn rebuild_state(
 fn config_gone_error(file: Option<&Path>) -> Error {
     let file = file.map(|file| file.display().to_string()).unwrap_or_default();
     Error::new(Kind::NotFound, format!("the config file {file} no longer exists"))
-        .reason("config_gone")
-        .hint("Restore it, or restart the server without it.")
+        .with_reason("config_gone")
+        .with_hint("Restore it, or restart the server without it.")
 }
 
 /// Restores what cannot change while the server runs, and returns the keys that would have changed.
@@ -324,19 +326,19 @@ fn restore_fixed_settings(config: &mut Config, first: &Config, now: &Config) -> 
     config.root.clone_from(&first.root);
     config.workspace.clone_from(&first.workspace);
     config.shared_workspace = first.shared_workspace;
-    config.closed.clone_from(&first.closed);
+    config.closed_paths.clone_from(&first.closed_paths);
     config.http = first.http.clone();
     config.auth = first.auth.clone();
-    config.approval.terminal = first.approval.terminal;
+    config.approval.allows_terminal = first.approval.allows_terminal;
     config.sandbox = first.sandbox.clone();
     config.policy = first.policy.clone();
     config.limits.message_bytes = first.limits.message_bytes;
     config.limits.audit_rotate_bytes = first.limits.audit_rotate_bytes;
     config.log = first.log.clone();
     // Files that were private may still be in use, and a replaced secret is still a secret.
-    config.private.extend(first.private.iter().chain(&now.private).cloned());
-    config.private.sort();
-    config.private.dedup();
+    config.private_paths.extend(first.private_paths.iter().chain(&now.private_paths).cloned());
+    config.private_paths.sort();
+    config.private_paths.dedup();
     differ
 }
 
@@ -370,14 +372,14 @@ fn list_contents(state: &PipelineState) -> Vec<String> {
     // sees.
     let places = match workspace {
         Some(_) => String::new(),
-        None => format!("{:?} {:?}", config.surface.cwd, config.surface.arguments),
+        None => format!("{:?} {:?}", config.surface.command_dirs, config.surface.argument_dirs),
     };
     tools.chain([names, places]).collect()
 }
 
 /// Returns the names of the operator commands that were not loaded.
 fn failed_command_names(state: &PipelineState) -> BTreeSet<&str> {
-    let written = state.config.dropped.iter().filter_map(|fault| fault.entry.as_deref());
+    let written = state.config.command_errors.iter().filter_map(|fault| fault.tool.as_deref());
     written
         .chain(state.registry.failed_commands.iter().map(|(entry, _)| entry.name.as_str()))
         .collect()
@@ -385,15 +387,16 @@ fn failed_command_names(state: &PipelineState) -> BTreeSet<&str> {
 
 /// Describes an error as a client may see it.
 fn describe_error(error: &Error) -> Value {
-    let Some(message) = error.fact("fault").and_then(Value::as_str) else {
+    let Some(message) = error.get_fact("fault").and_then(Value::as_str) else {
         let why = error.reason_name().unwrap_or_else(|| error.kind().name());
         return json!({"message": format!("the config was refused ({why}); see the server's log")});
     };
-    let name = error.fact("file").and_then(Value::as_str).map(Path::new).and_then(Path::file_name);
+    let name =
+        error.get_fact("file").and_then(Value::as_str).map(Path::new).and_then(Path::file_name);
     json!({
         "file": name.map(|name| name.to_string_lossy()),
-        "line": error.fact("line"),
-        "column": error.fact("column"),
+        "line": error.get_fact("line"),
+        "column": error.get_fact("column"),
         "message": strip_paths(message),
     })
 }

@@ -1,15 +1,15 @@
 use super::*;
 use crate::config::scratch::Scratch;
-use crate::config::secrets::{Ref, Store};
-use crate::config::{Env, Flags};
+use crate::config::secrets::{SecretRef, SecretStore};
+use crate::config::{ConfigFlags, ProcessEnv};
 use crate::mcp::server::Server;
 
 /// A server on these files, without a transport; root and workspace are what the file says.
 fn serving(scratch: &Scratch, config: &str) -> Arc<Server> {
     let file = scratch.file("etc/config.toml", config);
-    let env = Env::new([("HOME", scratch.dir("home"))], scratch.dir("elsewhere"));
-    let made = Made::new(Flags { config: Some(file), ..Flags::default() }, env);
-    let (config, seen) = made.first();
+    let env = ProcessEnv::new([("HOME", scratch.dir("home"))], scratch.dir("elsewhere"));
+    let made = ConfigSource::new(ConfigFlags { config: Some(file), ..ConfigFlags::default() }, env);
+    let (config, seen) = made.resolve_first();
     Server::with_reload(config.unwrap(), made, seen).unwrap()
 }
 
@@ -33,7 +33,9 @@ async fn secrets_come_from_the_root_of_the_start() {
     let scratch = Scratch::new();
     let roots = ["one", "two"].map(|name| scratch.path().canonicalize().unwrap().join(name));
     for (root, value) in roots.iter().zip(["value-of-the-first", "value-of-the-second"]) {
-        Store::new(root, None).set("DB", &crate::redact::secret::Secret::new(value), None).unwrap();
+        SecretStore::new(root, None)
+            .put_secret("DB", &crate::redact::secret::Secret::new(value), None)
+            .unwrap();
     }
     let workspace = scratch.dir("workspace");
     let config = |root: &str, more: &str| {
@@ -44,7 +46,7 @@ async fn secrets_come_from_the_root_of_the_start() {
     };
     let server = serving(&scratch, &config("one", ""));
     let value = |state: &PipelineState| {
-        state.config.secrets.get(&Ref::Stored("DB".into())).unwrap().expose().to_vec()
+        state.config.secrets.get(&SecretRef::Stored("DB".into())).unwrap().expose().to_vec()
     };
     let (state, found) = write(&server, &scratch, &config("two", "version = '2'\n")).await;
     assert_eq!(state.config.generation, 2);
@@ -92,9 +94,9 @@ async fn what_is_in_use_stays_private() {
     assert_eq!(state.config.log.file, Some(at.join("log/old")));
     for name in ["keys/old", "keys/new", "env/old", "env/new"] {
         assert!(
-            state.config.private.contains(&at.join(name)),
+            state.config.private_paths.contains(&at.join(name)),
             "{name}: {:?}",
-            state.config.private
+            state.config.private_paths
         );
     }
     assert_eq!(found.restart_needed, ["log.file", "auth.jwt_secret_file"]);
@@ -102,8 +104,8 @@ async fn what_is_in_use_stays_private() {
     let (state, _) =
         write(&server, &scratch, "root = '../root'\nworkspace = '../elsewhere'\n").await;
     assert!(
-        state.config.private.contains(&at.join("env/new"))
-            && state.config.private.contains(&at.join("keys/old"))
+        state.config.private_paths.contains(&at.join("env/new"))
+            && state.config.private_paths.contains(&at.join("keys/old"))
     );
 }
 
@@ -136,8 +138,8 @@ fn words_for_clients_hold_no_path_of_the_host() {
 #[tokio::test]
 async fn a_store_that_is_mended_is_read() {
     let scratch = Scratch::new();
-    Store::new(&scratch.dir("root"), None)
-        .set("DB", &crate::redact::secret::Secret::new("a-value"), None)
+    SecretStore::new(&scratch.dir("root"), None)
+        .put_secret("DB", &crate::redact::secret::Secret::new("a-value"), None)
         .unwrap();
     let folder = scratch.path().join("root/secrets");
     let open = |mode| {
@@ -147,7 +149,8 @@ async fn a_store_that_is_mended_is_read() {
     open(0o755);
     let config = "root = '../root'\nworkspace = '../elsewhere'\n[mcp.x]\ncommand = 'true'\nenv.A = '${secret:DB}'\n";
     let server = serving(&scratch, config);
-    let has = || server.pipeline.state().config.secrets.get(&Ref::Stored("DB".into())).is_ok();
+    let has =
+        || server.pipeline.state().config.secrets.get(&SecretRef::Stored("DB".into())).is_ok();
     server.pipeline.reload_if_changed().await;
     assert!(!has());
     assert_eq!(server.pipeline.state().config.generation, 1, "still not, and that is nothing new");

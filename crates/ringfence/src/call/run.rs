@@ -12,11 +12,11 @@ use super::prepare::{find_tool, prepare_call, restrict_workspace, timeout_hint};
 use super::{CallRequest, Pipeline, PipelineState, overrides};
 use crate::approval::{Granted, QuestionContext};
 use crate::audit::CallRecord;
-use crate::base::call::{Facts, Output, Prepared, Status, digest};
-use crate::base::caller::{Caller, Event};
+use crate::base::call::{CallFacts, CallStatus, Prepared, ToolOutput, digest_json};
+use crate::base::client_handle::{ClientEvent, ClientHandle};
+use crate::base::client_sandbox;
 use crate::base::clock::Deadline;
-use crate::base::narrowing;
-use crate::base::{Cancel, Cause, Error, Kind, Result, TraceId};
+use crate::base::{CancelCause, CancelToken, Error, Kind, Result, TraceId};
 use crate::sandbox::{self, ReportCompleteness};
 use crate::tools::RunCx;
 
@@ -24,9 +24,9 @@ use crate::tools::RunCx;
 pub struct RunningCall {
     /// Trace id of the audit record, whichever request the result goes to.
     pub trace_id: TraceId,
-    pub events: mpsc::Receiver<Event>,
-    pub done: oneshot::Receiver<Result<Output>>,
-    pub cancel: Cancel,
+    pub events: mpsc::Receiver<ClientEvent>,
+    pub done: oneshot::Receiver<Result<ToolOutput>>,
+    pub cancel: CancelToken,
     /// Hash of tool and arguments: a retry must be for the same call.
     pub digest: String,
     pub principal: String,
@@ -40,9 +40,9 @@ impl Pipeline {
     /// Starts a call. It ends when the tool is done, at its deadline, when it is cancelled or with
     /// its session.
     pub fn start_call(self: &Arc<Self>, request: CallRequest) -> RunningCall {
-        let (caller, events) = Caller::new(request.client_capabilities);
+        let (caller, events) = ClientHandle::new(request.client_capabilities);
         let (finished, done) = oneshot::channel();
-        let cancel = request.session_ref.session.cancel.child();
+        let cancel = request.session_ref.session.cancel.new_child();
         let state = self.state();
         let run = RunningCall {
             expiry: state.config.approval.expiry,
@@ -73,7 +73,7 @@ impl Pipeline {
                 json!({
                     "session": request.session_ref.session.id,
                     "principal": request.session_ref.session.principal.name(),
-                    "workspace": request.session_ref.session.workspace.display(),
+                    "workspace": request.session_ref.session.workspace.display_path(),
                     "transport": request.session_ref.session.transport,
                     "protocol": request.protocol,
                     "client": request.client,
@@ -93,14 +93,14 @@ impl Pipeline {
         self: &Arc<Self>,
         state: &PipelineState,
         request: CallRequest,
-        caller: Caller,
-        cancel: Cancel,
+        caller: ClientHandle,
+        cancel: CancelToken,
         mut record: CallRecord,
-    ) -> Result<Output> {
+    ) -> Result<ToolOutput> {
         let result = self.execute(state, request, caller, &cancel, &mut record).await;
         // The output of programs is already redacted. This covers other sources: a file, a page, a
         // driver.
-        let result = result.map(Output::redacted).map_err(Error::redacted);
+        let result = result.map(ToolOutput::without_secrets).map_err(Error::without_secrets);
         match &result {
             Ok(output) => record.finish(&output.facts, None, cancel.cause()),
             Err(error) => {
@@ -111,8 +111,11 @@ impl Pipeline {
                 let report = is_unknown
                     .then_some(ReportCompleteness::Missing)
                     .and_then(ReportCompleteness::audit_name);
-                let facts =
-                    Facts { status: Some(status_for_error(error)), report, ..Facts::default() };
+                let facts = CallFacts {
+                    status: Some(status_for_error(error)),
+                    report_gap: report,
+                    ..CallFacts::default()
+                };
                 // The log has the details that the caller does not get, under the same trace id.
                 match error.kind() {
                     Kind::Internal => tracing::error!("{}", error.log_line()),
@@ -130,10 +133,10 @@ impl Pipeline {
         self: &Arc<Self>,
         state: &PipelineState,
         request: CallRequest,
-        caller: Caller,
-        cancel: &Cancel,
+        caller: ClientHandle,
+        cancel: &CancelToken,
         record: &mut CallRecord,
-    ) -> Result<Output> {
+    ) -> Result<ToolOutput> {
         self.release_stale_sandboxes(&request.session_ref.session);
         let tool = find_tool(state, &request.tool, &request.session_ref.session.workspace)?;
         let ground = tool.own_sandbox().cloned();
@@ -151,16 +154,16 @@ impl Pipeline {
             record.set_fields(json!({"overrides": overrides}));
         }
         let mut prepared = prepare_call(&config, &*tool, &request, &shape, &workspace)?;
-        prepared.definition = state.trust_key(&prepared.tool, prepared.definition);
+        prepared.definition_hash = state.trust_key(&prepared.tool, prepared.definition_hash);
         record.set_fields(json!({
             "tool": prepared.tool,
             "arguments_hash": prepared.arguments_hash,
             "cwd": prepared.cwd,
             "profile": prepared.profile,
-            "timeout_ms": u64::try_from(prepared.limit.as_millis()).unwrap_or(u64::MAX),
+            "timeout_ms": u64::try_from(prepared.time_limit.as_millis()).unwrap_or(u64::MAX),
         }));
-        let deadline = Arc::new(Deadline::after(prepared.limit));
-        let limit = prepared.limit;
+        let deadline = Arc::new(Deadline::after(prepared.time_limit));
+        let limit = prepared.time_limit;
         let approvals = record.call_events();
         let patience = request.response_timeout;
         let timeout_hint = timeout_hint(&config, &*tool, request.timeout, limit);
@@ -201,7 +204,7 @@ impl Pipeline {
         tokio::pin!(work);
         let ended = tokio::select! {
             result = &mut work => Some(result),
-            () = deadline.passed() => { cancel.cancel(Cause::Deadline); None }
+            () = deadline.wait_until_passed() => { cancel.cancel(CancelCause::Deadline); None }
             _ = cancel.cancelled() => None,
         };
         // The tool has the grace period to end its children and hand over what it has; then it is
@@ -217,24 +220,24 @@ impl Pipeline {
         match ended {
             Some(Ok(result)) => result
                 .map(|mut output| {
-                    output
-                        .meta
-                        .extend(client_sandbox.map(|about| (narrowing::META.to_owned(), about)));
+                    output.meta.extend(
+                        client_sandbox.map(|about| (client_sandbox::META_KEY.to_owned(), about)),
+                    );
                     output.meta.extend(
                         overrides.map(|about| (overrides::OVERRIDES_META.to_owned(), about)),
                     );
                     output
                 })
                 .map_err(|error| match error.kind() {
-                    Kind::DeadlineExceeded => error.or_hint(&cx.timeout_hint),
+                    Kind::DeadlineExceeded => error.with_fallback_hint(&cx.timeout_hint),
                     _ => error,
                 }),
             Some(Err(_)) => Err(Error::internal("the tool failed unexpectedly")),
-            None if cancel.cause() == Some(Cause::Deadline) => Err(Error::new(
+            None if cancel.cause() == Some(CancelCause::Deadline) => Err(Error::new(
                 Kind::DeadlineExceeded,
                 format!("no result within {} ms", limit.as_millis()),
             )
-            .hint(cx.timeout_hint.as_str())),
+            .with_hint(cx.timeout_hint.as_str())),
             None => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
         }
     }
@@ -245,7 +248,7 @@ pub fn request_digest(
     tool: &str,
     arguments: &serde_json::Map<String, serde_json::Value>,
 ) -> String {
-    digest(&json!([crate::registry::with_underscores(tool), arguments]))
+    digest_json(&json!([crate::registry::with_underscores(tool), arguments]))
 }
 
 /// Returns the outcome of approval for the audit record.
@@ -259,11 +262,11 @@ fn approval_outcome(granted: &Result<Granted<Prepared>>) -> &'static str {
     }
 }
 
-fn status_for_error(error: &Error) -> Status {
+fn status_for_error(error: &Error) -> CallStatus {
     match error.kind() {
-        Kind::ApprovalDenied | Kind::ApprovalExpired | Kind::PermissionDenied => Status::Denied,
-        Kind::DeadlineExceeded => Status::TimedOut,
-        Kind::Cancelled => Status::Cancelled,
-        _ => Status::Failed,
+        Kind::ApprovalDenied | Kind::ApprovalExpired | Kind::PermissionDenied => CallStatus::Denied,
+        Kind::DeadlineExceeded => CallStatus::TimedOut,
+        Kind::Cancelled => CallStatus::Cancelled,
+        _ => CallStatus::Failed,
     }
 }

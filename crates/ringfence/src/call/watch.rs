@@ -13,7 +13,7 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 
 use super::Pipeline;
-use crate::config::trail::{Spot, trail};
+use crate::config::link_chain::{WatchPoint, watch_points};
 
 /// Events within this time are handled together.
 const DEBOUNCE: Duration = Duration::from_millis(20);
@@ -33,15 +33,15 @@ impl Pipeline {
         ConfigWatch(tokio::spawn(watch_files(Arc::clone(self))))
     }
 
-    fn watch_points(&self) -> BTreeSet<Spot> {
+    fn watch_points(&self) -> BTreeSet<WatchPoint> {
         let config = &self.state().config;
         let mut spots = BTreeSet::new();
         if let Some(reload) = &self.reloader {
-            spots.extend(reload.file_stamps().files().flat_map(trail));
+            spots.extend(reload.file_stamps().file_paths().flat_map(watch_points));
         }
-        spots.extend(config.policy.rules.iter().flat_map(|file| trail(file)));
-        for rules in &config.policy.rules_dirs.used {
-            spots.extend(trail(rules));
+        spots.extend(config.policy.rules.iter().flat_map(|file| watch_points(file)));
+        for rules in &config.policy.rules_dirs.effective {
+            spots.extend(watch_points(rules));
             spots.insert((rules.clone(), None));
         }
         spots
@@ -78,7 +78,7 @@ async fn watch_files(pipeline: Arc<Pipeline>) {
 struct ConfigFileWatcher {
     watcher: RecommendedWatcher,
     wakeup: Arc<Notify>,
-    watch_points: Arc<Mutex<BTreeSet<Spot>>>,
+    watch_points: Arc<Mutex<BTreeSet<WatchPoint>>>,
     /// Each directory with its device and inode, which tell it from another of the same name.
     directories: BTreeMap<PathBuf, (u64, u64)>,
     has_warned: bool,
@@ -107,11 +107,11 @@ impl ConfigFileWatcher {
         })
     }
 
-    fn differs_from(&self, spots: &BTreeSet<Spot>) -> bool {
+    fn differs_from(&self, spots: &BTreeSet<WatchPoint>) -> bool {
         *self.watch_points.lock().unwrap_or_else(PoisonError::into_inner) != *spots
     }
 
-    fn set_watch_points(&mut self, spots: BTreeSet<Spot>) {
+    fn set_watch_points(&mut self, spots: BTreeSet<WatchPoint>) {
         let of =
             |folder: &Path| std::fs::metadata(folder).ok().map(|facts| (facts.dev(), facts.ino()));
         let wanted: BTreeMap<PathBuf, (u64, u64)> =
@@ -145,7 +145,7 @@ impl ConfigFileWatcher {
     }
 }
 
-fn is_relevant(event: &notify::Event, spots: &BTreeSet<Spot>) -> bool {
+fn is_relevant(event: &notify::Event, spots: &BTreeSet<WatchPoint>) -> bool {
     if matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
     {
         return false;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::approval::terminal::{ApprovalRequest, ApprovalSocket, socket_directory};
 use crate::approval::{ApprovalAnswer, ApprovalPrompt};
-use crate::base::clock::{format_span, unix_millis};
+use crate::base::clock::{format_duration, unix_millis};
 use crate::base::{Error, Kind, Result, visible};
 
 /// Timeout for one exchange with a server.
@@ -115,7 +115,7 @@ impl WaitingQuestion {
     fn format_header(&self) -> String {
         let (now, prompt) = (unix_millis(), &self.prompt);
         let since = |earlier: u64, later: u64| {
-            format_span(Duration::from_millis(later.saturating_sub(earlier)))
+            format_duration(Duration::from_millis(later.saturating_sub(earlier)))
         };
         let age = match prompt.asked_unix_ms {
             // Older servers do not report this.
@@ -136,7 +136,7 @@ fn list_questions(root: &Path, as_json: bool, desk: &mut dyn ApproverConsole) ->
     if as_json {
         let shown: Vec<Value> = questions.iter().map(question_to_json).collect::<Result<_>>()?;
         let text = serde_json::to_string_pretty(&json!({"pending": shown}))
-            .map_err(|error| Error::internal("the questions cannot be shown").source(error))?;
+            .map_err(|error| Error::internal("the questions cannot be shown").with_source(error))?;
         return desk.print_output(&format!("{}\n", escape_non_ascii(&text)));
     }
     if questions.is_empty() {
@@ -144,14 +144,14 @@ fn list_questions(root: &Path, as_json: bool, desk: &mut dyn ApproverConsole) ->
     }
     for question in &questions {
         let text = format!("{}\n{}\n", question.format_header(), question.prompt.render_text());
-        desk.print_output(&visible::lines(&text))?;
+        desk.print_output(&visible::escape_lines(&text))?;
     }
     desk.print_output("Answer with `ringfence approvals allow ID [--session|--inside]` or `ringfence approvals deny ID`.\n")
 }
 
 fn question_to_json(question: &WaitingQuestion) -> Result<Value> {
     let mut value = serde_json::to_value(&question.prompt)
-        .map_err(|error| Error::internal("the question cannot be shown").source(error))?;
+        .map_err(|error| Error::internal("the question cannot be shown").with_source(error))?;
     value["server"] = json!(question.server);
     Ok(value)
 }
@@ -164,7 +164,7 @@ fn require_interactive(desk: &dyn ApproverConsole) -> Result<()> {
         "no_terminal",
         "only a person may answer approvals: stdin and stderr must be a terminal",
     )
-    .hint("Run it in a terminal, without pipes. Listing with `ringfence approvals` needs no terminal."))
+    .with_hint("Run it in a terminal, without pipes. Listing with `ringfence approvals` needs no terminal."))
 }
 
 fn answer_by_id(
@@ -176,7 +176,7 @@ fn answer_by_id(
     require_interactive(desk)?;
     let questions = collect_questions(root)?;
     let question = questions.iter().find(|question| question.prompt.id == id).ok_or_else(|| {
-        Error::new(Kind::NotFound, "no waiting question has this id").hint(
+        Error::new(Kind::NotFound, "no waiting question has this id").with_hint(
             "It may have been answered or have expired; run `ringfence approvals` to list waiting questions.",
         )
     })?;
@@ -184,7 +184,7 @@ fn answer_by_id(
         return Err(not_offered_error(answer));
     }
     send_answer(question, answer)?;
-    desk.show_message(&visible::lines(&format!(
+    desk.show_message(&visible::escape_lines(&format!(
         "{} `{}`\n",
         outcome_label(answer),
         question.prompt.tool
@@ -196,9 +196,9 @@ fn not_offered_error(answer: ApprovalAnswer) -> Error {
         Error::invalid_arguments(format!("this question does not offer `--{}`", answer.name()));
     match answer {
         ApprovalAnswer::Session => {
-            error.hint("The call has no persistent session; allow it once, or deny it.")
+            error.with_hint("The call has no persistent session; allow it once, or deny it.")
         }
-        _ => error.hint("The command does not leave the sandbox; allow it once, or deny it."),
+        _ => error.with_hint("The command does not leave the sandbox; allow it once, or deny it."),
     }
 }
 
@@ -214,14 +214,14 @@ fn outcome_label(answer: ApprovalAnswer) -> &'static str {
 fn send_answer(question: &WaitingQuestion, answer: ApprovalAnswer) -> Result<()> {
     let request = ApprovalRequest::Answer { id: question.prompt.id.clone(), answer };
     let reply = exchange_message(&question.socket, &request).map_err(|error| {
-        Error::new(Kind::Unavailable, "the server that asked is gone").source(error)
+        Error::new(Kind::Unavailable, "the server that asked is gone").with_source(error)
     })?;
     if reply["ok"] == true {
         return Ok(());
     }
     let why = reply["error"].as_str().unwrap_or("the server rejected the answer");
-    Err(Error::new(Kind::Conflict, visible::lines(why))
-        .hint("Run `ringfence approvals` to list the questions that are still waiting."))
+    Err(Error::new(Kind::Conflict, visible::escape_lines(why))
+        .with_hint("Run `ringfence approvals` to list the questions that are still waiting."))
 }
 
 /// Asks every pending and every new question until the person quits.
@@ -265,7 +265,7 @@ fn ask_question(
     question: &WaitingQuestion,
     desk: &mut dyn ApproverConsole,
 ) -> Result<AskOutcome> {
-    desk.show_message(&visible::lines(&format!(
+    desk.show_message(&visible::escape_lines(&format!(
         "\n{}\n{}",
         question.format_header(),
         question.prompt.render_text()
@@ -298,7 +298,7 @@ fn ask_question(
                 .show_message(&format!(
                     "{} `{}`\n",
                     outcome_label(answer),
-                    visible::lines(&question.prompt.tool)
+                    visible::escape_lines(&question.prompt.tool)
                 ))
                 .map(|()| AskOutcome::Answered),
             Err(error) => desk
@@ -361,8 +361,8 @@ fn collect_questions(root: &Path) -> Result<Vec<WaitingQuestion>> {
 fn find_sockets(root: &Path) -> Result<Vec<(u32, PathBuf)>> {
     let failed = |error: std::io::Error| {
         Error::new(Kind::Unavailable, "cannot list the servers of this root")
-            .hint("Give the server's root with `--root` (or SANDBOX_ROOT).")
-            .source(error)
+            .with_hint("Give the server's root with `--root` (or SANDBOX_ROOT).")
+            .with_source(error)
     };
     let entries = match std::fs::read_dir(socket_directory(root)) {
         Ok(entries) => entries,
@@ -438,11 +438,11 @@ impl ApproverConsole for StdioConsole {
     /// next question.
     fn read_line(&mut self, within: Duration) -> Result<Option<String>> {
         let failed = |error: rustix::io::Errno| {
-            Error::new(Kind::Unavailable, "the terminal cannot be read").source(error)
+            Error::new(Kind::Unavailable, "the terminal cannot be read").with_source(error)
         };
         let stdin = std::io::stdin();
         let patience = Timespec::try_from(within)
-            .map_err(|error| Error::internal("the timeout is out of range").source(error))?;
+            .map_err(|error| Error::internal("the timeout is out of range").with_source(error))?;
         match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&patience)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
             Ok(_) => {}
@@ -460,7 +460,7 @@ fn write_output(out: &mut dyn Write, text: &str) -> Result<()> {
         // The reader closed the pipe early (`| head`); that is not an error.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome.map_err(|error| {
-            Error::new(Kind::Unavailable, "the output cannot be written").source(error)
+            Error::new(Kind::Unavailable, "the output cannot be written").with_source(error)
         }),
     }
 }

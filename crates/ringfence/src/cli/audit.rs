@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::audit::read::{LogReader, LoggedEvent};
 use crate::audit::verify::{LogFileReport, LogFileState, PruneSummary, verify_log};
-use crate::base::clock::{format_utc, parse_span};
+use crate::base::clock::{format_utc, parse_duration};
 use crate::base::{Error, Kind, Result, visible};
 use crate::registry::with_underscores;
 
@@ -100,7 +100,7 @@ pub fn run(args: AuditArgs, root: &Path, out: &mut dyn Write) -> Result<u8> {
         return Err(Error::invalid_arguments(format!(
             "`ringfence audit {name}` takes no filters: {why}"
         ))
-        .hint(format!("Remove the options before `{name}`; only --root is accepted there.")));
+        .with_hint(format!("Remove the options before `{name}`; only --root is accepted there.")));
     }
     let done = match &args.command {
         Some(AuditCommand::Verify) => print_verification(root, out)?,
@@ -112,10 +112,10 @@ pub fn run(args: AuditArgs, root: &Path, out: &mut dyn Write) -> Result<u8> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(Error::new(Kind::NotFound, "no audit log found")
-                .hint("Check --root; the log is in its subdirectory `audit` and is created by the first server.")
-                .source(error))
+                .with_hint("Check --root; the log is in its subdirectory `audit` and is created by the first server.")
+                .with_source(error))
         }
-        Err(error) => Err(Error::new(Kind::Unavailable, "the audit log cannot be read or printed").source(error)),
+        Err(error) => Err(Error::new(Kind::Unavailable, "the audit log cannot be read or printed").with_source(error)),
         Ok(code) => Ok(code),
     }
 }
@@ -339,7 +339,7 @@ fn format_exec(value: &Value) -> Option<String> {
 /// Escapes control characters. Names in the log come from clients and models and must not drive the
 /// terminal.
 fn escape_line(text: &str) -> String {
-    visible::one_line(text)
+    visible::escape_to_line(text)
 }
 
 /// Parses an age or a time into a prefix of a time stamp. Time stamps are UTC, so their order as
@@ -348,7 +348,7 @@ fn parse_since(text: &str) -> std::result::Result<String, String> {
     let wrong = || {
         "give an age such as 30s, 10m, 2h, 7d, or a UTC time such as 2026-11-15 or 2026-11-15T21:40:03Z".to_owned()
     };
-    if let Some(age) = parse_span(text) {
+    if let Some(age) = parse_duration(text) {
         // An age beyond the clock's range selects everything.
         return Ok(SystemTime::now().checked_sub(age).map_or_else(String::new, format_utc));
     }
@@ -375,8 +375,8 @@ mod tests {
     use super::*;
     use crate::audit::{AuditLog, CallRecord};
     use crate::base::TraceId;
-    use crate::base::call::Facts;
-    use crate::base::ids::short;
+    use crate::base::call::CallFacts;
+    use crate::base::ids::short_id;
 
     #[derive(Parser)]
     struct Cli {
@@ -394,7 +394,7 @@ mod tests {
 
     impl Root {
         fn new() -> Self {
-            Root(std::env::temp_dir().join(short("ringfence-cli-audit")))
+            Root(std::env::temp_dir().join(short_id("ringfence-cli-audit")))
         }
 
         fn output(&self, words: &[&str]) -> (u8, String) {
@@ -411,14 +411,14 @@ mod tests {
     }
 
     fn call(audit: &AuditLog, tool: &str, session: &str) -> TraceId {
-        let trace = TraceId::mint();
+        let trace = TraceId::generate();
         let mut record = CallRecord::open(
             audit,
             &trace,
             json!({"tool": tool, "session": session, "principal": "alice"}),
         );
         record.write_start().unwrap();
-        record.finish(&Facts { exit_code: Some(7), ..Facts::default() }, None, None);
+        record.finish(&CallFacts { exit_code: Some(7), ..CallFacts::default() }, None, None);
         trace
     }
 

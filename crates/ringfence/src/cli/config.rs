@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use crate::base::{Error, Result, visible};
-use crate::config::{Flags, schema};
+use crate::config::{ConfigFlags, schema};
 
 /// Check the config file, show the effective settings and where each comes from, or print its
 /// schema
@@ -43,12 +43,12 @@ pub struct ConfigLocation {
 }
 
 impl ConfigLocation {
-    fn to_flags(&self) -> Flags {
-        Flags {
+    fn to_flags(&self) -> ConfigFlags {
+        ConfigFlags {
             config: self.config.clone(),
             workspace: self.workspace.clone(),
             root: self.root.clone(),
-            ..Flags::default()
+            ..ConfigFlags::default()
         }
     }
 }
@@ -58,21 +58,22 @@ pub fn run(args: &ConfigArgs, out: &mut impl Write) -> Result<u8> {
     match &args.command {
         ConfigCommand::Check(args) => check::run(args, out),
         ConfigCommand::Show(args) => show::run(args, out),
-        ConfigCommand::Schema => write_json(&schema::schema(), out).map(|()| 0),
+        ConfigCommand::Schema => write_json(&schema::config_schema(), out).map(|()| 0),
     }
 }
 
 fn write_json(value: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Error::internal("the result cannot be written as JSON").source(error))?;
+    let text = serde_json::to_string_pretty(value).map_err(|error| {
+        Error::internal("the result cannot be written as JSON").with_source(error)
+    })?;
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(output_error)
 }
 
 fn output_error(error: std::io::Error) -> Error {
-    Error::internal("the output cannot be written").source(error)
+    Error::internal("the output cannot be written").with_source(error)
 }
 
 /// Escapes control characters: text from a file must not drive the terminal.
 fn escape_text(text: &str) -> String {
-    visible::lines(text)
+    visible::escape_lines(text)
 }

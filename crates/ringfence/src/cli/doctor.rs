@@ -20,7 +20,7 @@ use jail::probe::{self, HostSettings, ProbeOutcome, ProbeResult, SandboxFeature}
 use serde::Serialize;
 
 use crate::base::{Error, Result};
-use crate::config::{Env, Flags, prepare_root, resolve};
+use crate::config::{ConfigFlags, ProcessEnv, prepare_root, resolve_config};
 use health::HealthCheck;
 use trials::TrialResult;
 use verdict::HostVerdict;
@@ -71,7 +71,7 @@ struct LayerResult {
 
 /// Runs `ringfence doctor` and returns the exit code.
 pub fn run(args: DoctorArgs, out: &mut impl Write) -> Result<u8> {
-    let unwritable = |error| Error::internal("the output cannot be written").source(error);
+    let unwritable = |error| Error::internal("the output cannot be written").with_source(error);
     if let Some(task) = &args.canary {
         return canary::run(task, out).map(|()| 0).map_err(unwritable);
     }
@@ -88,14 +88,14 @@ pub fn run(args: DoctorArgs, out: &mut impl Write) -> Result<u8> {
 }
 
 fn collect_findings(args: DoctorArgs) -> Result<DoctorReport> {
-    let flags = Flags {
+    let flags = ConfigFlags {
         root: args.root,
         workspace: args.workspace,
         config: args.config,
-        ..Flags::default()
+        ..ConfigFlags::default()
     };
-    let env = Env::of_process();
-    let config = resolve(&flags, &env);
+    let env = ProcessEnv::from_process();
+    let config = resolve_config(&flags, &env);
     let rooted = config.as_ref().ok().map(prepare_root);
     let mut health = config::check_config_health(&config, &flags, &env);
     health.extend(health::check_environment(&config, rooted.as_ref()));

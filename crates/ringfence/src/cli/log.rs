@@ -21,19 +21,19 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::base::visible::is_hidden;
+use crate::base::visible::is_hidden_char;
 use crate::base::{Error, Kind, Result};
-use crate::config::resolve::log::{Log, LogFormat, LogLevel};
+use crate::config::resolve::log::{LogFormat, LogLevel, LogSettings};
 
 /// Redacts secrets from a line just before it is written.
 pub type RedactLine = fn(&str) -> Cow<'_, str>;
 
 /// Opens the log as configured. Every later event goes there, including panics.
-pub fn start_logging(log: &Log, redact: RedactLine) -> Result<()> {
+pub fn start_logging(log: &LogSettings, redact: RedactLine) -> Result<()> {
     let out = match &log.file {
         Some(path) => LogDestination::File(
             open_log_file(path)
-                .map_err(|error| log_file_error(path, &error.to_string()).source(error))?,
+                .map_err(|error| log_file_error(path, &error.to_string()).with_source(error))?,
         ),
         None => LogDestination::Stderr,
     };
@@ -54,7 +54,7 @@ pub fn start_logging(log: &Log, redact: RedactLine) -> Result<()> {
         .with(lines)
         .with(Targets::new().with_target("ringfence", level_filter(log.level)))
         .try_init()
-        .map_err(|error| Error::internal("cannot start the log").source(error))?;
+        .map_err(|error| Error::internal("cannot start the log").with_source(error))?;
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let payload = panic.payload();
@@ -69,8 +69,10 @@ pub fn start_logging(log: &Log, redact: RedactLine) -> Result<()> {
 
 fn log_file_error(path: &Path, why: &str) -> Error {
     Error::new(Kind::Unavailable, format!("the log file {} cannot be used: {why}", path.display()))
-        .reason("bad_log_file")
-        .hint("Give a file in an existing directory with `--log-file` (or RINGFENCE_LOG_FILE).")
+        .with_reason("bad_log_file")
+        .with_hint(
+            "Give a file in an existing directory with `--log-file` (or RINGFENCE_LOG_FILE).",
+        )
 }
 
 fn open_log_file(path: &Path) -> io::Result<File> {
@@ -140,7 +142,7 @@ fn escape_line(text: &str) -> String {
     let escape = |c: char| match c {
         c if c.is_control() => c.escape_default().collect(),
         // These escapes mean the same in JSON, which itself escapes only some control characters.
-        c if is_hidden(c) => {
+        c if is_hidden_char(c) => {
             c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
         }
         c => c.to_string(),

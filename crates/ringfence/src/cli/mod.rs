@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::base::{Error, Result, visible};
-use crate::config::{Env, Flags, resolve_root};
+use crate::config::{ConfigFlags, ProcessEnv, resolve_root};
 use crate::mcp::failed_start;
 
 /// Tools that coding agents can be trusted with.
@@ -68,7 +68,7 @@ pub fn run() -> ExitCode {
     ) && let Err(error) = make_undumpable()
     {
         report_error(&error);
-        return ExitCode::from(error.kind().row().exit);
+        return ExitCode::from(error.kind().table_row().exit);
     }
     let result = match cli.command {
         CliCommand::Serve(args) => serve::run(args),
@@ -88,7 +88,7 @@ pub fn run() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             report_error(&error);
-            ExitCode::from(error.kind().row().exit)
+            ExitCode::from(error.kind().table_row().exit)
         }
     }
 }
@@ -106,7 +106,7 @@ fn refuse_arguments(error: &clap::Error) -> ExitCode {
     {
         let text = error.render().to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        failed_start::answer_client(&Error::invalid_arguments(first).reason("bad_flag").hint(
+        failed_start::answer_client(&Error::invalid_arguments(first).with_reason("bad_flag").with_hint(
             "Correct the arguments in the client's configuration; `ringfence serve --help` lists them.",
         ));
     }
@@ -116,8 +116,9 @@ fn refuse_arguments(error: &clap::Error) -> ExitCode {
 /// Makes this process non-dumpable. Commands run as the same user and could otherwise read our
 /// environment, pipes and memory through /proc.
 fn make_undumpable() -> Result<()> {
-    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-        .map_err(|error| Error::internal("cannot make this process non-dumpable").source(error))
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).map_err(
+        |error| Error::internal("cannot make this process non-dumpable").with_source(error),
+    )
 }
 
 /// Disables core dumps, because this process holds secrets. A limit of 1 byte also keeps the kernel
@@ -138,12 +139,12 @@ fn report_error(error: &Error) {
     let _ = writeln!(
         stderr,
         "error: {}\nhint: {}",
-        visible::lines(&error.detail()),
-        visible::lines(hint)
+        visible::escape_lines(&error.message_chain()),
+        visible::escape_lines(hint)
     );
 }
 
 /// Returns the root directory selected by this flag and the environment.
 fn root_dir(flag: Option<PathBuf>) -> Result<PathBuf> {
-    resolve_root(&Flags { root: flag, ..Flags::default() }, &Env::of_process())
+    resolve_root(&ConfigFlags { root: flag, ..ConfigFlags::default() }, &ProcessEnv::from_process())
 }

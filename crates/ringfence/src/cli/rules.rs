@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use crate::base::{Error, Result, visible};
-use crate::config::Env;
+use crate::config::ProcessEnv;
 use crate::rulebook::{RuleLocations, Rulebook, RulebookCache};
 
 /// Show what your rules decide about a command, run their examples, and find rules that allow too
@@ -61,7 +61,7 @@ pub fn run(args: &RulesArgs, out: &mut impl Write) -> Result<u8> {
 /// Reads the rules once. As in the server, this happens in a child process, because a rules file is
 /// a program.
 fn read_rules(files: &RuleFiles) -> Result<(Rulebook, RuleLocations)> {
-    let env = Env::of_process();
+    let env = ProcessEnv::from_process();
     let (places, workspace) = match files.rules.is_empty() {
         true => (RuleLocations::from_env(&env, Vec::new()), env.cwd.clone()),
         false => (RuleLocations::from_files(&env, files.rules.clone()), None),
@@ -69,7 +69,7 @@ fn read_rules(files: &RuleFiles) -> Result<(Rulebook, RuleLocations)> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Error::internal("the rules cannot be read").source(error))?;
+        .map_err(|error| Error::internal("the rules cannot be read").with_source(error))?;
     let book = runtime.block_on(RulebookCache::new(places.clone()).load_once(workspace.as_deref()));
     Ok((book, places))
 }
@@ -105,12 +105,12 @@ fn report_missing_rules(book: &Rulebook, places: &RuleLocations) {
 }
 
 fn output_error(error: std::io::Error) -> Error {
-    Error::internal("the output cannot be written").source(error)
+    Error::internal("the output cannot be written").with_source(error)
 }
 
 /// Escapes control characters: text from a file must not drive the terminal.
 fn escape_line(text: &str) -> String {
-    visible::one_line(text)
+    visible::escape_to_line(text)
 }
 
 /// Formats a count: `1 rule`, `2 rules`.

@@ -7,7 +7,8 @@ use jail::namespaces::Tier;
 
 use crate::base::{Error, Result};
 use crate::config::{
-    self, Config, Env, Escalate, EscalateRisky, Flags, PolicyFlags, Profile, SandboxFlags,
+    self, Config, ConfigFlags, EscalationMode, PolicyFlags, ProcessEnv, ProfileSetting,
+    RiskyEscalation, SandboxFlags,
 };
 use crate::rulebook::escalation::{KEPT_BY_SETTING, NO_ONE_TO_ASK};
 use crate::rulebook::{RuleLocations, Rulebook, RulebookCache, escalation_risk};
@@ -33,7 +34,7 @@ pub struct SandboxArgs {
     config: Option<PathBuf>,
     /// Select the sandbox profile
     #[arg(long)]
-    profile: Option<Profile>,
+    profile: Option<ProfileSetting>,
     /// Allow the host's whole network
     #[arg(long)]
     allow_network: bool,
@@ -66,11 +67,11 @@ pub struct SandboxArgs {
     on_prompt: OnPrompt,
     /// Choose where commands that a rule allows are run (default: off)
     #[arg(long)]
-    escalate: Option<Escalate>,
+    escalate: Option<EscalationMode>,
     /// Choose how an `allow` rule applies to a command with more words than the rule, unless the
     /// program is known to be harmless (default: ask; inside if no one can be asked)
     #[arg(long, value_name = "ask|inside|outside")]
-    escalate_risky: Option<EscalateRisky>,
+    escalate_risky: Option<RiskyEscalation>,
     /// Write a JSON report to this file, which must be where the command cannot write
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -87,7 +88,7 @@ pub struct SandboxArgs {
 
 /// Runs `ringfence sandbox` and returns the exit code, normally the command's own.
 pub fn run(args: SandboxArgs) -> Result<u8> {
-    let flags = Flags {
+    let flags = ConfigFlags {
         root: args.root,
         workspace: args.workspace,
         config: args.config,
@@ -108,9 +109,9 @@ pub fn run(args: SandboxArgs) -> Result<u8> {
             escalate_risky: args.escalate_risky,
             audit_execs: false,
         },
-        ..Flags::default()
+        ..ConfigFlags::default()
     };
-    let config = config::resolve(&flags, &Env::of_process())?;
+    let config = config::resolve_config(&flags, &ProcessEnv::from_process())?;
     config::prepare_root(&config)?;
     let terms = ForegroundOptions {
         report: args.report.as_deref(),
@@ -134,7 +135,8 @@ pub fn run(args: SandboxArgs) -> Result<u8> {
 /// Reads the rules that apply here. Reports errors in them; while there are any, no command leaves
 /// the sandbox.
 fn read_rules(config: &Config) -> Result<Rulebook> {
-    let failed = |error: std::io::Error| Error::internal("the rules cannot be read").source(error);
+    let failed =
+        |error: std::io::Error| Error::internal("the rules cannot be read").with_source(error);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let policy = RulebookCache::new(RuleLocations::from_config(config));
@@ -153,6 +155,6 @@ fn parse_tier(name: &str) -> Result<Tier> {
     let known =
         [Tier::Namespaces, Tier::Bwrap, Tier::Root].into_iter().find(|tier| tier.name() == name);
     known.ok_or_else(|| {
-        Error::invalid_arguments("unknown tier").hint("Use namespaces, bwrap or root.")
+        Error::invalid_arguments("unknown tier").with_hint("Use namespaces, bwrap or root.")
     })
 }

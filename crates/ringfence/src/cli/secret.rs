@@ -12,11 +12,11 @@ use clap::Subcommand;
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use crate::base::clock::{format_utc, parse_day, parse_span};
+use crate::base::clock::{format_utc, parse_day, parse_duration};
 use crate::base::{Error, Kind, Result};
-use crate::config::secrets::{Keyring, VALUE_BYTES, unix_seconds};
-use crate::config::{Env, Flags, Keeping, resolve_keeping};
-use crate::redact::known;
+use crate::config::secrets::{Keyring, MAX_VALUE_BYTES, unix_seconds};
+use crate::config::{ConfigFlags, ProcessEnv, SecretBackends, resolve_secret_backends};
+use crate::redact::known_secrets;
 use crate::redact::secret::Secret;
 
 /// Store the secrets that `${secret:NAME}` in the config refers to
@@ -82,17 +82,17 @@ enum SecretCommand {
 
 /// Runs `ringfence secret`.
 pub fn run(args: &SecretArgs, out: &mut impl Write) -> Result<()> {
-    let flags = Flags {
+    let flags = ConfigFlags {
         root: args.root.clone(),
         config: args.config.clone(),
         secrets_key_file: args.key_file.clone(),
-        ..Flags::default()
+        ..ConfigFlags::default()
     };
-    let keeping = resolve_keeping(&flags, &Env::of_process())?;
+    let keeping = resolve_secret_backends(&flags, &ProcessEnv::from_process())?;
     let text = match &args.command {
         SecretCommand::Set { more, .. } if !more.is_empty() => {
             return Err(Error::invalid_arguments("values are not accepted on the command line")
-                .hint("Type the value at the prompt, or send it to standard input. If the argument was a real value, it is now in your shell's history."));
+                .with_hint("Type the value at the prompt, or send it to standard input. If the argument was a real value, it is now in your shell's history."));
         }
         SecretCommand::Set { name, expires_in, expires, keyring, .. } => {
             let expires = expires
@@ -105,32 +105,31 @@ pub fn run(args: &SecretArgs, out: &mut impl Write) -> Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader closed the pipe early (`| head`); that is not an error.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::internal("the output cannot be written").source(error))
+            Err(Error::internal("the output cannot be written").with_source(error))
         }
         _ => Ok(()),
     }
 }
 
 fn set_secret(
-    keeping: &Keeping,
+    keeping: &SecretBackends,
     name: &str,
     expires: Option<u64>,
     to_keyring: bool,
 ) -> Result<String> {
-    if !crate::config::secrets::is_name(name) {
+    if !crate::config::secrets::is_secret_name(name) {
         return Err(Error::invalid_arguments("not a valid name for a secret")
-            .hint("Use up to 128 letters, digits and `_`, not starting with a digit: `ringfence secret set DB_PASSWORD`."));
+            .with_hint("Use up to 128 letters, digits and `_`, not starting with a digit: `ringfence secret set DB_PASSWORD`."));
     }
     if expires.is_some_and(|expires| expires <= unix_seconds()) {
-        return Err(
-            Error::invalid_arguments("the expiry date is in the past").hint("Give a future day.")
-        );
+        return Err(Error::invalid_arguments("the expiry date is in the past")
+            .with_hint("Give a future day."));
     }
     let keyring = if to_keyring { Some(require_keyring(keeping)?) } else { None };
     let value = read_value(name)?;
     match keyring {
-        Some(keyring) => keyring.set(name, &value)?,
-        None => keeping.store.set(name, &value, expires)?,
+        Some(keyring) => keyring.store_secret(name, &value)?,
+        None => keeping.store.put_secret(name, &value, expires)?,
     }
     let place = if to_keyring { "in the system keyring" } else { "in the store" };
     let mut text =
@@ -138,13 +137,13 @@ fn set_secret(
     if let Some(expires) = expires {
         text.push_str(&format!("It expires at {}.\n", format_time(expires)));
     }
-    if to_keyring && keeping.store.read()?.contains_key(name) {
+    if to_keyring && keeping.store.read_all()?.contains_key(name) {
         text.push_str(
             "The store also has a value of this name, which takes precedence; remove it with `ringfence secret rm`.\n",
         );
     }
-    if !known::is_searchable(&value) {
-        let shortest = known::SHORTEST;
+    if !known_secrets::is_searchable(&value) {
+        let shortest = known_secrets::MIN_SECRET_BYTES;
         text.push_str(&format!(
             "It is shorter than {shortest} bytes, so it cannot be redacted from program output.\n"
         ));
@@ -152,28 +151,29 @@ fn set_secret(
     Ok(text)
 }
 
-fn require_keyring(keeping: &Keeping) -> Result<&Keyring> {
+fn require_keyring(keeping: &SecretBackends) -> Result<&Keyring> {
     keeping.keyring.as_ref().ok_or_else(|| {
-        Error::new(Kind::Unavailable, "no keyring is available").hint(
+        Error::new(Kind::Unavailable, "no keyring is available").with_hint(
             "A keyring needs libsecret's `secret-tool`, a session with a keyring, and `keyring = true` under [secrets]. Omit --keyring to use the store.",
         )
     })
 }
 
 fn read_value(name: &str) -> Result<Secret> {
-    let failed = |error| Error::new(Kind::Unavailable, "the value cannot be read").source(error);
+    let failed =
+        |error| Error::new(Kind::Unavailable, "the value cannot be read").with_source(error);
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
         return prompt::prompt_secret(&format!("Value of {name} (not shown): "))
             .map_err(failed)?
             .ok_or_else(|| {
                 Error::new(Kind::Cancelled, "nothing was stored")
-                    .hint("Type the value and press Enter.")
+                    .with_hint("Type the value and press Enter.")
             });
     }
     // Allows for one line ending, plus one byte to detect a value that is too long.
-    let mut value = Zeroizing::new(Vec::with_capacity(VALUE_BYTES + 4));
-    stdin.lock().take(VALUE_BYTES as u64 + 3).read_to_end(&mut value).map_err(failed)?;
+    let mut value = Zeroizing::new(Vec::with_capacity(MAX_VALUE_BYTES + 4));
+    stdin.lock().take(MAX_VALUE_BYTES as u64 + 3).read_to_end(&mut value).map_err(failed)?;
     if value.last() == Some(&b'\n') {
         value.pop();
         value.pop_if(|last| *last == b'\r');
@@ -181,7 +181,7 @@ fn read_value(name: &str) -> Result<Secret> {
     Ok(Secret::new(std::mem::take(&mut *value)))
 }
 
-fn remove_secret(keeping: &Keeping, name: &str, from_keyring: bool) -> Result<String> {
+fn remove_secret(keeping: &SecretBackends, name: &str, from_keyring: bool) -> Result<String> {
     let was_there = match from_keyring {
         true => require_keyring(keeping)?.remove(name)?,
         false => keeping.store.remove(name)?,
@@ -191,7 +191,7 @@ fn remove_secret(keeping: &Keeping, name: &str, from_keyring: bool) -> Result<St
     }
     let place = if from_keyring { "the system keyring" } else { "the store" };
     Err(Error::new(Kind::NotFound, format!("there is no such secret in {place}"))
-        .hint("Run `ringfence secret list` to see all secrets."))
+        .with_hint("Run `ringfence secret list` to see all secrets."))
 }
 
 /// One row of `ringfence secret list`.
@@ -203,13 +203,13 @@ struct SecretRow {
     tools: Vec<String>,
 }
 
-fn collect_rows(keeping: &Keeping) -> Result<Vec<SecretRow>> {
-    let stored = keeping.store.read()?;
+fn collect_rows(keeping: &SecretBackends) -> Result<Vec<SecretRow>> {
+    let stored = keeping.store.read_all()?;
     let in_keyring: BTreeSet<String> = match &keeping.keyring {
         Some(keyring) => {
-            let mut names: BTreeSet<String> = keyring.names()?.into_iter().collect();
+            let mut names: BTreeSet<String> = keyring.list_names()?.into_iter().collect();
             let until = Instant::now() + Duration::from_secs(10);
-            for name in keeping.uses.keys().filter(|name| !stored.contains_key(*name)) {
+            for name in keeping.tools_by_secret.keys().filter(|name| !stored.contains_key(*name)) {
                 if !names.contains(name) && keyring.get(name, until)?.is_some() {
                     names.insert(name.clone());
                 }
@@ -219,7 +219,7 @@ fn collect_rows(keeping: &Keeping) -> Result<Vec<SecretRow>> {
         None => BTreeSet::new(),
     };
     let names: BTreeSet<&String> =
-        stored.keys().chain(&in_keyring).chain(keeping.uses.keys()).collect();
+        stored.keys().chain(&in_keyring).chain(keeping.tools_by_secret.keys()).collect();
     let row = |name: &String| {
         let item = stored.get(name);
         let place = match (item, in_keyring.contains(name)) {
@@ -227,14 +227,14 @@ fn collect_rows(keeping: &Keeping) -> Result<Vec<SecretRow>> {
             (None, true) => "keyring",
             (None, false) => "missing",
         };
-        let tools = keeping.uses.get(name).cloned().unwrap_or_default();
-        let (set, expires) = (item.map(|item| item.set), item.and_then(|item| item.expires));
+        let tools = keeping.tools_by_secret.get(name).cloned().unwrap_or_default();
+        let (set, expires) = (item.map(|item| item.set_at), item.and_then(|item| item.expires_at));
         SecretRow { name: name.clone(), place, set, expires, tools }
     };
     Ok(names.into_iter().map(row).collect())
 }
 
-fn list_secrets(keeping: &Keeping, as_json: bool) -> Result<String> {
+fn list_secrets(keeping: &SecretBackends, as_json: bool) -> Result<String> {
     let rows = collect_rows(keeping)?;
     if as_json {
         let expired =
@@ -285,7 +285,7 @@ fn parse_age(text: &str) -> std::result::Result<Duration, String> {
     let wrong = || "give a time such as 12h, 30d or 8w".to_owned();
     // An upper bound that is longer than any useful lifetime and well within the clock's range.
     let longest = Duration::from_secs(100 * 366 * 86_400);
-    parse_span(text).filter(|span| !span.is_zero() && *span <= longest).ok_or_else(wrong)
+    parse_duration(text).filter(|span| !span.is_zero() && *span <= longest).ok_or_else(wrong)
 }
 
 fn parse_expiry(text: &str) -> std::result::Result<u64, String> {

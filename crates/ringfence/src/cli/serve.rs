@@ -14,11 +14,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::log;
 use crate::approval::terminal;
-use crate::base::{Cause, Error, Kind, Result};
+use crate::base::{CancelCause, Error, Kind, Result};
 use crate::config::resolve::log::LogFlags;
-use crate::config::{self, Config, Env, Flags};
+use crate::config::{self, Config, ConfigFlags, ProcessEnv};
 use crate::mcp::{Server, failed_start, http, stdio};
-use crate::redact::known;
+use crate::redact::known_secrets;
 use crate::sandbox;
 
 /// Serve MCP on standard input and output (default), or over HTTP
@@ -57,11 +57,11 @@ pub struct ServeArgs {
     /// Choose where commands that a rule allows are run (default: off; with `--tools shell`:
     /// outside)
     #[arg(long)]
-    escalate: Option<config::Escalate>,
+    escalate: Option<config::EscalationMode>,
     /// Choose how an `allow` rule applies to a command with more words than the rule, unless the
     /// program is known to be harmless (default: ask; inside if no one can be asked)
     #[arg(long, value_name = "ask|inside|outside")]
-    escalate_risky: Option<config::EscalateRisky>,
+    escalate_risky: Option<config::RiskyEscalation>,
     /// Record every exec in the audit log, not only those that a rule decided
     #[arg(long)]
     audit_execs: bool,
@@ -90,7 +90,7 @@ pub fn run(args: ServeArgs) -> Result<u8> {
         Err(error) if stage.is_stdio && !stage.is_serving => {
             super::report_error(&error);
             failed_start::answer_client(&error);
-            Ok(error.kind().row().exit)
+            Ok(error.kind().table_row().exit)
         }
         Err(error) => Err(error),
     }
@@ -104,8 +104,8 @@ struct StartProgress {
 }
 
 fn start_server(args: ServeArgs, stage: &mut StartProgress) -> Result<()> {
-    let made = config::Made::new(
-        Flags {
+    let made = config::ConfigSource::new(
+        ConfigFlags {
             root: args.root,
             workspace: args.workspace,
             config: args.config,
@@ -123,12 +123,12 @@ fn start_server(args: ServeArgs, stage: &mut StartProgress) -> Result<()> {
             },
             log: LogFlags { level: args.log_level, format: args.log_format, file: args.log_file },
         },
-        Env::of_process(),
+        ProcessEnv::from_process(),
     );
-    let ((config, seen), said) = log::buffer_events(|| made.first());
+    let ((config, seen), said) = log::buffer_events(|| made.resolve_first());
     let config = config?;
     stage.is_stdio = config.http.listen.is_none();
-    log::start_logging(&config.log, known::redact)?;
+    log::start_logging(&config.log, known_secrets::redact_str)?;
     said.replay_events();
     config::prepare_root(&config)?;
     sandbox::profile::check_profile(&config)?;
@@ -144,7 +144,7 @@ fn start_server(args: ServeArgs, stage: &mut StartProgress) -> Result<()> {
     let runtime = runtime
         .enable_all()
         .build()
-        .map_err(|error| Error::internal("cannot start the runtime").source(error))?;
+        .map_err(|error| Error::internal("cannot start the runtime").with_source(error))?;
     let result = runtime.block_on(serve_until_stopped(config, made, seen, stage));
     // A blocked read of standard input may never return and must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_millis(100));
@@ -153,8 +153,8 @@ fn start_server(args: ServeArgs, stage: &mut StartProgress) -> Result<()> {
 
 async fn serve_until_stopped(
     mut config: Config,
-    made: config::Made,
-    seen: config::Prints,
+    made: config::ConfigSource,
+    seen: config::FileStamps,
     stage: &mut StartProgress,
 ) -> Result<()> {
     // Exceeding the file size limit (RLIMIT_FSIZE) must fail the call, not kill the server with
@@ -167,9 +167,9 @@ async fn serve_until_stopped(
     if let Some(listener) = &listener {
         // Runs must not connect back to this server, so the sandbox needs the port that was
         // actually bound.
-        let bound = listener
-            .local_addr()
-            .map_err(|error| Error::internal("cannot read the listener's address").source(error))?;
+        let bound = listener.local_addr().map_err(|error| {
+            Error::internal("cannot read the listener's address").with_source(error)
+        })?;
         config.http.listen = Some(bound);
     }
     let server = Server::with_reload(config, made, seen)?;
@@ -201,7 +201,7 @@ async fn serve_until_stopped(
         json!({"version": env!("CARGO_PKG_VERSION"), "transport": if door.is_some() { "http" } else { "stdio" }}),
     )?;
     tokio::spawn(retention::prune_periodically(Arc::clone(&server)));
-    let _terminal = match server.config.approval.terminal {
+    let _terminal = match server.config.approval.allows_terminal {
         true => {
             let who = if door.is_some() {
                 terminal::ServerProcess::without_client()
@@ -234,11 +234,11 @@ async fn serve_until_stopped(
             serve_within_grace(&server, stdio::serve_client(Arc::clone(&server), line)).await
         }
     };
-    server.shutdown.cancel(Cause::Eof);
+    server.shutdown.cancel(CancelCause::Eof);
     drop(watch);
     server.pipeline.wait_until_idle(sandbox::max_end_duration(server.config.limits.grace)).await;
     sandbox::end_zygotes(ZYGOTE_EXIT_TIMEOUT).await;
-    let reason = server.shutdown.cause().map_or("eof", Cause::name);
+    let reason = server.shutdown.cause().map_or("eof", CancelCause::name);
     audit.write_refusal_counts();
     audit.write_event("server.stop", json!({"cause": reason}))?;
     audit.close()?;
@@ -274,8 +274,8 @@ async fn serve_within_grace(
 async fn bind_listener(address: SocketAddr) -> Result<tokio::net::TcpListener> {
     tokio::net::TcpListener::bind(address).await.map_err(|error| {
         Error::new(Kind::Unavailable, format!("cannot listen on {address}"))
-            .hint("Choose another address or port with --http.")
-            .source(error)
+            .with_hint("Choose another address or port with --http.")
+            .with_source(error)
     })
 }
 
@@ -286,7 +286,7 @@ const ZYGOTE_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 const SIGXFSZ: i32 = 25;
 
 fn signal_error(error: std::io::Error) -> Error {
-    Error::internal("cannot listen for signals").source(error)
+    Error::internal("cannot listen for signals").with_source(error)
 }
 
 struct ServerStopSignals {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use self::client::DemoClient;
 use super::audit;
-use crate::base::ids::short;
+use crate::base::ids::short_id;
 use crate::base::{Error, Kind, Result};
 
 /// Runs the demonstration; fails if a step has an unexpected result.
@@ -299,7 +299,7 @@ impl DemoDirectory {
         let base = std::env::temp_dir()
             .canonicalize()
             .map_err(|e| setup_error("a temporary directory", e))?;
-        let stage = DemoDirectory(base.join(short("ringfence-try")));
+        let stage = DemoDirectory(base.join(short_id("ringfence-try")));
         for dir in [stage.0.clone(), stage.root(), stage.workspace(), stage.home()] {
             std::fs::DirBuilder::new()
                 .mode(0o700)
@@ -353,13 +353,13 @@ impl Drop for DemoDirectory {
 fn unexpected_error(wanted: &str, got: &Value) -> Error {
     let shown: String = got.to_string().chars().take(600).collect();
     Error::internal(format!("the demonstration expected {wanted} and got {shown}"))
-        .hint("This is a bug in this build: please report it with the text above.")
+        .with_hint("This is a bug in this build: please report it with the text above.")
 }
 
 fn setup_error(what: &str, error: std::io::Error) -> Error {
     Error::new(Kind::Unavailable, format!("cannot create {what}"))
-        .hint("The demonstration needs a writable TMPDIR.")
-        .source(error)
+        .with_hint("The demonstration needs a writable TMPDIR.")
+        .with_source(error)
 }
 
 fn text_field<'a>(value: &'a Value, name: &str) -> &'a str {
@@ -399,8 +399,8 @@ impl DemoPrinter<'_> {
     fn print_line(&mut self, line: &str) -> Result<()> {
         writeln!(self.out, "{line}").and_then(|()| self.out.flush()).map_err(|error| {
             Error::new(Kind::Unavailable, "standard output is closed")
-                .hint("Run it with standard output open, in a terminal for instance.")
-                .source(error)
+                .with_hint("Run it with standard output open, in a terminal for instance.")
+                .with_source(error)
         })
     }
 }

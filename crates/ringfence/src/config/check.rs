@@ -1,8 +1,8 @@
 //! Finds everything that is wrong or suspicious in a config, without running anything.
 
-mod advice;
+mod warnings;
 
-pub use advice::idle_patterns;
+pub use warnings::describe_unmatched_patterns;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::fault::{Fault, Place};
+use super::fault::{ConfigError, FilePosition};
+use super::parse::config_text::command_key;
 use super::parse::raw;
-use super::parse::read::entry_key;
-use super::resolve::{Source, entry_faults, resolve_source};
-use super::{Config, Env, Flags};
+use super::resolve::{LoadedConfigFile, find_command_errors, resolve_source};
+use super::{Config, ConfigFlags, ProcessEnv};
 use crate::base::{Error, Result};
 
 /// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Severity {
+pub enum FindingSeverity {
     /// The server does not start, or a tool is not available.
     Error,
     /// It works, but perhaps not as intended.
@@ -29,8 +29,8 @@ pub enum Severity {
 
 /// A problem in a config, with what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    pub severity: Severity,
+pub struct ConfigFinding {
+    pub severity: FindingSeverity,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,15 +50,15 @@ pub struct Finding {
     pub picture: Option<String>,
 }
 
-impl From<Fault> for Finding {
-    fn from(fault: Fault) -> Self {
-        Finding {
-            severity: Severity::Error,
+impl From<ConfigError> for ConfigFinding {
+    fn from(fault: ConfigError) -> Self {
+        ConfigFinding {
+            severity: FindingSeverity::Error,
             file: Some(fault.file),
             line: Some(fault.line),
             column: Some(fault.column),
             key: Some(fault.key).filter(|key| !key.is_empty()),
-            tool: fault.entry,
+            tool: fault.tool,
             message: fault.message,
             hint: fault.hint,
             picture: Some(fault.picture),
@@ -66,9 +66,9 @@ impl From<Fault> for Finding {
     }
 }
 
-impl Finding {
+impl ConfigFinding {
     /// Formats position and message on one line.
-    pub fn line(&self) -> String {
+    pub fn to_line(&self) -> String {
         let place = match (&self.file, self.line, self.column) {
             (Some(file), Some(line), Some(column)) => {
                 format!("{}:{line}:{column}: ", file.display())
@@ -80,36 +80,40 @@ impl Finding {
 }
 
 /// Result of checking a config, whether or not it is usable.
-pub struct Look {
+pub struct ConfigCheck {
     /// The resolved config, if it could be resolved.
     pub config: Option<Config>,
-    pub findings: Vec<Finding>,
-    source: Source,
+    pub findings: Vec<ConfigFinding>,
+    source: LoadedConfigFile,
     /// The name of each command, by the path of its key.
     entry_keys: HashMap<String, String>,
 }
 
-impl Look {
+impl ConfigCheck {
     /// Returns the path of the config file that was read.
-    pub fn file(&self) -> Option<&Path> {
+    pub fn file_path(&self) -> Option<&Path> {
         self.source.path.as_deref()
     }
 
     /// Adds a finding about the value of a key, or about its section if the file does not set it.
-    pub fn find(
+    pub fn add_finding(
         &mut self,
-        severity: Severity,
+        severity: FindingSeverity,
         key: &str,
         message: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        let place =
-            self.source.read.places.value(key).map(|span| Place::of(&self.source.text, span, key));
+        let place = self
+            .source
+            .parsed
+            .key_spans
+            .value_span(key)
+            .map(|span| FilePosition::from_span(&self.source.text, span, key));
         let tool = match severity {
-            Severity::Error => self.tool_of(key),
-            Severity::Warning => None,
+            FindingSeverity::Error => self.owning_tool(key),
+            FindingSeverity::Warning => None,
         };
-        self.findings.push(Finding {
+        self.findings.push(ConfigFinding {
             severity,
             file: self.source.path.clone().filter(|_| place.is_some()),
             line: place.as_ref().map(|place| place.line),
@@ -123,23 +127,24 @@ impl Look {
     }
 
     /// Returns the command that a key belongs to.
-    fn tool_of(&self, key: &str) -> Option<String> {
+    fn owning_tool(&self, key: &str) -> Option<String> {
         let ends = key.match_indices('.').map(|(at, _)| at).chain([key.len()]);
         ends.filter_map(|end| self.entry_keys.get(&key[..end])).next().cloned()
     }
 
     /// Adds an error; the error may name the key.
-    pub fn refuse(&mut self, error: &Error) {
+    pub fn add_error(&mut self, error: &Error) {
         let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
-        let key = error.fact(KEY).and_then(|key| key.as_str()).unwrap_or_default().to_owned();
-        self.find(Severity::Error, &key, error.detail(), hint);
+        let key =
+            error.get_fact(KEY_FACT).and_then(|key| key.as_str()).unwrap_or_default().to_owned();
+        self.add_finding(FindingSeverity::Error, &key, error.message_chain(), hint);
         if let Some(finding) = self.findings.last_mut().filter(|_| key.is_empty()) {
             finding.key = None;
         }
     }
 
     /// Sorts the findings in the order of the file; those without a position come last.
-    pub fn sort(&mut self) {
+    pub fn sort_findings(&mut self) {
         self.findings.sort_by_key(|finding| {
             (finding.line.unwrap_or(usize::MAX), finding.column, finding.severity)
         });
@@ -148,19 +153,20 @@ impl Look {
 }
 
 /// Key of the error fact that names the config key it is about.
-pub(super) const KEY: &str = "key";
+pub(super) const KEY_FACT: &str = "key";
 
 /// Checks the config that these flags and this environment select. Fails if there is no config to
 /// check.
-pub fn look(flags: &Flags, env: &Env) -> Result<Look> {
-    let source = Source::open(flags, env)?;
-    let entries = source.read.entries.iter();
-    let entry_keys = entries.map(|entry| (entry_key(&entry.name), entry.name.clone())).collect();
-    let mut look = Look { config: None, findings: Vec::new(), source, entry_keys };
-    look.findings.extend(look.source.read.faults.iter().cloned().map(Finding::from));
-    if look.source.read.is_broken {
-        look.findings.extend(look.source.read.dropped.iter().cloned().map(Finding::from));
-        look.sort();
+pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck> {
+    let source = LoadedConfigFile::load_any(flags, env)?;
+    let entries = source.parsed.commands.iter();
+    let entry_keys = entries.map(|entry| (command_key(&entry.name), entry.name.clone())).collect();
+    let mut look = ConfigCheck { config: None, findings: Vec::new(), source, entry_keys };
+    look.findings.extend(look.source.parsed.errors.iter().cloned().map(ConfigFinding::from));
+    if look.source.parsed.has_syntax_errors {
+        look.findings
+            .extend(look.source.parsed.command_errors.iter().cloned().map(ConfigFinding::from));
+        look.sort_findings();
         return Ok(look);
     }
     // An error in one section must not hide errors in the others.
@@ -170,48 +176,49 @@ pub fn look(flags: &Flags, env: &Env) -> Result<Look> {
             Ok(config) => break look.config = Some(config),
             Err(error) => error,
         };
-        let key = error.fact(KEY).and_then(|key| key.as_str()).unwrap_or_default().to_owned();
-        if key == "workspace" && is_by_chance(&look, &flags, env) {
+        let key =
+            error.get_fact(KEY_FACT).and_then(|key| key.as_str()).unwrap_or_default().to_owned();
+        if key == "workspace" && is_default_workspace(&look, &flags, env) {
             // Continue as over HTTP, where there is no default workspace.
             flags.http = Some("0".to_owned());
             continue;
         }
-        look.refuse(&error);
-        if !forget(&mut look.source.read.file, &key) {
+        look.add_error(&error);
+        if !reset_section(&mut look.source.parsed.file, &key) {
             break;
         }
     }
     let dropped = match &look.config {
-        Some(config) => Arc::clone(&config.dropped),
-        None => entry_faults(&look.source, env),
+        Some(config) => Arc::clone(&config.command_errors),
+        None => find_command_errors(&look.source, env),
     };
-    look.findings.extend(dropped.iter().cloned().map(Finding::from));
-    advice::give(&mut look, env);
-    look.sort();
+    look.findings.extend(dropped.iter().cloned().map(ConfigFinding::from));
+    warnings::add_warnings(&mut look, env);
+    look.sort_findings();
     Ok(look)
 }
 
 /// Returns whether the workspace is merely the current directory, which is not the file's fault.
-fn is_by_chance(look: &Look, flags: &Flags, env: &Env) -> bool {
-    let named = flags.workspace.is_some() || env.path(super::env::SANDBOX_WORKSPACE).is_some();
-    !named && flags.http.is_none() && !look.source.read.places.is_written("workspace")
+fn is_default_workspace(look: &ConfigCheck, flags: &ConfigFlags, env: &ProcessEnv) -> bool {
+    let named = flags.workspace.is_some() || env.get_path(super::env::SANDBOX_WORKSPACE).is_some();
+    !named && flags.http.is_none() && !look.source.parsed.key_spans.contains_key("workspace")
 }
 
 /// Resets the section of a key. Returns whether there was anything in it.
-fn forget(file: &mut raw::File, key: &str) -> bool {
-    fn taken<T: Default + std::fmt::Debug>(section: &mut T) -> bool {
+fn reset_section(file: &mut raw::ConfigFile, key: &str) -> bool {
+    fn take_section<T: Default + std::fmt::Debug>(section: &mut T) -> bool {
         let old = std::mem::take(section);
         format!("{old:?}") != format!("{:?}", T::default())
     }
     match key.split('.').next().unwrap_or_default() {
         "workspace" => file.workspace.take().is_some(),
         "root" => file.root.take().is_some(),
-        "sandbox" => taken(&mut file.sandbox),
-        "policy" => taken(&mut file.policy),
-        "auth" => taken(&mut file.auth),
-        "secrets" => taken(&mut file.secrets),
-        "log" => taken(&mut file.log),
-        "browser" => taken(&mut file.browser),
+        "sandbox" => take_section(&mut file.sandbox),
+        "policy" => take_section(&mut file.policy),
+        "auth" => take_section(&mut file.auth),
+        "secrets" => take_section(&mut file.secrets),
+        "log" => take_section(&mut file.log),
+        "browser" => take_section(&mut file.browser),
         _ => false,
     }
 }

@@ -4,13 +4,16 @@ use super::*;
 use crate::config::scratch::Scratch;
 
 /// Looks at a file of these lines, in a home of its own. The file has no place in what is expected.
-fn findings(text: &str, variables: &[(&str, &str)]) -> Vec<(Severity, String, String)> {
+fn findings(text: &str, variables: &[(&str, &str)]) -> Vec<(FindingSeverity, String, String)> {
     let scratch = Scratch::new();
     let file = scratch.file("config/config.toml", text);
     let home = scratch.dir("home").display().to_string();
     let path = [("HOME", home.as_str()), ("PATH", "/usr/bin:/bin")];
-    let env = Env::new(path.into_iter().chain(variables.iter().copied()), scratch.dir("project"));
-    let look = look(&Flags { config: Some(file.clone()), ..Flags::default() }, &env).unwrap();
+    let env =
+        ProcessEnv::new(path.into_iter().chain(variables.iter().copied()), scratch.dir("project"));
+    let look =
+        check_config(&ConfigFlags { config: Some(file.clone()), ..ConfigFlags::default() }, &env)
+            .unwrap();
     let place = format!("{}:", file.display());
     look.findings
         .into_iter()
@@ -18,29 +21,29 @@ fn findings(text: &str, variables: &[(&str, &str)]) -> Vec<(Severity, String, St
             // A place is shown as it is.
             let picture = finding.picture.as_deref().unwrap_or_default();
             assert_eq!(picture.is_empty(), finding.line.is_none(), "{finding:?}");
-            (finding.severity, finding.line().replace(&place, ""), finding.hint)
+            (finding.severity, finding.to_line().replace(&place, ""), finding.hint)
         })
         .collect()
 }
 
 /// What is found is this and nothing else: severity, `line:column: message`, how the hint begins.
 #[track_caller]
-fn finds(text: &str, expected: &[(Severity, &str, &str)]) {
+fn finds(text: &str, expected: &[(FindingSeverity, &str, &str)]) {
     let found = findings(text, &[]);
     let fits = |((severity, line, hint), (wanted, message, begins)): (
-        &(Severity, String, String),
-        &(Severity, &str, &str),
+        &(FindingSeverity, String, String),
+        &(FindingSeverity, &str, &str),
     )| { severity == wanted && line == message && hint.starts_with(begins) };
     let all = found.len() == expected.len() && found.iter().zip(expected).all(fits);
     assert!(all, "{text}\nfound {found:#?}\nexpected {expected:#?}");
 }
 
-use Severity::{Error as E, Warning as W};
+use FindingSeverity::{Error as E, Warning as W};
 
 #[test]
 fn a_sound_file_has_nothing_to_find() {
     finds("", &[]);
-    finds(crate::config::DEFAULTS, &[]);
+    finds(crate::config::DEFAULT_CONFIG, &[]);
     finds("[mcp.lint]\ncommand = \"sh\"\nrequires_approval = false\n", &[]);
 }
 
@@ -385,10 +388,13 @@ fn no_secret_of_a_file_is_ever_shown() {
     ] {
         let scratch = Scratch::new();
         let file = scratch.file("config/config.toml", text);
-        let env = Env::new([("HOME", "/nonexistent")], scratch.dir("project"));
-        let flags =
-            Flags { config: Some(file), root: Some(scratch.dir("root")), ..Flags::default() };
-        let look = look(&flags, &env).unwrap();
+        let env = ProcessEnv::new([("HOME", "/nonexistent")], scratch.dir("project"));
+        let flags = ConfigFlags {
+            config: Some(file),
+            root: Some(scratch.dir("root")),
+            ..ConfigFlags::default()
+        };
+        let look = check_config(&flags, &env).unwrap();
         assert!(!look.findings.is_empty(), "{text}");
         assert!(
             !format!("{:?}", look.findings).contains("hunter2"),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::base::{Error, Result};
 
 /// An environment variable and its purpose.
-pub struct Variable {
+pub struct EnvVariable {
     pub name: &'static str,
     pub meaning: &'static str,
     /// Its value is never shown, only whether it is set.
@@ -19,8 +19,8 @@ macro_rules! variables {
     ($($constant:ident $name:literal $secret:literal $meaning:literal;)*) => {
         $(pub const $constant: &str = $name;)*
         /// Every environment variable that is read anywhere, but for [`CREDENTIAL_VARIABLES`].
-        pub const VARIABLES: &[Variable] =
-            &[$(Variable { name: $name, meaning: $meaning, secret: $secret },)*];
+        pub const VARIABLES: &[EnvVariable] =
+            &[$(EnvVariable { name: $name, meaning: $meaning, secret: $secret },)*];
     };
 }
 
@@ -107,7 +107,7 @@ pub const CREDENTIAL_VARIABLES: &[&str] = &[
 /// Environment and working directory of the process at startup. It is plain data, so that resolving
 /// a config depends on nothing hidden.
 #[derive(Clone, Default)]
-pub struct Env {
+pub struct ProcessEnv {
     variables: Vec<(OsString, OsString)>,
     /// Directory that relative paths start from.
     pub cwd: Option<PathBuf>,
@@ -115,12 +115,12 @@ pub struct Env {
     pub client_codex_home: Option<PathBuf>,
 }
 
-impl Env {
+impl ProcessEnv {
     /// Captures the environment of this process.
-    pub fn of_process() -> Self {
+    pub fn from_process() -> Self {
         let client_codex_home =
-            super::resolve::codex_home::of_client(std::env::var_os(PATH).as_deref());
-        Env {
+            super::resolve::codex_home::find_client_home(std::env::var_os(PATH).as_deref());
+        ProcessEnv {
             variables: std::env::vars_os().collect(),
             cwd: std::env::current_dir().ok(),
             client_codex_home,
@@ -134,7 +134,7 @@ impl Env {
     ) -> Self {
         let variables =
             variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-        Env { variables, cwd: Some(cwd.into()), client_codex_home: None }
+        ProcessEnv { variables, cwd: Some(cwd.into()), client_codex_home: None }
     }
 
     /// Returns the value of a variable. An empty value counts as unset: shells and unit files leave
@@ -148,13 +148,13 @@ impl Env {
     }
 
     /// Returns the value of a variable as a path.
-    pub fn path(&self, name: &str) -> Option<&Path> {
+    pub fn get_path(&self, name: &str) -> Option<&Path> {
         self.get(name).map(Path::new)
     }
 
     /// Returns the value of an XDG variable: the specification says to ignore relative paths.
-    pub fn absolute(&self, name: &str) -> Option<&Path> {
-        self.path(name).filter(|path| path.is_absolute())
+    pub fn get_absolute(&self, name: &str) -> Option<&Path> {
+        self.get_path(name).filter(|path| path.is_absolute())
     }
 
     /// Returns the paths of credentials according to [`CREDENTIAL_VARIABLES`]. A value may be a
@@ -179,7 +179,7 @@ impl Env {
     }
 
     /// Returns the value of a variable as text.
-    pub fn text(&self, name: &str) -> Result<Option<String>> {
+    pub fn get_text(&self, name: &str) -> Result<Option<String>> {
         match self.get(name) {
             None => Ok(None),
             Some(value) => match value.to_str() {
@@ -190,13 +190,13 @@ impl Env {
     }
 
     /// Returns the value of a variable as a boolean.
-    pub fn bool(&self, name: &str) -> Result<Option<bool>> {
+    pub fn get_bool(&self, name: &str) -> Result<Option<bool>> {
         self.get(name).map(|value| parse_bool(name, value)).transpose()
     }
 
     /// Returns a switch whose name may be written in any case. Two spellings that disagree are an
     /// error, because either choice could be the wrong one.
-    pub fn bool_in_any_case(&self, name: &str) -> Result<Option<bool>> {
+    pub fn get_bool_any_case(&self, name: &str) -> Result<Option<bool>> {
         let mut found = None;
         for (other, value) in &self.variables {
             if !other.as_bytes().eq_ignore_ascii_case(name.as_bytes()) || value.is_empty() {
@@ -207,7 +207,7 @@ impl Env {
                 return Err(Error::invalid_arguments(format!(
                     "{name} is set twice in different cases, to different values"
                 ))
-                .hint(format!("Keep one {name}.")));
+                .with_hint(format!("Keep one {name}.")));
             }
             found = Some(value);
         }
@@ -221,7 +221,7 @@ fn parse_bool(name: &str, value: &OsStr) -> Result<bool> {
         "true" | "1" | "yes" | "on" => Ok(true),
         "false" | "0" | "no" | "off" => Ok(false),
         _ => Err(Error::invalid_arguments(format!("{name} is neither true nor false"))
-            .hint(format!("Set {name} to true or false."))),
+            .with_hint(format!("Set {name} to true or false."))),
     }
 }
 
@@ -229,8 +229,8 @@ fn parse_bool(name: &str, value: &OsStr) -> Result<bool> {
 mod tests {
     use super::*;
 
-    fn env(pairs: &[(&str, &str)]) -> Env {
-        Env::new(pairs.iter().copied(), "/")
+    fn env(pairs: &[(&str, &str)]) -> ProcessEnv {
+        ProcessEnv::new(pairs.iter().copied(), "/")
     }
 
     #[test]
@@ -288,19 +288,19 @@ mod tests {
             ("off", false),
         ] {
             assert_eq!(
-                env(&[("MCP_AUTH_ENABLED", text)]).bool(MCP_AUTH_ENABLED).unwrap(),
+                env(&[("MCP_AUTH_ENABLED", text)]).get_bool(MCP_AUTH_ENABLED).unwrap(),
                 Some(expected),
                 "{text}"
             );
         }
-        assert_eq!(env(&[("MCP_AUTH_ENABLED", "")]).bool(MCP_AUTH_ENABLED).unwrap(), None);
-        let error = env(&[("MCP_AUTH_ENABLED", "treu")]).bool(MCP_AUTH_ENABLED).unwrap_err();
+        assert_eq!(env(&[("MCP_AUTH_ENABLED", "")]).get_bool(MCP_AUTH_ENABLED).unwrap(), None);
+        let error = env(&[("MCP_AUTH_ENABLED", "treu")]).get_bool(MCP_AUTH_ENABLED).unwrap_err();
         assert!(error.message().contains("MCP_AUTH_ENABLED"), "{error}");
     }
 
     #[test]
     fn the_surface_switch_is_found_in_any_case_but_must_not_contradict_itself() {
-        let found = |pairs: &[(&str, &str)]| env(pairs).bool_in_any_case(ENABLE_SURFACE);
+        let found = |pairs: &[(&str, &str)]| env(pairs).get_bool_any_case(ENABLE_SURFACE);
         assert_eq!(found(&[]).unwrap(), None);
         assert_eq!(found(&[("enable_mcp_server_surface", "0")]).unwrap(), Some(false));
         assert_eq!(

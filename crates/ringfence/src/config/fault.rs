@@ -3,21 +3,21 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::parse::places::line_of;
-use crate::base::nearest::nearest;
+use super::parse::key_spans::line_number;
+use crate::base::suggest::suggest_name;
 use crate::base::{Error, Kind};
 use crate::redact::secret::is_sensitive;
 
 /// An error at a position in a config file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct ConfigError {
     pub file: PathBuf,
     pub line: usize,
     pub column: usize,
     /// Path of the key that it is about; empty if the text cannot be parsed that far.
     pub key: String,
     /// The tool that is not available because of it, if that is the only consequence.
-    pub entry: Option<String>,
+    pub tool: Option<String>,
     pub message: String,
     pub hint: String,
     /// Message and hint without any value of the file, for readers other than its owner.
@@ -35,7 +35,7 @@ pub struct ValueFreeText {
 
 impl ValueFreeText {
     /// Returns texts for an error whose own message may quote the file.
-    fn generic() -> Self {
+    fn new_generic() -> Self {
         ValueFreeText {
             message: "this is not valid".to_owned(),
             hint: "Fix the config file.".to_owned(),
@@ -43,103 +43,106 @@ impl ValueFreeText {
     }
 }
 
-impl Fault {
+impl ConfigError {
     /// Creates an error about the text at `span`.
-    pub fn at(
+    pub fn at_span(
         path: &Path,
         text: &str,
         span: Range<usize>,
         message: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        Fault::about("", (path, text), span, message, hint)
+        ConfigError::about_key("", (path, text), span, message, hint)
     }
 
     /// Creates an error about a key, whose name also decides whether its value may be shown.
-    pub fn about(
+    pub fn about_key(
         key: &str,
         (path, text): (&Path, &str),
         span: Range<usize>,
         message: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        let place = Place::of(text, span, key);
-        Fault {
+        let place = FilePosition::from_span(text, span, key);
+        ConfigError {
             file: path.to_owned(),
             line: place.line,
             column: place.column,
             key: key.to_owned(),
-            entry: None,
+            tool: None,
             message: message.into(),
             hint: hint.into(),
-            without_value: ValueFreeText::generic(),
+            without_value: ValueFreeText::new_generic(),
             picture: place.picture,
         }
     }
 
     /// Creates an error from one that the TOML parser reported at a key.
-    pub fn of(
+    pub fn from_toml(
         key: &str,
         (path, text): (&Path, &str),
         span: Range<usize>,
         error: &toml::de::Error,
     ) -> Self {
-        let (message, hint) =
-            words(key, error.message(), Place::of(text, span.clone(), key).is_secret);
-        let without_value = words(key, error.message(), true);
-        Fault {
+        let (message, hint) = translate_message(
+            key,
+            error.message(),
+            FilePosition::from_span(text, span.clone(), key).is_secret,
+        );
+        let without_value = translate_message(key, error.message(), true);
+        ConfigError {
             without_value: ValueFreeText { message: without_value.0, hint: without_value.1 },
-            ..Fault::about(key, (path, text), span, message, hint)
+            ..ConfigError::about_key(key, (path, text), span, message, hint)
         }
     }
 
     /// Formats position and message on one line.
-    pub fn line(&self) -> String {
+    pub fn to_line(&self) -> String {
         format!("{}:{}:{}: {}", self.file.display(), self.line, self.column, self.message)
     }
 
     /// Converts it to an error for the caller.
     pub fn into_error(self) -> Error {
         let error =
-            Error::new(Kind::InvalidArguments, format!("{}\n{}", self.line(), self.picture));
-        let error = if self.key.is_empty() { error } else { error.with("key", self.key) };
+            Error::new(Kind::InvalidArguments, format!("{}\n{}", self.to_line(), self.picture));
+        let error = if self.key.is_empty() { error } else { error.with_fact("key", self.key) };
         error
-            .reason("bad_config")
-            .with("summary", self.without_value.message)
-            .with("remedy", self.without_value.hint)
-            .with("file", self.file.display().to_string())
-            .with("line", self.line)
-            .with("column", self.column)
-            .with("fault", self.message)
-            .hint(self.hint)
+            .with_reason("bad_config")
+            .with_fact("summary", self.without_value.message)
+            .with_fact("remedy", self.without_value.hint)
+            .with_fact("file", self.file.display().to_string())
+            .with_fact("line", self.line)
+            .with_fact("column", self.column)
+            .with_fact("fault", self.message)
+            .with_hint(self.hint)
     }
 }
 
 /// Position of a span in a config file, with its line drawn.
-pub(super) struct Place {
+pub(super) struct FilePosition {
     pub line: usize,
     pub column: usize,
     pub picture: String,
     is_secret: bool,
 }
 
-impl Place {
+impl FilePosition {
     /// Locates a span and draws its line.
-    pub fn of(text: &str, span: std::ops::Range<usize>, key: &str) -> Place {
+    pub fn from_span(text: &str, span: std::ops::Range<usize>, key: &str) -> FilePosition {
         let start = (0..=span.start.min(text.len()))
             .rev()
             .find(|at| text.is_char_boundary(*at))
             .unwrap_or(0);
         let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
         let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
-        let line = line_of(text, line_start);
+        let line = line_number(text, line_start);
         let whole = &text[line_start..line_end];
-        let is_secret = names_a_secret(whole) || names_a_secret(key) || holds_variables(key) || {
+        let is_secret = mentions_secret(whole) || mentions_secret(key) || is_variable_key(key) || {
             // In a multi-line string or list, the key is on an earlier line.
             let opening = text[..line_start].lines().rev().find(|line| line.contains('='));
             !whole.contains('=')
                 && !whole.trim_start().starts_with('[')
-                && opening.is_some_and(names_a_secret)
+                && opening.is_some_and(mentions_secret)
         };
         // A line that may contain a secret is shown only up to its key: errors end up in logs.
         let shown = match whole.find('=') {
@@ -158,39 +161,39 @@ impl Place {
         let gutter = " ".repeat(line.to_string().len());
         let picture =
             format!("{line} | {shown}\n{gutter} | {}{}", " ".repeat(indent), "^".repeat(carets));
-        Place { line, column: before + 1, picture, is_secret }
+        FilePosition { line, column: before + 1, picture, is_secret }
     }
 }
 
-fn names_a_secret(line: &str) -> bool {
+fn mentions_secret(line: &str) -> bool {
     // Checks the whole line, since an inline table has keys on both sides of its first `=`.
     let lower = line.to_ascii_lowercase();
     is_sensitive(&lower) || lower.contains("key")
 }
 
 /// Returns whether a key is a variable of a command: whatever its name, its value may be a secret.
-fn holds_variables(key: &str) -> bool {
+fn is_variable_key(key: &str) -> bool {
     key.starts_with("mcp.") && key.contains(".env.")
 }
 
 /// Translates the parser's message: it speaks of fields and variants, an operator of keys and
 /// values.
-fn words(key: &str, message: &str, is_secret: bool) -> (String, String) {
+fn translate_message(key: &str, message: &str, is_secret: bool) -> (String, String) {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     let first = message.lines().next().unwrap_or_default();
     let expected = first.split_once(", expected ").map(|(_, expected)| expected);
     match quoted.split_first() {
         Some((name, known)) if first.starts_with("unknown field") => (
-            format!("there is no key `{}` here", shorten(name)),
+            format!("there is no key `{}` here", shorten_name(name)),
             unknown_key_hint(key, name, known),
         ),
         Some((name, known)) if first.starts_with("unknown variant") => {
             let what = if is_secret {
                 "the value does not fit".to_owned()
             } else {
-                format!("`{}` is not a value of this key", shorten(name))
+                format!("`{}` is not a value of this key", shorten_name(name))
             };
-            (what, did_you_mean(name, known))
+            (what, suggestion_hint(name, known))
         }
         _ if first.starts_with("duplicate field") => {
             let what = format!(
@@ -200,20 +203,25 @@ fn words(key: &str, message: &str, is_secret: bool) -> (String, String) {
             (what, "Keep one of them.".to_owned())
         }
         _ => match (expected, is_secret) {
-            (Some(expected), true) => ("the value does not fit".to_owned(), wanted(key, expected)),
-            (None, true) => ("the value does not fit".to_owned(), meaning(key)),
+            (Some(expected), true) => {
+                ("the value does not fit".to_owned(), expected_value_hint(key, expected))
+            }
+            (None, true) => ("the value does not fit".to_owned(), key_hint(key)),
             (Some(expected), false) => {
                 let found = first.split(", expected ").next().unwrap_or(first);
                 let found = found.split_once(": ").map_or(found, |(_, found)| found);
-                (format!("{} is not what this key takes", shorten(found)), wanted(key, expected))
+                (
+                    format!("{} is not what this key takes", shorten_name(found)),
+                    expected_value_hint(key, expected),
+                )
             }
-            (None, false) => (first.to_owned(), meaning(key)),
+            (None, false) => (first.to_owned(), key_hint(key)),
         },
     }
 }
 
 /// Describes the expected kind of value in ordinary words.
-fn wanted(key: &str, expected: &str) -> String {
+fn expected_value_hint(key: &str, expected: &str) -> String {
     let expected = match expected.trim_start_matches("a ") {
         "i64" | "u64" => "a whole number",
         "path string" => "a path, in quotes",
@@ -224,14 +232,14 @@ fn wanted(key: &str, expected: &str) -> String {
         _ if expected.contains("string or table") => "one of its values, in quotes",
         _ => expected,
     };
-    match super::schema::describe(key) {
+    match super::schema::describe_key(key) {
         Some(meaning) => format!("It takes {expected}. {meaning}"),
         None => format!("It takes {expected}."),
     }
 }
 
-fn meaning(key: &str) -> String {
-    super::schema::describe(key).unwrap_or_else(|| "Correct the value.".to_owned())
+fn key_hint(key: &str) -> String {
+    super::schema::describe_key(key).unwrap_or_else(|| "Correct the value.".to_owned())
 }
 
 fn unknown_key_hint(key: &str, name: &str, known: &[&str]) -> String {
@@ -242,33 +250,33 @@ fn unknown_key_hint(key: &str, name: &str, known: &[&str]) -> String {
     // At the top level there are also the tables of commands, which are parsed separately.
     let mut known = known.to_vec();
     if !key.contains('.') {
-        known.push(super::parse::read::ENTRIES);
+        known.push(super::parse::config_text::COMMANDS_TABLE);
     }
-    match (nearest(name, &known), super::schema::homes_of(name).as_slice()) {
+    match (suggest_name(name, &known), super::schema::sections_with_key(name).as_slice()) {
         (None, [home]) => format!("It belongs under [{home}]."),
         (None, [one, other]) => format!("It belongs under [{one}] or [{other}]."),
-        _ => did_you_mean(name, &known),
+        _ => suggestion_hint(name, &known),
     }
 }
 
-fn did_you_mean(name: &str, known: &[&str]) -> String {
-    match nearest(name, known) {
+fn suggestion_hint(name: &str, known: &[&str]) -> String {
+    match suggest_name(name, known) {
         Some(near) => format!("Did you mean `{near}`?"),
         None => format!("Known here: {}.", known.join(", ")),
     }
 }
 
-fn shorten(name: &str) -> String {
+fn shorten_name(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::parse::read;
+    use super::super::parse::config_text;
     use super::*;
 
     fn fault(text: &str) -> Error {
-        read::parse_file(text, Path::new("/etc/rf.toml")).unwrap_err()
+        config_text::parse_strict(text, Path::new("/etc/rf.toml")).unwrap_err()
     }
 
     #[test]

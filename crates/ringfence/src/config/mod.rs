@@ -5,9 +5,10 @@
 //! default). `resolve/directories.rs` decides where the root and the workspace may be.
 
 mod check;
+mod config_sources;
 pub mod env;
 mod fault;
-mod files;
+pub mod link_chain;
 pub mod parse;
 pub mod resolve;
 pub mod schema;
@@ -15,7 +16,6 @@ pub mod schema;
 pub(crate) mod scratch;
 pub mod secrets;
 mod show;
-pub mod trail;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,28 +26,36 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use check::{Finding, Look, Severity, idle_patterns, look};
-pub use env::Env;
-pub use fault::Fault;
-pub use files::{Made, Prints};
-pub use parse::read::entry_key;
-pub use parse::template::{Part, Template};
-pub use resolve::bind::check_bind;
-pub use resolve::codex_home::{RulesDirs, rules_dirs};
+pub use check::{
+    ConfigCheck, ConfigFinding, FindingSeverity, check_config, describe_unmatched_patterns,
+};
+pub use config_sources::{ConfigSource, FileStamps};
+pub use env::ProcessEnv;
+pub use fault::ConfigError;
+pub use parse::config_text::command_key;
+pub use parse::template::{TemplatePart, ValueTemplate};
+pub use resolve::codex_home::{RulesDirs, find_rules_dirs};
+pub use resolve::command_tool::{
+    BUILT_IN_TOOLS, CommandStdin, CommandTool, SideEffect, build_validator,
+};
 use resolve::config_path;
-pub use resolve::entry::{Effect, Entry, EntryStdin, OURS, validator};
-pub use resolve::place::{prepare_root, workspace_for};
-pub use resolve::policy::{Escalate, EscalateRisky, Heuristics, Policy, PolicyFlags};
-pub use resolve::program::{ProgramFault, ProgramSearch, REPLACED_DIRECTORIES};
-pub use resolve::sandbox::{Profile, Sandbox, SandboxFlags};
-pub use resolve::seclusion::is_system;
-pub use resolve::surface::{Names, Shaping, Surface};
-pub use resolve::{Flags, Keeping, resolve, resolve_keeping, resolve_root};
-pub use secrets::Secrets;
-pub use show::{Needed, Show, Shown, show};
+pub use resolve::directories::{open_workspace_for, prepare_root};
+pub use resolve::hidden_dirs::is_system_path;
+pub use resolve::listen::check_listen_address;
+pub use resolve::policy::{
+    EscalationMode, HeuristicsMode, PolicyFlags, PolicySettings, RiskyEscalation,
+};
+pub use resolve::program::{ProgramError, ProgramSearch, REPLACED_DIRECTORIES};
+pub use resolve::sandbox::{ProfileSetting, SandboxFlags, SandboxSettings};
+pub use resolve::surface::{NameGlob, OverridePolicy, ToolSurface};
+pub use resolve::{
+    ConfigFlags, SecretBackends, resolve_config, resolve_root, resolve_secret_backends,
+};
+pub use secrets::SecretValues;
+pub use show::{ConfigListing, NeededSecret, ShownKey, show_config};
 
 /// The defaults, in the form of a config file.
-pub const DEFAULTS: &str = include_str!("defaults.toml");
+pub const DEFAULT_CONFIG: &str = include_str!("defaults.toml");
 
 /// Set of built-in tools to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -78,7 +86,7 @@ impl ToolSet {
 /// Spelling of tool names in lists. Calls are accepted in either spelling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum ToolNames {
+pub enum ToolNameStyle {
     /// Dotted, except for clients known or likely to reject dots
     Auto,
     /// `file.read`
@@ -87,13 +95,13 @@ pub enum ToolNames {
     Underscore,
 }
 
-impl ToolNames {
+impl ToolNameStyle {
     /// Returns the name used in the file.
     pub fn name(self) -> &'static str {
         match self {
-            ToolNames::Auto => "auto",
-            ToolNames::Dot => "dot",
-            ToolNames::Underscore => "underscore",
+            ToolNameStyle::Auto => "auto",
+            ToolNameStyle::Dot => "dot",
+            ToolNameStyle::Underscore => "underscore",
         }
     }
 }
@@ -120,81 +128,83 @@ pub struct Config {
     /// Directory of Rust's toolchains, which a run may use but not change.
     pub rustup_home: Option<PathBuf>,
     /// Paths inside the workspace that are closed to every tool: the root, if it is there.
-    pub closed: Vec<PathBuf>,
-    pub surface: Surface,
+    pub closed_paths: Vec<PathBuf>,
+    pub surface: ToolSurface,
     /// Settings that a client may override for its session.
-    pub shaping: Shaping,
+    pub override_policy: OverridePolicy,
     /// The operator's commands, in the order of the file.
-    pub entries: Arc<[Arc<Entry>]>,
+    pub commands: Arc<[Arc<CommandTool>]>,
     /// Errors in the commands that were dropped.
-    pub dropped: Arc<[Fault]>,
-    pub secrets: Arc<Secrets>,
+    pub command_errors: Arc<[ConfigError]>,
+    pub secrets: Arc<SecretValues>,
     /// Files outside the workspace that hold secrets or keys. They are hidden from runs.
-    pub private: Vec<PathBuf>,
+    pub private_paths: Vec<PathBuf>,
     pub tools: ToolSet,
-    pub tool_names: ToolNames,
-    pub approval: Approval,
-    pub limits: Limits,
+    pub tool_names: ToolNameStyle,
+    pub approval: ApprovalSettings,
+    pub limits: CallLimits,
     /// Audit files whose records are all older are pruned; `None` keeps everything.
-    pub audit_keep: Option<Duration>,
-    pub browser: Browser,
-    pub log: resolve::log::Log,
-    pub sandbox: Sandbox,
-    pub policy: Policy,
-    pub http: Http,
-    pub auth: Option<Auth>,
+    pub audit_retention: Option<Duration>,
+    pub browser: BrowserSettings,
+    pub log: resolve::log::LogSettings,
+    pub sandbox: SandboxSettings,
+    pub policy: PolicySettings,
+    pub http: HttpSettings,
+    pub auth: Option<AuthSettings>,
     /// Hidden option: registers the fixtures of the conformance suite.
     pub conformance_fixtures: bool,
     /// Files with secrets whose directories cannot be hidden as a whole.
-    pub exposed: Vec<PathBuf>,
+    pub exposed_secrets: Vec<PathBuf>,
     /// Files from which the keys for checking tokens were read.
     pub key_files: Vec<PathBuf>,
     /// The config file that was read, if any.
     pub file: Option<PathBuf>,
     /// Every setting as it may be shown, with its origin.
-    pub settings: Vec<Setting>,
+    pub settings: Vec<ResolvedSetting>,
 }
 
 impl Config {
     /// Returns whether the operator set this key.
-    fn names(&self, key: &str) -> bool {
-        self.settings.iter().any(|row| row.key == key && row.origin.is_named())
+    fn is_explicit(&self, key: &str) -> bool {
+        self.settings.iter().any(|row| row.key == key && row.origin.is_explicit())
     }
 }
 
 /// Settings for approvals.
 #[derive(Debug, Clone)]
-pub struct Approval {
+pub struct ApprovalSettings {
     pub expiry: Duration,
     /// Questions may be answered with `ringfence approvals`.
-    pub terminal: bool,
-    pub own_tools: OwnToolsAsk,
+    pub allows_terminal: bool,
+    pub own_tools: OwnToolsApproval,
 }
 
 /// Built-in tools whose calls need approval even if they stay in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OwnToolsAsk {
+pub enum OwnToolsApproval {
     Never,
     Always,
     /// Tools whose name matches one of these patterns.
-    Named(Vec<Names>),
+    Named(Vec<NameGlob>),
 }
 
-impl OwnToolsAsk {
+impl OwnToolsApproval {
     /// Returns whether every call of the tool needs approval. Both spellings of a name mean the
     /// same tool.
-    pub fn covers(&self, tool: &str) -> bool {
+    pub fn covers_tool(&self, tool: &str) -> bool {
         match self {
-            OwnToolsAsk::Never => false,
-            OwnToolsAsk::Always => true,
-            OwnToolsAsk::Named(patterns) => patterns.iter().any(|pattern| pattern.fits(tool)),
+            OwnToolsApproval::Never => false,
+            OwnToolsApproval::Always => true,
+            OwnToolsApproval::Named(patterns) => {
+                patterns.iter().any(|pattern| pattern.matches_tool(tool))
+            }
         }
     }
 }
 
 /// Limits on calls, outputs and messages.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct CallLimits {
     /// No call runs longer, whatever it requests.
     pub timeout_ceiling: Duration,
     /// Time between SIGTERM and SIGKILL.
@@ -208,18 +218,18 @@ pub struct Limits {
 
 /// Browser that the browser tools use, and for how long.
 #[derive(Debug, Clone)]
-pub struct Browser {
+pub struct BrowserSettings {
     /// Used instead of the first browser found.
     pub program: Option<PathBuf>,
     /// Directories to search: those of PATH.
-    pub path: Vec<PathBuf>,
+    pub search_path: Vec<PathBuf>,
     /// Time after which an unused browser is stopped.
-    pub idle: Duration,
+    pub idle_timeout: Duration,
 }
 
 /// Settings of the HTTP server.
 #[derive(Debug, Clone, Default)]
-pub struct Http {
+pub struct HttpSettings {
     /// Address to listen on; `None` means stdio.
     pub listen: Option<SocketAddr>,
     /// `name` or `name:port` allowed in Host, in addition to loopback.
@@ -233,7 +243,7 @@ pub struct Http {
 
 /// How bearer tokens are checked.
 #[derive(Debug, Clone)]
-pub struct Auth {
+pub struct AuthSettings {
     pub key: AuthKey,
     pub audience: Option<String>,
     pub issuer: Option<String>,
@@ -250,36 +260,36 @@ pub enum AuthKey {
 
 /// A resolved value and its origin. A secret is shown as `set`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setting {
+pub struct ResolvedSetting {
     pub key: &'static str,
     pub value: String,
-    pub origin: Origin,
+    pub origin: SettingOrigin,
     /// Line in the config file, if the value comes from there.
     pub line: Option<usize>,
 }
 
 /// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum SettingOrigin {
     Flag(&'static str),
     Env(&'static str),
     File(PathBuf),
     Default,
 }
 
-impl Origin {
+impl SettingOrigin {
     /// Returns whether the operator chose the value; otherwise it is the default.
-    pub fn is_named(&self) -> bool {
-        *self != Origin::Default
+    pub fn is_explicit(&self) -> bool {
+        *self != SettingOrigin::Default
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Flag(name) | Origin::Env(name) => f.write_str(name),
-            Origin::File(path) => write!(f, "{}", path.display()),
-            Origin::Default => f.write_str("default"),
+            SettingOrigin::Flag(name) | SettingOrigin::Env(name) => f.write_str(name),
+            SettingOrigin::File(path) => write!(f, "{}", path.display()),
+            SettingOrigin::Default => f.write_str("default"),
         }
     }
 }

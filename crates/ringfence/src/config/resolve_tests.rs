@@ -18,14 +18,17 @@ impl User {
         self.0.path().join(name)
     }
 
-    fn env(&self, more: &[(&str, &str)]) -> Env {
+    fn env(&self, more: &[(&str, &str)]) -> ProcessEnv {
         let home = self.path("home").display().to_string();
         let all = [("HOME", home.as_str())].into_iter().chain(more.iter().copied());
-        Env::new(all.map(|(name, value)| (name.to_owned(), value.to_owned())), self.path("project"))
+        ProcessEnv::new(
+            all.map(|(name, value)| (name.to_owned(), value.to_owned())),
+            self.path("project"),
+        )
     }
 
-    fn resolve(&self, flags: &Flags, more: &[(&str, &str)]) -> Result<Config> {
-        resolve(flags, &self.env(more))
+    fn resolve(&self, flags: &ConfigFlags, more: &[(&str, &str)]) -> Result<Config> {
+        resolve_config(flags, &self.env(more))
     }
 
     fn config(&self, text: &str) -> PathBuf {
@@ -33,29 +36,29 @@ impl User {
     }
 }
 
-fn origin(config: &Config, key: &str) -> Origin {
+fn origin(config: &Config, key: &str) -> SettingOrigin {
     config.settings.iter().find(|setting| setting.key == key).unwrap().origin.clone()
 }
 
 #[test]
 fn the_defaults_are_complete_and_shown() {
     let user = User::new();
-    let config = user.resolve(&Flags::default(), &[]).unwrap();
+    let config = user.resolve(&ConfigFlags::default(), &[]).unwrap();
     assert_eq!(config.root, user.path("home/.local/state/ringfence"));
     assert_eq!(config.workspace, Some(user.path("project")));
     assert!(config.surface.enabled && config.auth.is_none() && config.file.is_none());
-    assert_eq!((config.tools, config.tool_names), (ToolSet::Core, ToolNames::Auto));
+    assert_eq!((config.tools, config.tool_names), (ToolSet::Core, ToolNameStyle::Auto));
     assert_eq!(config.approval.expiry, Duration::from_secs(300));
-    assert!(!config.approval.terminal);
-    assert_eq!(config.approval.own_tools, OwnToolsAsk::Never);
+    assert!(!config.approval.allows_terminal);
+    assert_eq!(config.approval.own_tools, OwnToolsApproval::Never);
     assert_eq!(config.limits.message_bytes, 16 << 20);
     assert!(
-        config.settings.iter().all(|setting| setting.origin == Origin::Default),
+        config.settings.iter().all(|setting| setting.origin == SettingOrigin::Default),
         "{:?}",
         config.settings
     );
     // Every key that the defaults set is in the table.
-    let table: toml::Table = DEFAULTS.parse().unwrap();
+    let table: toml::Table = DEFAULT_CONFIG.parse().unwrap();
     for (name, value) in &table {
         let keys: Vec<String> = match value {
             toml::Value::Table(inner) => inner.keys().map(|key| format!("{name}.{key}")).collect(),
@@ -75,38 +78,38 @@ fn flag_over_environment_over_file_over_default() {
     let path = user.config(&format!("root = '{file}/root'\nworkspace = '{file}'\ntools = 'all'\n"));
     let variables = [("SANDBOX_ROOT", "../env-root"), ("SANDBOX_WORKSPACE", env.as_str())];
 
-    let from_file = user.resolve(&Flags::default(), &[]).unwrap();
+    let from_file = user.resolve(&ConfigFlags::default(), &[]).unwrap();
     assert_eq!(from_file.root, PathBuf::from(&file).join("root"));
     assert_eq!(from_file.workspace, Some(PathBuf::from(&file)));
-    assert_eq!(from_file.closed, [PathBuf::from(&file).join("root")]);
+    assert_eq!(from_file.closed_paths, [PathBuf::from(&file).join("root")]);
     assert_eq!(from_file.tools, ToolSet::All);
-    assert_eq!(origin(&from_file, "workspace"), Origin::File(path));
+    assert_eq!(origin(&from_file, "workspace"), SettingOrigin::File(path));
 
-    let from_env = user.resolve(&Flags::default(), &variables).unwrap();
+    let from_env = user.resolve(&ConfigFlags::default(), &variables).unwrap();
     assert_eq!(from_env.root, user.path("env-root"));
     assert_eq!(from_env.workspace, Some(PathBuf::from(&env)));
-    assert_eq!(origin(&from_env, "root"), Origin::Env("SANDBOX_ROOT"));
+    assert_eq!(origin(&from_env, "root"), SettingOrigin::Env("SANDBOX_ROOT"));
 
-    let flags = Flags {
+    let flags = ConfigFlags {
         root: Some("../flag-root".into()),
         workspace: Some(flag.clone().into()),
         tools: Some("shell".into()),
-        ..Flags::default()
+        ..ConfigFlags::default()
     };
     let from_flag = user.resolve(&flags, &variables).unwrap();
     assert_eq!(from_flag.root, user.path("flag-root"));
     assert_eq!(from_flag.workspace, Some(PathBuf::from(&flag)));
     assert_eq!(from_flag.tools, ToolSet::Shell);
-    assert_eq!(origin(&from_flag, "tools"), Origin::Flag("--tools"));
+    assert_eq!(origin(&from_flag, "tools"), SettingOrigin::Flag("--tools"));
 }
 
 #[test]
 fn the_surface_switch_of_the_environment_beats_the_file() {
     let user = User::new();
     user.config("enable_mcp_server_surface = false");
-    assert!(!user.resolve(&Flags::default(), &[]).unwrap().surface.enabled);
+    assert!(!user.resolve(&ConfigFlags::default(), &[]).unwrap().surface.enabled);
     assert!(
-        user.resolve(&Flags::default(), &[("Enable_MCP_Server_Surface", "1")])
+        user.resolve(&ConfigFlags::default(), &[("Enable_MCP_Server_Surface", "1")])
             .unwrap()
             .surface
             .enabled
@@ -116,13 +119,15 @@ fn the_surface_switch_of_the_environment_beats_the_file() {
 #[test]
 fn a_named_config_file_must_be_there_and_the_default_one_need_not() {
     let user = User::new();
-    assert!(user.resolve(&Flags::default(), &[]).is_ok());
-    let named = Flags { config: Some("/nowhere/rf.toml".into()), ..Flags::default() };
+    assert!(user.resolve(&ConfigFlags::default(), &[]).is_ok());
+    let named = ConfigFlags { config: Some("/nowhere/rf.toml".into()), ..ConfigFlags::default() };
     assert_eq!(user.resolve(&named, &[]).unwrap_err().kind(), Kind::NotFound);
-    assert!(user.resolve(&Flags::default(), &[("RINGFENCE_CONFIG", "missing.toml")]).is_err());
+    assert!(
+        user.resolve(&ConfigFlags::default(), &[("RINGFENCE_CONFIG", "missing.toml")]).is_err()
+    );
     // The flag wins over the variable, and a relative name starts from the current directory.
     user.0.file("conf/good.toml", "tools = 'all'");
-    let flags = Flags { config: Some("../conf/good.toml".into()), ..Flags::default() };
+    let flags = ConfigFlags { config: Some("../conf/good.toml".into()), ..ConfigFlags::default() };
     assert_eq!(
         user.resolve(&flags, &[("RINGFENCE_CONFIG", "/nowhere")]).unwrap().tools,
         ToolSet::All
@@ -131,11 +136,11 @@ fn a_named_config_file_must_be_there_and_the_default_one_need_not() {
     user.0.file("xdg/ringfence/config.toml", "tools = 'shell'");
     let xdg = user.path("xdg").display().to_string();
     assert_eq!(
-        user.resolve(&Flags::default(), &[("XDG_CONFIG_HOME", &xdg)]).unwrap().tools,
+        user.resolve(&ConfigFlags::default(), &[("XDG_CONFIG_HOME", &xdg)]).unwrap().tools,
         ToolSet::Shell
     );
     assert_eq!(
-        user.resolve(&Flags::default(), &[("XDG_CONFIG_HOME", "../xdg")]).unwrap().tools,
+        user.resolve(&ConfigFlags::default(), &[("XDG_CONFIG_HOME", "../xdg")]).unwrap().tools,
         ToolSet::Core
     );
 }
@@ -144,12 +149,15 @@ fn a_named_config_file_must_be_there_and_the_default_one_need_not() {
 fn a_config_that_anybody_can_write_or_that_is_wrong_stops_the_start() {
     let user = User::new();
     let path = user.config("tols = 'all'");
-    let error = user.resolve(&Flags::default(), &[]).unwrap_err();
+    let error = user.resolve(&ConfigFlags::default(), &[]).unwrap_err();
     assert!(error.message().starts_with(&format!("{}:1:1:", path.display())), "{error}");
     assert_eq!(error.hint_text(), Some("Did you mean `tools`?"));
     std::fs::write(&path, "tools = 'all'").unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
-    assert_eq!(user.resolve(&Flags::default(), &[]).unwrap_err().kind(), Kind::PermissionDenied);
+    assert_eq!(
+        user.resolve(&ConfigFlags::default(), &[]).unwrap_err().kind(),
+        Kind::PermissionDenied
+    );
 }
 
 #[test]
@@ -164,7 +172,7 @@ fn nothing_inside_the_workspace_is_used_unasked() {
     ] {
         user.0.file(&format!("project/{name}"), "tools = 'all'");
     }
-    assert_eq!(user.resolve(&Flags::default(), &[]).unwrap().tools, ToolSet::Core);
+    assert_eq!(user.resolve(&ConfigFlags::default(), &[]).unwrap().tools, ToolSet::Core);
 }
 
 #[test]
@@ -174,16 +182,19 @@ fn places_that_are_no_project_are_refused_through_links_too() {
     for workspace in ["/", "..", "../home", "link", "../home/.config", "../home/.local"] {
         user.config("");
         user.0.dir("home/.local/state");
-        let flags = Flags { workspace: Some(workspace.into()), ..Flags::default() };
+        let flags = ConfigFlags { workspace: Some(workspace.into()), ..ConfigFlags::default() };
         let error = user.resolve(&flags, &[]).unwrap_err();
         assert_eq!(error.reason_name(), Some("bad_workspace"), "{workspace}");
         assert!(error.hint_text().unwrap().contains("--workspace"));
     }
-    let flags = Flags { workspace: Some("missing".into()), ..Flags::default() };
+    let flags = ConfigFlags { workspace: Some("missing".into()), ..ConfigFlags::default() };
     assert!(user.resolve(&flags, &[]).unwrap_err().hint_text().unwrap().contains("--workspace"));
     // The directory of a config file that does not exist yet could be filled by a tool.
     std::fs::remove_file(user.config("")).unwrap();
-    let flags = Flags { workspace: Some("../home/.config/ringfence".into()), ..Flags::default() };
+    let flags = ConfigFlags {
+        workspace: Some("../home/.config/ringfence".into()),
+        ..ConfigFlags::default()
+    };
     assert!(user.resolve(&flags, &[]).is_err());
 }
 
@@ -191,21 +202,24 @@ fn places_that_are_no_project_are_refused_through_links_too() {
 fn a_root_inside_the_workspace_is_closed_when_both_were_named() {
     let user = User::new();
     let root = Some(PathBuf::from(".state"));
-    let by_chance = Flags { root: root.clone(), ..Flags::default() };
+    let by_chance = ConfigFlags { root: root.clone(), ..ConfigFlags::default() };
     assert!(user.resolve(&by_chance, &[]).is_err());
-    let named = Flags { root, workspace: Some(".".into()), ..Flags::default() };
-    assert_eq!(user.resolve(&named, &[]).unwrap().closed, [user.path("project/.state")]);
+    let named = ConfigFlags { root, workspace: Some(".".into()), ..ConfigFlags::default() };
+    assert_eq!(user.resolve(&named, &[]).unwrap().closed_paths, [user.path("project/.state")]);
     // A config inside the workspace is never accepted: a tool could rewrite it.
     user.0.file("project/rf.toml", "");
-    let flags =
-        Flags { config: Some("rf.toml".into()), workspace: Some(".".into()), ..Flags::default() };
+    let flags = ConfigFlags {
+        config: Some("rf.toml".into()),
+        workspace: Some(".".into()),
+        ..ConfigFlags::default()
+    };
     assert!(user.resolve(&flags, &[]).is_err());
 }
 
 #[test]
 fn on_the_network_no_workspace_comes_by_itself() {
     let user = User::new();
-    let mut flags = Flags { http: Some("8080".into()), ..Flags::default() };
+    let mut flags = ConfigFlags { http: Some("8080".into()), ..ConfigFlags::default() };
     let config = user.resolve(&flags, &[]).unwrap();
     assert_eq!(config.workspace, None);
     assert_eq!(config.http.listen, Some("127.0.0.1:8080".parse().unwrap()));
@@ -216,18 +230,22 @@ fn on_the_network_no_workspace_comes_by_itself() {
 #[test]
 fn the_root_alone_resolves_where_a_workspace_would_not() {
     let user = User::new();
-    let env = Env::new([("HOME", user.path("home"))], user.path("home"));
-    assert!(resolve(&Flags::default(), &env).is_err());
+    let env = ProcessEnv::new([("HOME", user.path("home"))], user.path("home"));
+    assert!(resolve_config(&ConfigFlags::default(), &env).is_err());
     assert_eq!(
-        resolve_root(&Flags::default(), &env).unwrap(),
+        resolve_root(&ConfigFlags::default(), &env).unwrap(),
         user.path("home/.local/state/ringfence")
     );
-    let bare = Env::new([("PATH", "/bin")], user.path("project"));
+    let bare = ProcessEnv::new([("PATH", "/bin")], user.path("project"));
     assert!(
-        resolve_root(&Flags::default(), &bare).unwrap_err().hint_text().unwrap().contains("--root")
+        resolve_root(&ConfigFlags::default(), &bare)
+            .unwrap_err()
+            .hint_text()
+            .unwrap()
+            .contains("--root")
     );
-    let xdg = Env::new([("XDG_STATE_HOME", user.path("state"))], user.path("project"));
-    assert_eq!(resolve_root(&Flags::default(), &xdg).unwrap(), user.path("state/ringfence"));
+    let xdg = ProcessEnv::new([("XDG_STATE_HOME", user.path("state"))], user.path("project"));
+    assert_eq!(resolve_root(&ConfigFlags::default(), &xdg).unwrap(), user.path("state/ringfence"));
 }
 
 #[test]
@@ -236,7 +254,8 @@ fn a_public_address_needs_auth_or_the_explicit_word() {
     let secret =
         [("MCP_AUTH_ENABLED", "1"), ("MCP_AUTH_JWT_SECRET", "0123456789abcdef0123456789abcdef")];
     let at = |address: &str, insecure_no_auth, variables: &[(&str, &str)]| {
-        let flags = Flags { http: Some(address.into()), insecure_no_auth, ..Flags::default() };
+        let flags =
+            ConfigFlags { http: Some(address.into()), insecure_no_auth, ..ConfigFlags::default() };
         user.resolve(&flags, variables)
     };
     for address in
@@ -272,13 +291,13 @@ fn no_way_to_a_file_that_steers_leads_through_where_commands_write() {
         scratch.dir(folder);
     }
     let refusal = |config: &Path| {
-        let flags = Flags {
+        let flags = ConfigFlags {
             config: Some(config.to_owned()),
             root: Some(at.join("root")),
-            ..Flags::default()
+            ..ConfigFlags::default()
         };
-        let env = Env::new([("HOME", scratch.dir("home"))], at.join("project"));
-        resolve(&flags, &env).err().and_then(|error| error.reason_name())
+        let env = ProcessEnv::new([("HOME", scratch.dir("home"))], at.join("project"));
+        resolve_config(&flags, &env).err().and_then(|error| error.reason_name())
     };
     assert_eq!(refusal(&real), None);
     for (through, reason) in [
@@ -318,22 +337,25 @@ fn a_directory_of_secrets_is_hidden_whole_where_nothing_else_is_needed_of_it() {
             "etc/config.toml",
             &format!("secrets.env_file = '{}/{folder}/env'\n{more}", at.display()),
         );
-        let flags =
-            Flags { config: Some(file), root: Some(at.join("state/root")), ..Flags::default() };
-        let env = Env::new(
+        let flags = ConfigFlags {
+            config: Some(file),
+            root: Some(at.join("state/root")),
+            ..ConfigFlags::default()
+        };
+        let env = ProcessEnv::new(
             [("HOME", scratch.dir("home/me")), ("PATH", scratch.dir("bin"))],
             scratch.dir("code/project"),
         );
-        let config = resolve(&flags, &env).unwrap();
+        let config = resolve_config(&flags, &env).unwrap();
         let (file, folder) = (at.join(folder).join("env"), at.join(folder));
-        assert!(config.private.contains(&file));
+        assert!(config.private_paths.contains(&file));
         assert_eq!(
-            config.exposed.is_empty(),
-            config.private.contains(&folder),
+            config.exposed_secrets.is_empty(),
+            config.private_paths.contains(&folder),
             "{:?}",
-            config.exposed
+            config.exposed_secrets
         );
-        config.private.contains(&folder)
+        config.private_paths.contains(&folder)
     };
     for folder in ["etc", "keys", "home/me/.config/ringfence"] {
         assert!(of(folder, ""), "{folder}");
@@ -356,11 +378,17 @@ fn a_command_starts_from_the_config_file_and_is_named_plainly() {
     let scratch = Scratch::new();
     let text = "[mcp.a]\ncommand = \"./bin/./deploy.sh\"\n[mcp.b]\ncommand = \"make\"\n";
     let file = scratch.file("etc/config.toml", text);
-    let flags =
-        Flags { config: Some(file), root: Some(scratch.path().join("root")), ..Flags::default() };
-    let config =
-        resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
-    let commands: Vec<&str> = config.entries.iter().map(|entry| entry.command.as_str()).collect();
+    let flags = ConfigFlags {
+        config: Some(file),
+        root: Some(scratch.path().join("root")),
+        ..ConfigFlags::default()
+    };
+    let config = resolve_config(
+        &flags,
+        &ProcessEnv::new([("HOME", "/nonexistent")], scratch.dir("project")),
+    )
+    .unwrap();
+    let commands: Vec<&str> = config.commands.iter().map(|entry| entry.command.as_str()).collect();
     let expected = scratch.path().join("etc/bin/deploy.sh").display().to_string();
     assert_eq!(commands, [expected.as_str(), "make"]);
 }

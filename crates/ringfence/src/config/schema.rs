@@ -8,29 +8,29 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::parse::raw;
-use super::{DEFAULTS, show};
+use super::{DEFAULT_CONFIG, show};
 
 /// Returns the whole schema, in draft 7, which TOML editors support best, and without references.
-pub fn schema() -> Value {
-    let mut whole = structure().clone();
-    let default: Map<String, Value> = toml::from_str(DEFAULTS).unwrap_or_default();
-    defaults(&mut whole, &default);
+pub fn config_schema() -> Value {
+    let mut whole = schema_structure().clone();
+    let default: Map<String, Value> = toml::from_str(DEFAULT_CONFIG).unwrap_or_default();
+    insert_defaults(&mut whole, &default);
     let entry = &mut whole["properties"]["mcp"]["additionalProperties"];
     let keys: Vec<String> =
         entry["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect();
-    defaults(entry, &show::entry_defaults(&keys));
+    insert_defaults(entry, &show::command_defaults(&keys));
     whole
 }
 
 /// Returns the schema without defaults. It is needed for every error, so it is computed once.
-fn structure() -> &'static Value {
-    static STRUCTURE: LazyLock<Value> = LazyLock::new(make_structure);
+fn schema_structure() -> &'static Value {
+    static STRUCTURE: LazyLock<Value> = LazyLock::new(build_structure);
     &STRUCTURE
 }
 
-fn make_structure() -> Value {
-    let mut whole = of::<raw::File>();
-    let mut entry = of::<raw::Entry>();
+fn build_structure() -> Value {
+    let mut whole = schema_for::<raw::ConfigFile>();
+    let mut entry = schema_for::<raw::CommandSection>();
     entry["required"] = json!(["command"]);
     whole["properties"]["mcp"] = json!({
         "description": "Your commands as tools: a table [mcp.<name>] for each.",
@@ -46,23 +46,23 @@ fn make_structure() -> Value {
     whole
 }
 
-fn of<T: JsonSchema>() -> Value {
+fn schema_for<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
-    tidy(&mut schema);
+    simplify_schema(&mut schema);
     schema
 }
 
 /// Simplifies a schema: TOML has no null, editors list plain values better than alternatives, and
 /// line breaks are up to the display.
-fn tidy(schema: &mut Value) {
+fn simplify_schema(schema: &mut Value) {
     let Value::Object(map) = schema else {
         if let Value::Array(items) = schema {
-            items.iter_mut().for_each(tidy);
+            items.iter_mut().for_each(simplify_schema);
         }
         return;
     };
-    map.values_mut().for_each(tidy);
+    map.values_mut().for_each(simplify_schema);
     if map.get("default").is_some_and(|default| !default.is_boolean() && !default.is_number()) {
         map.remove("default");
     }
@@ -84,10 +84,10 @@ fn tidy(schema: &mut Value) {
     }
     if let Some(Value::Array(mut any)) = map.remove("anyOf") {
         any.retain(|one| one["type"] != "null");
-        merge(map, any);
+        merge_single(map, any);
     }
     if let Some(Value::Array(all)) = map.remove("allOf") {
-        merge(map, all);
+        merge_single(map, all);
     }
     if let Some(Value::Array(variants)) = map.remove("oneOf") {
         let (values, docs): (Vec<_>, Vec<_>) = variants
@@ -108,7 +108,7 @@ fn tidy(schema: &mut Value) {
 }
 
 /// Adds the description of the type; the key's own takes precedence.
-fn merge(map: &mut Map<String, Value>, alternatives: Vec<Value>) {
+fn merge_single(map: &mut Map<String, Value>, alternatives: Vec<Value>) {
     if let [Value::Object(one)] = alternatives.as_slice() {
         for (key, value) in one {
             map.entry(key.clone()).or_insert_with(|| value.clone());
@@ -117,12 +117,12 @@ fn merge(map: &mut Map<String, Value>, alternatives: Vec<Value>) {
 }
 
 /// Writes its default to each key.
-fn defaults(schema: &mut Value, values: &Map<String, Value>) {
+fn insert_defaults(schema: &mut Value, values: &Map<String, Value>) {
     let Some(properties) = schema["properties"].as_object_mut() else { return };
     for (key, property) in properties {
         match values.get(key) {
             Some(Value::Object(inner)) if property.get("properties").is_some() => {
-                defaults(property, inner)
+                insert_defaults(property, inner)
             }
             Some(value) => drop(
                 property.as_object_mut().map(|map| map.insert("default".to_owned(), value.clone())),
@@ -134,7 +134,7 @@ fn defaults(schema: &mut Value, values: &Map<String, Value>) {
 
 /// A key of the file.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Key {
+pub struct SchemaKey {
     /// Path with its section: `sandbox.profile`; keys of a command have no section.
     pub path: String,
     pub schema: Map<String, Value>,
@@ -142,37 +142,37 @@ pub struct Key {
 
 /// Returns every key in the order of the structures, without the tables themselves. For those of
 /// `[mcp.<name>]` see [`entry_keys`].
-pub fn keys() -> Vec<Key> {
-    keys_of(&schema())
+pub fn list_keys() -> Vec<SchemaKey> {
+    collect_keys(&config_schema())
 }
 
 /// Returns the keys of `[mcp.<name>]`.
-pub fn entry_keys() -> Vec<Key> {
-    keys_of(&schema()["properties"]["mcp"]["additionalProperties"])
+pub fn list_command_keys() -> Vec<SchemaKey> {
+    collect_keys(&config_schema()["properties"]["mcp"]["additionalProperties"])
 }
 
-fn keys_of(schema: &Value) -> Vec<Key> {
+fn collect_keys(schema: &Value) -> Vec<SchemaKey> {
     let mut keys = Vec::new();
-    collect("", schema, &mut keys);
+    collect_keys_below("", schema, &mut keys);
     keys
 }
 
-fn collect(path: &str, schema: &Value, keys: &mut Vec<Key>) {
+fn collect_keys_below(path: &str, schema: &Value, keys: &mut Vec<SchemaKey>) {
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         match (property.get("properties"), property.as_object()) {
             _ if path == "mcp" || path == "ENABLE_MCP_SERVER_SURFACE" => {}
-            (Some(_), _) => collect(&path, property, keys),
-            (None, Some(schema)) => keys.push(Key { path, schema: schema.clone() }),
+            (Some(_), _) => collect_keys_below(&path, property, keys),
+            (None, Some(schema)) => keys.push(SchemaKey { path, schema: schema.clone() }),
             (None, None) => {}
         }
     }
 }
 
 /// Returns the description of a key, by its path in a file: `mcp.lint.args[1]`.
-pub(super) fn describe(path: &str) -> Option<String> {
+pub(super) fn describe_key(path: &str) -> Option<String> {
     let path = path.split('[').next().unwrap_or(path);
-    let mut at = structure();
+    let mut at = schema_structure();
     for name in path.split('.').filter(|name| !name.is_empty()) {
         at = at
             .get("properties")
@@ -187,9 +187,9 @@ pub(super) fn describe(path: &str) -> Option<String> {
 }
 
 /// Returns the sections that have a key of this name.
-pub(super) fn homes_of(name: &str) -> Vec<String> {
-    let whole = structure();
-    let mut homes: Vec<String> = (keys_of(whole).into_iter())
+pub(super) fn sections_with_key(name: &str) -> Vec<String> {
+    let whole = schema_structure();
+    let mut homes: Vec<String> = (collect_keys(whole).into_iter())
         .filter_map(|key| {
             key.path
                 .rsplit_once('.')
@@ -197,7 +197,7 @@ pub(super) fn homes_of(name: &str) -> Vec<String> {
                 .map(|(home, _)| home.to_owned())
         })
         .collect();
-    if keys_of(&whole["properties"]["mcp"]["additionalProperties"])
+    if collect_keys(&whole["properties"]["mcp"]["additionalProperties"])
         .iter()
         .any(|key| key.path == name)
     {

@@ -1,11 +1,13 @@
 use super::*;
 use crate::config::scratch::Scratch;
-use crate::config::{Config, Entry, Env, Flags, resolve};
+use crate::config::{CommandTool, Config, ConfigFlags, ProcessEnv, resolve_config};
 
 fn fits(text: &str) -> Result<(), String> {
     let value: Value = toml::from_str(text).map_err(|error| error.to_string())?;
-    let validator =
-        jsonschema::options().with_draft(jsonschema::Draft::Draft7).build(&schema()).unwrap();
+    let validator = jsonschema::options()
+        .with_draft(jsonschema::Draft::Draft7)
+        .build(&config_schema())
+        .unwrap();
     let wrong: Vec<String> = validator
         .iter_errors(&value)
         .map(|error| format!("{}: {error}", error.instance_path()))
@@ -15,7 +17,7 @@ fn fits(text: &str) -> Result<(), String> {
 
 #[test]
 fn the_defaults_and_every_example_fit_the_schema() {
-    fits(DEFAULTS).unwrap();
+    fits(DEFAULT_CONFIG).unwrap();
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
     let mut count = 0;
     for folder in
@@ -65,10 +67,13 @@ fn what_the_reader_refuses_the_schema_does_too() {
         assert!(fits(text).is_err(), "{text}");
         let scratch = Scratch::new();
         let file = scratch.file("config/config.toml", text);
-        let env = Env::new([("HOME", "/nonexistent")], scratch.dir("project"));
-        let flags =
-            Flags { config: Some(file), root: Some(scratch.dir("root")), ..Flags::default() };
-        assert!(!crate::config::look(&flags, &env).unwrap().findings.is_empty(), "{text}");
+        let env = ProcessEnv::new([("HOME", "/nonexistent")], scratch.dir("project"));
+        let flags = ConfigFlags {
+            config: Some(file),
+            root: Some(scratch.dir("root")),
+            ..ConfigFlags::default()
+        };
+        assert!(!crate::config::check_config(&flags, &env).unwrap().findings.is_empty(), "{text}");
     }
 }
 
@@ -88,7 +93,7 @@ fn every_key_says_what_it_is_and_nothing_is_behind_references() {
             walk(&path, property);
         }
     }
-    let whole = schema();
+    let whole = config_schema();
     assert_eq!(whole["$schema"], "http://json-schema.org/draft-07/schema#");
     walk("", &whole);
     walk("mcp", &whole["properties"]["mcp"]["additionalProperties"]);
@@ -101,7 +106,7 @@ fn every_key_says_what_it_is_and_nothing_is_behind_references() {
 
 #[test]
 fn the_schema_has_the_defaults() {
-    let keys = keys();
+    let keys = list_keys();
     let default = |path: &str| {
         keys.iter().find(|key| key.path == path).unwrap().schema.get("default").cloned()
     };
@@ -110,7 +115,7 @@ fn the_schema_has_the_defaults() {
     assert_eq!(default("tools"), Some(json!("core")));
     assert_eq!(default("workspace"), None);
     // Whatever has a default stands in the file of defaults, and the other way round.
-    let written: toml::Table = toml::from_str(DEFAULTS).unwrap();
+    let written: toml::Table = toml::from_str(DEFAULT_CONFIG).unwrap();
     let count: usize =
         written.values().map(|value| value.as_table().map_or(1, toml::Table::len)).sum();
     assert_eq!(keys.iter().filter(|key| key.schema.contains_key("default")).count(), count);
@@ -121,27 +126,31 @@ fn with(lines: &str) -> Config {
     let scratch = Scratch::new();
     let file =
         scratch.file("config/config.toml", &format!("[mcp.lint]\ncommand = \"make\"\n{lines}"));
-    let env = Env::new([("HOME", "/nonexistent")], scratch.dir("project"));
-    let flags = Flags { config: Some(file), root: Some(scratch.dir("root")), ..Flags::default() };
-    let config = resolve(&flags, &env).unwrap();
-    assert!(config.dropped.is_empty(), "{:#?}", config.dropped);
+    let env = ProcessEnv::new([("HOME", "/nonexistent")], scratch.dir("project"));
+    let flags = ConfigFlags {
+        config: Some(file),
+        root: Some(scratch.dir("root")),
+        ..ConfigFlags::default()
+    };
+    let config = resolve_config(&flags, &env).unwrap();
+    assert!(config.command_errors.is_empty(), "{:#?}", config.command_errors);
     config
 }
 
-fn entry(lines: &str) -> Entry {
-    Entry::clone(&with(lines).entries[0])
+fn entry(lines: &str) -> CommandTool {
+    CommandTool::clone(&with(lines).commands[0])
 }
 
 /// The default of one key of a command: as it is resolved, as it is shown and as editors are told.
 #[track_caller]
 fn defaults_to(key: &str, value: Value, written: &str) {
-    assert_eq!(show::entry_value(&entry(""), key), Some(value.clone()), "{key}");
-    let keys = entry_keys();
+    assert_eq!(show::command_value(&entry(""), key), Some(value.clone()), "{key}");
+    let keys = list_command_keys();
     let told = keys.iter().find(|other| other.path == key).unwrap().schema.get("default").cloned();
     let own = ["display_name", "description", "input_schema"].contains(&key);
     assert_eq!(told, (!own).then_some(value.clone()), "{key}");
     // And it is the key that decides it.
-    assert_ne!(show::entry_value(&entry(written), key), Some(value), "{key}");
+    assert_ne!(show::command_value(&entry(written), key), Some(value), "{key}");
 }
 
 #[test]
@@ -184,7 +193,7 @@ fn streaming_is_false() {
 #[test]
 fn side_effects_are_none() {
     defaults_to("side_effects", json!([]), "side_effects = [\"network\"]");
-    assert_eq!(entry("").risk(), None);
+    assert_eq!(entry("").approval_reason(), None);
 }
 
 #[test]
@@ -221,7 +230,7 @@ fn secret_args_are_those_of_the_schema() {
     let schema = "input_schema = { type = \"object\", properties = { p = { format = \"password\" }, q = {} } }";
     defaults_to("secret_args", json!([]), schema);
     let both = entry(&format!("secret_args = [\"q\"]\n{schema}"));
-    assert_eq!(show::entry_value(&both, "secret_args"), Some(json!(["p", "q"])));
+    assert_eq!(show::command_value(&both, "secret_args"), Some(json!(["p", "q"])));
 }
 
 #[test]
@@ -244,7 +253,7 @@ const END: &str = "<!-- end of keys -->";
 
 /// The tables of docs/config.md.
 fn tables() -> String {
-    let row = |key: &Key, name: &str| {
+    let row = |key: &SchemaKey, name: &str| {
         let schema = &key.schema;
         let quoted = |value: &Value| format!("`{value}`");
         let default = schema.get("default").map_or("–".to_owned(), quoted);
@@ -281,10 +290,10 @@ fn tables() -> String {
         format!("| `{name}` | {default} | {values} | {meaning} |\n")
     };
     let head = "| key | default | values | meaning |\n|---|---|---|---|\n";
-    let whole = schema();
+    let whole = config_schema();
     let mut text = format!("\n### At the top\n\n{head}");
     let mut section = "";
-    let keys = keys();
+    let keys = list_keys();
     for key in &keys {
         let (home, name) = key.path.rsplit_once('.').unwrap_or(("", &key.path));
         if home != section {
@@ -299,7 +308,7 @@ fn tables() -> String {
         text.push_str(&row(key, name));
     }
     text.push_str(&format!("\n### `[mcp.<name>]`\n\nOne command of yours as a tool.\n\n{head}"));
-    entry_keys().iter().for_each(|key| text.push_str(&row(key, &key.path)));
+    list_command_keys().iter().for_each(|key| text.push_str(&row(key, &key.path)));
     text.push('\n');
     text
 }

@@ -11,7 +11,7 @@ impl Scratch {
         let path = std::env::temp_dir()
             .canonicalize()
             .unwrap()
-            .join(crate::base::ids::short("ringfence-test"));
+            .join(crate::base::ids::short_id("ringfence-test"));
         DirBuilder::new().mode(0o700).create(&path).unwrap();
         Scratch(path)
     }

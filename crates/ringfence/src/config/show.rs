@@ -4,28 +4,31 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::parse::read::entry_key;
-use super::resolve::entry::{Effect, EntryStdin};
-use super::resolve::{Source, bare_entry, resolve_source};
-use super::secrets::Ref;
-use super::{Config, DEFAULTS, Entry, Env, Flags, Origin, Template, schema};
+use super::parse::config_text::command_key;
+use super::resolve::command_tool::{CommandStdin, SideEffect};
+use super::resolve::{LoadedConfigFile, minimal_command, resolve_source};
+use super::secrets::SecretRef;
+use super::{
+    CommandTool, Config, ConfigFlags, DEFAULT_CONFIG, ProcessEnv, SettingOrigin, ValueTemplate,
+    schema,
+};
 use crate::base::Result;
-use crate::redact::secret::{is_sensitive, redact_words};
+use crate::redact::secret::{is_sensitive, redact_command_args};
 
 /// A key with its value, safe to show.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shown {
+pub struct ShownKey {
     pub key: String,
     /// `None` if it is not set and has no default.
     pub value: Option<Value>,
-    pub origin: Origin,
+    pub origin: SettingOrigin,
     /// Line in the config file.
     pub line: Option<usize>,
 }
 
 /// A secret that the config refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Needed {
+pub struct NeededSecret {
     /// As written in the file, `${secret:NAME}`.
     pub name: String,
     pub is_set: bool,
@@ -35,28 +38,28 @@ pub struct Needed {
 
 /// Everything that `ringfence config show` prints.
 #[derive(Debug)]
-pub struct Show {
+pub struct ConfigListing {
     pub file: Option<PathBuf>,
-    pub keys: Vec<Shown>,
-    pub secrets: Vec<Needed>,
+    pub keys: Vec<ShownKey>,
+    pub secrets: Vec<NeededSecret>,
 }
 
 /// Resolves the config and lists its keys and secrets.
-pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
-    let source = Source::read(flags, env)?;
+pub fn show_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigListing> {
+    let source = LoadedConfigFile::load_usable(flags, env)?;
     let config = resolve_source(&source, flags, env, None)?;
     let written: Map<String, Value> = toml::from_str(&source.text).unwrap_or_default();
-    let default: Map<String, Value> = toml::from_str(DEFAULTS).unwrap_or_default();
+    let default: Map<String, Value> = toml::from_str(DEFAULT_CONFIG).unwrap_or_default();
     let mut keys = Vec::new();
-    for key in schema::keys() {
+    for key in schema::list_keys() {
         keys.push(match config.settings.iter().rev().find(|setting| setting.key == key.path) {
-            Some(setting) => Shown {
-                value: Some(typed(&setting.value, &key.schema)),
+            Some(setting) => ShownKey {
+                value: Some(typed_value(&setting.value, &key.schema)),
                 origin: setting.origin.clone(),
                 line: setting.line,
                 key: key.path,
             },
-            None => plain(&source, &written, &default, key.path),
+            None => show_file_key(&source, &written, &default, key.path),
         });
     }
     // Settings without a key in the file: flags, and the secret in the environment.
@@ -68,7 +71,7 @@ pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
         let after = keys.iter().rposition(|shown| {
             shown.key.rsplit_once('.').map_or("", |(other, _)| other) == section
         });
-        let shown = Shown {
+        let shown = ShownKey {
             key: setting.key.to_owned(),
             value: Some(
                 serde_json::from_str(&setting.value).unwrap_or_else(|_| json!(setting.value)),
@@ -78,50 +81,53 @@ pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
         };
         keys.insert(after.map_or(keys.len(), |at| at + 1), shown);
     }
-    for entry in config.entries.iter() {
-        let path = entry_key(&entry.name);
-        for key in schema::entry_keys() {
-            let line = source.read.line(&source.text, &format!("{path}.{}", key.path));
+    for entry in config.commands.iter() {
+        let path = command_key(&entry.name);
+        for key in schema::list_command_keys() {
+            let line = source.parsed.line_of_key(&source.text, &format!("{path}.{}", key.path));
             let origin = match (&source.path, line) {
-                (Some(file), Some(_)) => Origin::File(file.clone()),
-                _ => Origin::Default,
+                (Some(file), Some(_)) => SettingOrigin::File(file.clone()),
+                _ => SettingOrigin::Default,
             };
             let value = match key.path.as_str() {
                 // The effective value, given the profile under [sandbox].
                 "sandbox_profile" => {
-                    Some(json!(entry.profile_beside(config.sandbox.profile).name()))
+                    Some(json!(entry.effective_profile(config.sandbox.profile).name()))
                 }
-                path => entry_value(entry, path),
+                path => command_value(entry, path),
             };
-            keys.push(Shown { value, key: format!("{path}.{}", key.path), origin, line });
+            keys.push(ShownKey { value, key: format!("{path}.{}", key.path), origin, line });
         }
     }
-    Ok(Show { file: source.path.clone(), keys, secrets: needed(&config) })
+    Ok(ConfigListing { file: source.path.clone(), keys, secrets: list_needed_secrets(&config) })
 }
 
 /// Lists a key that only the file can set, as written there.
-fn plain(
-    source: &Source,
+fn show_file_key(
+    source: &LoadedConfigFile,
     written: &Map<String, Value>,
     default: &Map<String, Value>,
     key: String,
-) -> Shown {
+) -> ShownKey {
     let find = |table: &Map<String, Value>| {
         let pointer = format!("/{}", key.replace('.', "/"));
         Value::Object(table.clone()).pointer(&pointer).cloned()
     };
     let hide = |value: Value| if is_sensitive(&key) { json!("set") } else { value };
-    let line = source.read.line(&source.text, &key);
+    let line = source.parsed.line_of_key(&source.text, &key);
     match (find(written), &source.path) {
-        (Some(value), Some(file)) => {
-            Shown { value: Some(hide(value)), origin: Origin::File(file.clone()), line, key }
-        }
-        _ => Shown { value: find(default), origin: Origin::Default, line: None, key },
+        (Some(value), Some(file)) => ShownKey {
+            value: Some(hide(value)),
+            origin: SettingOrigin::File(file.clone()),
+            line,
+            key,
+        },
+        _ => ShownKey { value: find(default), origin: SettingOrigin::Default, line: None, key },
     }
 }
 
 /// Converts the text of a setting to the type of its key.
-fn typed(text: &str, schema: &Map<String, Value>) -> Value {
+fn typed_value(text: &str, schema: &Map<String, Value>) -> Value {
     match schema.get("type").and_then(Value::as_str) {
         Some("boolean" | "integer") => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
         Some("array") if text.is_empty() => json!([]),
@@ -130,10 +136,10 @@ fn typed(text: &str, schema: &Map<String, Value>) -> Value {
     }
 }
 
-fn needed(config: &Config) -> Vec<Needed> {
-    let mut all: Vec<(&Ref, Vec<String>)> = Vec::new();
-    for entry in config.entries.iter() {
-        for wanted in entry.refs() {
+fn list_needed_secrets(config: &Config) -> Vec<NeededSecret> {
+    let mut all: Vec<(&SecretRef, Vec<String>)> = Vec::new();
+    for entry in config.commands.iter() {
+        for wanted in entry.secret_refs() {
             match all.iter_mut().find(|(known, _)| *known == wanted) {
                 Some((_, tools)) if tools.contains(&entry.name) => {}
                 Some((_, tools)) => tools.push(entry.name.clone()),
@@ -142,8 +148,8 @@ fn needed(config: &Config) -> Vec<Needed> {
         }
     }
     all.into_iter()
-        .map(|(wanted, tools)| Needed {
-            name: written_as(wanted),
+        .map(|(wanted, tools)| NeededSecret {
+            name: format_reference(wanted),
             is_set: config.secrets.get(wanted).is_ok(),
             tools,
         })
@@ -151,29 +157,29 @@ fn needed(config: &Config) -> Vec<Needed> {
 }
 
 /// Returns a reference as a config file writes it.
-pub(super) fn written_as(wanted: &Ref) -> String {
+pub(super) fn format_reference(wanted: &SecretRef) -> String {
     match wanted {
-        Ref::Variable(name) => format!("${{{name}}}"),
-        Ref::Stored(name) => format!("${{secret:{name}}}"),
+        SecretRef::Variable(name) => format!("${{{name}}}"),
+        SecretRef::Stored(name) => format!("${{secret:{name}}}"),
     }
 }
 
 /// Returns the value of one key of a command, safe to show.
-pub(super) fn entry_value(entry: &Entry, key: &str) -> Option<Value> {
-    let texts = |all: &[Template]| {
-        redact_words(&all.iter().map(|one| one.text.clone()).collect::<Vec<_>>())
+pub(super) fn command_value(entry: &CommandTool, key: &str) -> Option<Value> {
+    let texts = |all: &[ValueTemplate]| {
+        redact_command_args(&all.iter().map(|one| one.text.clone()).collect::<Vec<_>>())
     };
     Some(match key {
         "command" => json!(entry.command),
         "args" => json!(texts(&entry.args)),
-        "stdin" => json!(if entry.stdin == EntryStdin::Json { "json" } else { "none" }),
+        "stdin" => json!(if entry.stdin == CommandStdin::Json { "json" } else { "none" }),
         "cwd" => json!(entry.cwd.as_deref().unwrap_or(Path::new("."))),
         "env" => Value::Object(
             entry
                 .env
                 .iter()
                 .map(|(name, value)| {
-                    let hide = is_sensitive(name) && value.refs().next().is_none();
+                    let hide = is_sensitive(name) && value.secret_refs().next().is_none();
                     let shown = texts(std::slice::from_ref(value)).concat();
                     (name.clone(), json!(if hide { "set".to_owned() } else { shown }))
                 })
@@ -184,7 +190,13 @@ pub(super) fn entry_value(entry: &Entry, key: &str) -> Option<Value> {
         "allow_domains" => json!(entry.allow_domains),
         "allow_addresses" => json!(entry.allow_addresses),
         "side_effects" => {
-            json!(entry.side_effects.iter().map(|effect| Effect::name(*effect)).collect::<Vec<_>>())
+            json!(
+                entry
+                    .side_effects
+                    .iter()
+                    .map(|effect| SideEffect::name(*effect))
+                    .collect::<Vec<_>>()
+            )
         }
         "requires_approval" => json!(entry.requires_approval),
         "timeout_ms" => json!(u64::try_from(entry.timeout.as_millis()).unwrap_or(u64::MAX)),
@@ -192,7 +204,7 @@ pub(super) fn entry_value(entry: &Entry, key: &str) -> Option<Value> {
         "description" => json!(entry.description),
         "display_name" => json!(entry.display_name),
         "input_schema" => Value::Object(entry.input_schema.clone()),
-        "secret_args" => json!(entry.hidden),
+        "secret_args" => json!(entry.hidden_args),
         "version" => json!(entry.version),
         _ => return None,
     })
@@ -200,11 +212,11 @@ pub(super) fn entry_value(entry: &Entry, key: &str) -> Option<Value> {
 
 /// Returns the defaults of a command: the values of one that sets only `command`. Values that
 /// depend on its name are left out.
-pub(super) fn entry_defaults(keys: &[String]) -> Map<String, Value> {
-    let Some(entry) = bare_entry() else { return Map::new() };
+pub(super) fn command_defaults(keys: &[String]) -> Map<String, Value> {
+    let Some(entry) = minimal_command() else { return Map::new() };
     let own = ["command", "display_name", "description", "input_schema"];
     keys.iter()
         .filter(|key| !own.contains(&key.as_str()))
-        .filter_map(|key| Some((key.clone(), entry_value(&entry, key)?)))
+        .filter_map(|key| Some((key.clone(), command_value(&entry, key)?)))
         .collect()
 }

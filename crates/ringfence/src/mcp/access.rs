@@ -30,7 +30,7 @@ pub(super) async fn check_host_and_origin(
     let http = &app.server.config.http;
     let refused = |reason, message| {
         let hint = "Use a loopback name, or ask the operator to add yours to [http] allowed_hosts or allowed_origins.";
-        json_error(None, &Error::permission_denied(reason, message).hint(hint))
+        json_error(None, &Error::permission_denied(reason, message).with_hint(hint))
     };
     let host = request
         .headers()
@@ -131,7 +131,7 @@ pub(super) async fn authenticate_request(
     };
     // Only for the log.
     let from = |error: Error| {
-        error.source(std::io::Error::other(format!("from {}", connection.remote_address())))
+        error.with_source(std::io::Error::other(format!("from {}", connection.remote_address())))
     };
     let (principal, end) = match identity {
         Ok(identity) => identity,

@@ -17,14 +17,14 @@ use rmcp::service::{Peer, PeerRequestOptions, RequestContext, RoleServer, Servic
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use crate::base::call::Output;
-use crate::base::caller::{Event, Question};
-use crate::base::{Cancel, Cause, Error, Kind, Result};
+use crate::base::call::ToolOutput;
+use crate::base::client_handle::{ClientEvent, ClientQuestion};
+use crate::base::{CancelCause, CancelToken, Error, Kind, Result};
 use crate::call::park::ResumableCall;
 
 /// Reason why a request is no longer attached to its run.
 pub enum AttachOutcome {
-    Done(Result<Output>),
+    Done(Result<ToolOutput>),
     /// 2026-07-28: these questions must be answered first.
     NeedsAnswers(ResumableCall),
     /// It continues in the background.
@@ -36,10 +36,10 @@ pub struct AttachedRequest<'a> {
     pub context: &'a RequestContext<RoleServer>,
     pub stateless: bool,
     /// Why the run is cancelled if this request is.
-    pub cause: Cause,
+    pub cause: CancelCause,
     /// Cancelled with the connection. A run of 2026-07-28 would not learn of that through its own
     /// session.
-    pub connection_cancel: &'a Cancel,
+    pub connection_cancel: &'a CancelToken,
 }
 
 /// Pause before the result: some clients drop progress that arrives in the same read.
@@ -73,32 +73,32 @@ pub async fn attach_to_run(mut held: ResumableCall, link: &AttachedRequest<'_>) 
             }
             event = held.run.events.recv(), if speaks => match event {
                 None => speaks = false,
-                Some(Event::Ask(questions)) if link.stateless => {
+                Some(ClientEvent::Ask(questions)) if link.stateless => {
                     held.add_questions(questions);
                     if !held.open_questions.is_empty() {
                         return AttachOutcome::NeedsAnswers(held);
                     }
                 }
-                Some(Event::Ask(questions)) => {
+                Some(ClientEvent::Ask(questions)) => {
                     for question in questions {
                         asked.push(put_question(&link.context.peer, question));
                     }
                 }
-                Some(Event::Progress { message, progress, total, done }) => {
+                Some(ClientEvent::Progress { message, progress, total, done }) => {
                     let cancelled = send_unless_cancelled(link, pen.send_progress(message, progress, total)).await;
                     let _ = done.send(());
                     if cancelled { continue }
                 }
-                Some(Event::Log { level, logger, data, done }) => {
+                Some(ClientEvent::Log { level, logger, data, done }) => {
                     send_unless_cancelled(link, pen.send_log(level, logger, data)).await;
                     let _ = done.send(());
                 }
-                Some(Event::Notify { method, params, done }) => {
+                Some(ClientEvent::Notify { method, params, done }) => {
                     let id = serde_json::to_value(&link.context.id).unwrap_or_default();
                     send_unless_cancelled(link, pen.send_notification(method, params, id)).await;
                     let _ = done.send(());
                 }
-                Some(Event::Detach(done)) => {
+                Some(ClientEvent::Detach(done)) => {
                     let _ = done.send(());
                     return AttachOutcome::Detached(held);
                 }
@@ -116,7 +116,7 @@ pub async fn attach_to_run(mut held: ResumableCall, link: &AttachedRequest<'_>) 
 async fn wait_for_end(
     held: &mut ResumableCall,
     asked: &mut (impl Stream<Item = ()> + Unpin),
-) -> Result<Output> {
+) -> Result<ToolOutput> {
     let mut speaks = true;
     let result = loop {
         tokio::select! {
@@ -149,7 +149,7 @@ async fn send_unless_cancelled(
 
 /// Asks the client one question. If the asker no longer wants the answer (it was answered
 /// elsewhere, or time is up), cancels the request so that the client can close its dialog.
-async fn put_question(peer: &Peer<RoleServer>, mut question: Question) {
+async fn put_question(peer: &Peer<RoleServer>, mut question: ClientQuestion) {
     let request =
         ServerRequest::CustomRequest(CustomRequest::new(question.method, Some(question.params)));
     let mut handle =
@@ -163,7 +163,7 @@ async fn put_question(peer: &Peer<RoleServer>, mut question: Question) {
     tokio::select! {
         answer = &mut handle.rx => {
             let answer = match answer {
-                Ok(Ok(result)) => serde_json::to_value(result).map_err(|e| Error::internal("an unreadable answer").source(e)),
+                Ok(Ok(result)) => serde_json::to_value(result).map_err(|e| Error::internal("an unreadable answer").with_source(e)),
                 Ok(Err(error)) => Err(unanswered_error(error)),
                 Err(_) => Err(unanswered_error(ServiceError::TransportClosed)),
             };
@@ -178,7 +178,7 @@ async fn put_question(peer: &Peer<RoleServer>, mut question: Question) {
 }
 
 fn unanswered_error(error: ServiceError) -> Error {
-    Error::new(Kind::Unavailable, "the client did not answer").source(error)
+    Error::new(Kind::Unavailable, "the client did not answer").with_source(error)
 }
 
 /// Sender of notifications for one request.

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::base::{Error, Kind, Result};
-use crate::config::{Auth, AuthKey};
+use crate::config::{AuthKey, AuthSettings};
 use crate::session::Principal;
 
 /// Tolerance around the times of a token, because the clocks of two machines differ.
@@ -60,7 +60,7 @@ struct TokenClaims {
 impl TokenVerifier {
     /// Creates a verifier for the configured key. Fails if the key is too weak or of an unsupported
     /// kind.
-    pub fn new(auth: &Auth) -> Result<TokenVerifier> {
+    pub fn new(auth: &AuthSettings) -> Result<TokenVerifier> {
         let (key, algorithm) = match &auth.key {
             AuthKey::Secret(secret) => (read_secret_key(secret.expose())?, Algorithm::HS256),
             AuthKey::PublicPem(pem) => read_public_key(pem)?,
@@ -126,7 +126,7 @@ impl TokenVerifier {
                 "wrong_algorithm",
                 "the token's algorithm does not match this server's key",
             )
-            .hint(hint));
+            .with_hint(hint));
         }
         // Critical extensions, none of which we support (RFC 7515, 4.1.11).
         if header.get("crit").is_some() {
@@ -150,16 +150,16 @@ fn read_secret_key(secret: &[u8]) -> Result<DecodingKey> {
         return Err(Error::invalid_arguments(
             "MCP_AUTH_JWT_SECRET is shorter than 16 bytes and could be guessed",
         )
-        .reason("weak_secret")
-        .hint("Make one with `openssl rand -base64 32`."));
+        .with_reason("weak_secret")
+        .with_hint("Make one with `openssl rand -base64 32`."));
     }
     // A public key used as the secret would be known to everyone.
     if secret.starts_with(b"-----BEGIN ") {
         return Err(Error::invalid_arguments(
             "MCP_AUTH_JWT_SECRET holds a PEM key and not a secret",
         )
-        .reason("wrong_key")
-        .hint("Put a public key into MCP_AUTH_JWT_PUBLIC_KEY."));
+        .with_reason("wrong_key")
+        .with_hint("Put a public key into MCP_AUTH_JWT_PUBLIC_KEY."));
     }
     if secret.len() < 32 {
         tracing::warn!("MCP_AUTH_JWT_SECRET is shorter than the 32 bytes that HS256 calls for");
@@ -171,8 +171,10 @@ fn read_secret_key(secret: &[u8]) -> Result<DecodingKey> {
 fn read_public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
     let unfit = |what: &str| {
         Error::invalid_arguments(format!("MCP_AUTH_JWT_PUBLIC_KEY {what}"))
-            .reason("wrong_key")
-            .hint("Give one public key in PEM form: RSA (2048 to 8192 bits), EC P-256 or Ed25519.")
+            .with_reason("wrong_key")
+            .with_hint(
+                "Give one public key in PEM form: RSA (2048 to 8192 bits), EC P-256 or Ed25519.",
+            )
     };
     let labels: Vec<&str> =
         pem.split("-----BEGIN ").skip(1).filter_map(|rest| rest.split("-----").next()).collect();
@@ -294,7 +296,7 @@ fn token_error(reason: &'static str, message: &str) -> Error {
         "no_subject" => "Get a token with a subject (sub).",
         _ => "Get a token that is signed with this server's key.",
     };
-    Error::new(Kind::Unauthenticated, message).reason(reason).hint(hint)
+    Error::new(Kind::Unauthenticated, message).with_reason(reason).with_hint(hint)
 }
 
 /// Replaces the library's messages by our own, because they may quote the token.

@@ -86,7 +86,7 @@ static PAIRS: LazyLock<Vec<(Pair, Pair)>> = LazyLock::new(|| {
 });
 
 fn verifier(key: &AuthKey) -> TokenVerifier {
-    TokenVerifier::new(&Auth { key: key.clone(), audience: None, issuer: None }).unwrap()
+    TokenVerifier::new(&AuthSettings { key: key.clone(), audience: None, issuer: None }).unwrap()
 }
 
 fn sign(pair: &Pair, claims: &Value) -> String {
@@ -241,7 +241,7 @@ fn the_scheme_is_read_in_any_case() {
 #[test]
 fn audience_and_issuer_count_when_they_are_set() {
     let ours = &PAIRS[0].0;
-    let auth = Auth {
+    let auth = AuthSettings {
         key: ours.public.clone(),
         audience: Some("https://rf/mcp".into()),
         issuer: Some("https://idp".into()),
@@ -299,7 +299,7 @@ fn subjects_of_different_issuers_never_meet() {
 #[test]
 fn keys_that_do_not_fit_stop_the_start() {
     let refuse = |key: AuthKey| {
-        TokenVerifier::new(&Auth { key, audience: None, issuer: None })
+        TokenVerifier::new(&AuthSettings { key, audience: None, issuer: None })
             .err()
             .unwrap()
             .reason_name()
@@ -328,7 +328,9 @@ fn keys_that_do_not_fit_stop_the_start() {
     // PKCS#1 form of the same RSA key, as older tools write it.
     let key = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
     let public = AuthKey::PublicPem(pem("RSA PUBLIC KEY", key.public_key().as_ref()));
-    assert!(TokenVerifier::new(&Auth { key: public, audience: None, issuer: None }).is_ok());
+    assert!(
+        TokenVerifier::new(&AuthSettings { key: public, audience: None, issuer: None }).is_ok()
+    );
 }
 
 #[test]

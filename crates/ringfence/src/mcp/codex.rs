@@ -13,7 +13,7 @@ use rmcp::model::{ExperimentalCapabilities, Extensions, RequestMetaObject};
 use serde_json::{Value, json};
 
 use super::server::ClientConnection;
-use crate::base::narrowing::Narrowing;
+use crate::base::client_sandbox::ClientSandbox;
 use crate::base::{Error, Kind, Result};
 use crate::session::Session;
 
@@ -35,7 +35,7 @@ pub fn sandbox_for_call(
     meta: &RequestMetaObject,
     session: &Session,
     line: &ClientConnection,
-) -> Option<Arc<Narrowing>> {
+) -> Option<Arc<ClientSandbox>> {
     let told: Vec<&Value> = STATE_KEYS.iter().filter_map(|key| meta.get(*key)).collect();
     match told[..] {
         [] => session
@@ -96,8 +96,8 @@ impl PushedState {
     pub fn check_readable(&self) -> Result<()> {
         self.0.as_ref().map_err(|why| {
             Error::invalid_arguments(format!("the sandbox state cannot be read: {why}"))
-                .reason("bad_sandbox_state")
-                .hint("Until a state can be read, the workspace is read-only and there is no network.")
+                .with_reason("bad_sandbox_state")
+                .with_hint("Until a state can be read, the workspace is read-only and there is no network.")
         })?;
         Ok(())
     }
@@ -106,14 +106,16 @@ impl PushedState {
 /// Returns the error for a state that belongs to no session.
 pub fn no_session_error() -> Error {
     Error::new(Kind::InvalidRequest, "there is no session that the sandbox state could belong to")
-        .reason("no_session")
-        .hint("Send the session handle in `_meta`, or the state itself in `_meta` of each call.")
+        .with_reason("no_session")
+        .with_hint(
+            "Send the session handle in `_meta`, or the state itself in `_meta` of each call.",
+        )
 }
 
-fn fallback_sandbox(why: &str) -> Narrowing {
+fn fallback_sandbox(why: &str) -> ClientSandbox {
     let why: String = why.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect();
     tracing::warn!(
         "a client's sandbox state cannot be read ({why}): read-only and without network until it can"
     );
-    Narrowing::most_restrictive()
+    ClientSandbox::most_restrictive()
 }

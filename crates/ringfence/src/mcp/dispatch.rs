@@ -15,7 +15,7 @@ use super::methods::{
 };
 use super::server::ClientConnection;
 use super::{Server, codex, codex_legacy, meta, overrides, render, version};
-use crate::base::change::Change;
+use crate::base::list_changes::ChangedList;
 use crate::base::{Error, Kind, Result, TraceId};
 use crate::registry::NameStyle;
 use crate::session::{ClientInfo, Session, SessionRef};
@@ -37,8 +37,8 @@ impl ProtocolHandler {
         let line = connection_of(&context.extensions)?;
         let Some(version) = context.protocol_version() else {
             return Err(Error::new(Kind::InvalidRequest, "no handshake has been made")
-                .reason("not_initialized")
-                .hint("Send `initialize` first, or carry the protocol version in `_meta` (2026-07-28)."));
+                .with_reason("not_initialized")
+                .with_hint("Send `initialize` first, or carry the protocol version in `_meta` (2026-07-28)."));
         };
         let stateless = version.as_str() >= self::version::STATELESS;
         Ok((line, version.as_str().to_owned(), stateless))
@@ -64,7 +64,7 @@ impl ProtocolHandler {
 }
 
 pub(super) fn refuse_request(error: Error) -> ErrorData {
-    let trace_id = TraceId::mint();
+    let trace_id = TraceId::generate();
     render::log_refusal(&error, &trace_id);
     render::error_data(&error, &trace_id)
 }
@@ -265,8 +265,8 @@ impl ServerHandler for ProtocolHandler {
                 _ = self.server.shutdown.cancelled() => return Ok(()),
             };
             let sent = match change {
-                Ok(Change::Tools) => context.sink().notify_tool_list_changed().await,
-                Ok(Change::Prompts) => context.sink().notify_prompt_list_changed().await,
+                Ok(ChangedList::Tools) => context.sink().notify_tool_list_changed().await,
+                Ok(ChangedList::Prompts) => context.sink().notify_prompt_list_changed().await,
                 Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => continue,
                 Err(tokio::sync::broadcast::error::RecvError::Closed) => return Ok(()),
             };
@@ -413,8 +413,8 @@ impl ProtocolHandler {
         let view = self.find_session(line, stateless, context)?;
         Some(view.session).filter(|_| view.persistent).ok_or_else(|| {
             Error::new(Kind::InvalidRequest, "there is no session to store this in")
-                .reason("no_session")
-                .hint(
+                .with_reason("no_session")
+                .with_hint(
                     "Send the session handle in `_meta`, or the overrides in `_meta` of each call.",
                 )
         })
@@ -450,8 +450,8 @@ async fn announce_changes(server: Arc<Server>, line: ClientConnection, peer: Pee
             _ = over.cancelled() => return,
         };
         let sent = match change {
-            Ok(Change::Tools) => peer.notify_tool_list_changed().await,
-            Ok(Change::Prompts) => peer.notify_prompt_list_changed().await,
+            Ok(ChangedList::Tools) => peer.notify_tool_list_changed().await,
+            Ok(ChangedList::Prompts) => peer.notify_prompt_list_changed().await,
             Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => continue,
             Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
         };

@@ -105,7 +105,7 @@ pub fn request_id(message: &Map<String, Value>) -> Option<Value> {
 /// Builds an error as a complete JSON-RPC message. Without a known id the member is left out, as
 /// MCP's schema requires.
 pub fn refusal_message(id: Option<Value>, error: &Error) -> Value {
-    let trace_id = TraceId::mint();
+    let trace_id = TraceId::generate();
     super::render::log_refusal(error, &trace_id);
     let mut message = json!({"jsonrpc": "2.0"});
     if let Some(id) = id {
@@ -114,7 +114,7 @@ pub fn refusal_message(id: Option<Value>, error: &Error) -> Value {
     message["error"] = json!({
         "code": error.wire_code(),
         "message": error.message(),
-        "data": error.body(&trace_id),
+        "data": error.to_body(&trace_id),
     });
     message
 }
@@ -148,14 +148,14 @@ pub fn complete_error(message: &mut Value) {
     }
     let error = match code {
         -32602 if text.contains("request _meta") => Error::new(Kind::InvalidRequest, text)
-            .hint("Carry protocolVersion and clientCapabilities (io.modelcontextprotocol/…) in each request's _meta."),
+            .with_hint("Carry protocolVersion and clientCapabilities (io.modelcontextprotocol/…) in each request's _meta."),
         -32020 => Error::new(Kind::InvalidRequest, text)
-            .reason("header_mismatch")
-            .hint("Make the headers MCP-Protocol-Version, Mcp-Method and Mcp-Name match the body."),
+            .with_reason("header_mismatch")
+            .with_hint("Make the headers MCP-Protocol-Version, Mcp-Method and Mcp-Name match the body."),
         _ => Error::new(Kind::from_code(code), text),
     };
     if let (Value::Object(body), Some(data)) =
-        (error.code(code).body(&TraceId::mint()), data.as_object_mut())
+        (error.with_code(code).to_body(&TraceId::generate()), data.as_object_mut())
     {
         for (key, value) in body {
             data.entry(key).or_insert(value);
@@ -166,8 +166,8 @@ pub fn complete_error(message: &mut Value) {
 fn not_object_error(value: &Value) -> Error {
     match value {
         Value::Array(_) => Error::new(Kind::InvalidRequest, "batches are not supported")
-            .reason("batch")
-            .hint("Send one message at a time; MCP dropped batches in 2025-06-18."),
+            .with_reason("batch")
+            .with_hint("Send one message at a time; MCP dropped batches in 2025-06-18."),
         _ => Error::new(Kind::InvalidRequest, "a message must be a JSON object"),
     }
 }
@@ -200,7 +200,7 @@ fn check_message(message: &Map<String, Value>) -> Result<()> {
         Some(Value::Object(params)) => params,
         Some(_) => {
             return Err(Error::invalid_arguments("`params` must be an object")
-                .hint("MCP passes parameters by name."));
+                .with_hint("MCP passes parameters by name."));
         }
     };
     if params.get("_meta").is_some_and(|meta| !meta.is_object()) {
@@ -240,8 +240,8 @@ fn check_initialize(params: &Map<String, Value>) -> Result<()> {
     match params.get("protocolVersion").and_then(Value::as_str) {
         Some(requested) => version::negotiate_version(requested).map(|_| ()),
         None => Err(Error::invalid_arguments("`protocolVersion` must be a string")
-            .hint(format!("Ask for one of {}.", version::supported_versions().join(", ")))
-            .with("supported", json!(version::supported_versions()))),
+            .with_hint(format!("Ask for one of {}.", version::supported_versions().join(", ")))
+            .with_fact("supported", json!(version::supported_versions()))),
     }?;
     if !params.get("capabilities").is_none_or(Value::is_object)
         || !params.get("clientInfo").is_none_or(Value::is_object)
@@ -254,7 +254,7 @@ fn check_initialize(params: &Map<String, Value>) -> Result<()> {
 fn check_tools_call(params: &Map<String, Value>) -> Result<()> {
     if !params.get("name").is_some_and(Value::is_string) {
         return Err(Error::invalid_arguments("`name` must be the name of a tool")
-            .hint("Call `tools/list` for the available tools."));
+            .with_hint("Call `tools/list` for the available tools."));
     }
     if params
         .get("arguments")

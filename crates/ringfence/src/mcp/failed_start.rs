@@ -70,36 +70,36 @@ async fn read_first_request(
 /// Returns the error as a client may see it. For a mistake in the config file this is its position
 /// and key: the line with its value may contain anything, and goes to standard error only.
 fn error_for_client(error: &Error) -> Error {
-    let fact = |name: &str| error.fact(name).and_then(Value::as_str);
+    let fact = |name: &str| error.get_fact(name).and_then(Value::as_str);
     let mut told = match (fact("file"), fact("summary"), fact("remedy")) {
         (Some(file), Some(summary), Some(remedy)) => {
             let position =
-                |name: &str| error.fact(name).and_then(Value::as_u64).unwrap_or_default();
+                |name: &str| error.get_fact(name).and_then(Value::as_u64).unwrap_or_default();
             let key = fact("key").map(|key| format!(", key `{key}`")).unwrap_or_default();
             let (line, column) = (position("line"), position("column"));
             let mut told = Error::new(
                 error.kind(),
                 format!("ringfence cannot start: {file}, line {line}, column {column}{key}: {summary}"),
             )
-            .hint(format!("{remedy} `ringfence config check {file}` shows the line. Then start the server again."))
-            .with("file", file)
-            .with("line", line)
-            .with("column", column);
+            .with_hint(format!("{remedy} `ringfence config check {file}` shows the line. Then start the server again."))
+            .with_fact("file", file)
+            .with_fact("line", line)
+            .with_fact("column", column);
             if let Some(key) = fact("key") {
-                told = told.with("key", key);
+                told = told.with_fact("key", key);
             }
             told
         }
         _ => {
             let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
             Error::new(error.kind(), format!("ringfence cannot start: {}", error.message()))
-                .hint(hint)
+                .with_hint(hint)
         }
     };
     if let Some(reason) = error.reason_name() {
-        told = told.reason(reason);
+        told = told.with_reason(reason);
     }
-    told.redacted()
+    told.without_secrets()
 }
 
 #[cfg(test)]

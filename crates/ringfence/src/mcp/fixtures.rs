@@ -134,7 +134,7 @@ fn ask_for_context() -> FixtureResult<GetPromptResponse> {
         },
     });
     let question = serde_json::from_value(question).map_err(|error| {
-        refuse_request(Error::internal("a question does not match the protocol").source(error))
+        refuse_request(Error::internal("a question does not match the protocol").with_source(error))
     })?;
     let questions = InputRequests::from_iter([("user_context".to_owned(), question)]);
     Ok(InputRequiredResult::from_input_requests(questions).into())
@@ -180,7 +180,7 @@ pub fn read_resource(request: ReadResourceRequestParams) -> FixtureResult<ReadRe
         }
         _ => {
             return Err(refuse_request(
-                Error::new(Kind::NotFound, "there is no such resource").with("uri", uri),
+                Error::new(Kind::NotFound, "there is no such resource").with_fact("uri", uri),
             ));
         }
     };

@@ -41,7 +41,7 @@ use super::server::ClientConnection;
 use super::sse::{self, SseStreams};
 use super::stdio::too_long_error;
 use super::{Server, codex, codex_legacy, meta, version};
-use crate::base::{Cause, Error, Kind, Result};
+use crate::base::{CancelCause, Error, Kind, Result};
 use crate::session::Principal;
 
 const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -76,8 +76,10 @@ fn build_router(app: Arc<HttpServer>) -> Router {
         .route("/mcp/message", post(sse::post_message))
         .method_not_allowed_fallback(|| async {
             let error = Error::new(Kind::MethodNotFound, "method not allowed on this path")
-                .reason("http_method")
-                .hint("Use POST /mcp; or GET /mcp/sse and POST to the address in its first event.");
+                .with_reason("http_method")
+                .with_hint(
+                    "Use POST /mcp; or GET /mcp/sse and POST to the address in its first event.",
+                );
             json_error(None, &error)
         })
         .layer(axum::extract::DefaultBodyLimit::max(app.server.config.limits.message_bytes))
@@ -91,7 +93,7 @@ fn build_router(app: Arc<HttpServer>) -> Router {
             json_error(
                 None,
                 &Error::new(Kind::NotFound, "nothing is served at this path")
-                    .hint("The endpoint is POST /mcp."),
+                    .with_hint("The endpoint is POST /mcp."),
             )
         })
         .layer(from_fn_with_state(Arc::clone(&app), check_host_and_origin))
@@ -176,7 +178,7 @@ pub fn json_error(id: Option<Value>, error: &Error) -> Response {
         Some("not_acceptable") => 406,
         Some("media_type") => 415,
         Some("http_method") => 405,
-        _ => error.kind().row().http,
+        _ => error.kind().table_row().http,
     };
     let mut response = json_response(status, &envelope::refusal_message(id, error));
     if status == 405 {
@@ -200,7 +202,7 @@ async fn handle_mcp(
         Method::GET | Method::DELETE => handle_session_request(&app, &caller, request).await,
         _ => Err((
             None,
-            Error::new(Kind::MethodNotFound, "use POST, GET or DELETE").reason("http_method"),
+            Error::new(Kind::MethodNotFound, "use POST, GET or DELETE").with_reason("http_method"),
         )),
     };
     answer.unwrap_or_else(|(id, error)| json_error(id, &error))
@@ -209,8 +211,8 @@ async fn handle_mcp(
 /// Returns the error for a body that did not arrive in [`BODY_TIME`].
 pub(super) fn slow_body_error() -> Error {
     Error::new(Kind::InvalidRequest, "the body did not arrive in time")
-        .reason("slow_body")
-        .hint("Send it again.")
+        .with_reason("slow_body")
+        .with_hint("Send it again.")
 }
 
 type RefusedRequest = (Option<Value>, Error);
@@ -226,11 +228,15 @@ async fn handle_session_request(
     let Some(id) = header_text(request.headers(), &SESSION_HEADER).filter(|_| !stateless) else {
         let error =
             Error::new(Kind::InvalidRequest, "GET and DELETE are for the sessions of 2025 clients");
-        let error =
-            error.hint("Send the Mcp-Session-Id from `initialize`; 2026-07-28 uses POST only.");
+        let error = error
+            .with_hint("Send the Mcp-Session-Id from `initialize`; 2026-07-28 uses POST only.");
         return Err((
             None,
-            if stateless { error.reason("http_method") } else { error.reason("not_initialized") },
+            if stateless {
+                error.with_reason("http_method")
+            } else {
+                error.with_reason("not_initialized")
+            },
         ));
     };
     let refused = |error: Error| (None, error);
@@ -248,7 +254,7 @@ async fn handle_session_request(
     let response =
         complete_error_response(app.engine.handle(request).await.map(Body::new), None).await;
     if ends && response.status().is_success() {
-        app.sessions.end_session(&id, Cause::SessionEnd);
+        app.sessions.end_session(&id, CancelCause::SessionEnd);
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     Ok(hold_guards(response, (streams, place)))
@@ -266,11 +272,11 @@ async fn handle_post(
     let bytes = tokio::time::timeout(BODY_TIMEOUT, axum::body::to_bytes(body, limit))
         .await
         .map_err(|_| (None, slow_body_error()))?
-        .map_err(|error| (None, too_long_error(limit).source(error)))?;
+        .map_err(|error| (None, too_long_error(limit).with_source(error)))?;
     let message = match envelope::judge_message(&bytes) {
         EnvelopeVerdict::Pass(message) => message,
         EnvelopeVerdict::Refuse(kind, refusal) => {
-            return Ok(json_response(kind.row().http, &refusal));
+            return Ok(json_response(kind.table_row().http, &refusal));
         }
         EnvelopeVerdict::Ignore => return Ok(StatusCode::ACCEPTED.into_response()),
     };
@@ -314,8 +320,8 @@ async fn handle_post(
         (None, false) => {
             return Err(refused(
                 Error::new(Kind::InvalidRequest, "there is no session")
-                    .reason("not_initialized")
-                    .hint("Send `initialize` and then its Mcp-Session-Id with each request, or use 2026-07-28."),
+                    .with_reason("not_initialized")
+                    .with_hint("Send `initialize` and then its Mcp-Session-Id with each request, or use 2026-07-28."),
             ));
         }
     };
@@ -328,7 +334,7 @@ async fn handle_post(
         // Bypass the engine's queue, which is blocked while a client does not read.
         let request =
             message.get("params").and_then(|params| params.get("requestId")).map(Value::to_string);
-        app.server.cancel_call(&line.session.id, &request.unwrap_or_default(), Cause::Client);
+        app.server.cancel_call(&line.session.id, &request.unwrap_or_default(), CancelCause::Client);
     }
     if session.is_none() {
         // The engine must not find a session that we have not checked.
@@ -395,8 +401,8 @@ fn check_media_types(headers: &mut HeaderMap) -> Result<()> {
             .is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
     }) {
         return Err(Error::new(Kind::InvalidRequest, "the body must be JSON")
-            .reason("media_type")
-            .hint("Send `Content-Type: application/json`."));
+            .with_reason("media_type")
+            .with_hint("Send `Content-Type: application/json`."));
     }
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("*/*");
     let takes = |media: &str| accept.contains(media) || accept.contains("*/*");
@@ -405,8 +411,8 @@ fn check_media_types(headers: &mut HeaderMap) -> Result<()> {
             Kind::InvalidRequest,
             "the client must accept JSON and event streams",
         )
-        .reason("not_acceptable")
-        .hint("Send `Accept: application/json, text/event-stream`."));
+        .with_reason("not_acceptable")
+        .with_hint("Send `Accept: application/json, text/event-stream`."));
     }
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     Ok(())
@@ -430,9 +436,9 @@ fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<boo
             Kind::UnsupportedVersion,
             "this MCP-Protocol-Version is not supported",
         )
-        .code(-32022)
-        .with("supported", json!(version::supported_versions()))
-        .with("requested", shown));
+        .with_code(-32022)
+        .with_fact("supported", json!(version::supported_versions()))
+        .with_fact("requested", shown));
     }
     let speaks = own.and_then(Value::as_str).or(said);
     Ok(method != "initialize"

@@ -112,8 +112,8 @@ impl Drop for UnreadGuard {
 /// Returns the error for a request whose id is in use.
 pub fn duplicate_id_error() -> Error {
     Error::new(Kind::InvalidRequest, "a request with this id is still in flight")
-        .reason("duplicate_id")
-        .hint("Give each request an id of its own.")
+        .with_reason("duplicate_id")
+        .with_hint("Give each request an id of its own.")
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ impl LogLimit {
     /// now.
     pub fn admit_line(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.bucket.take(now).is_err() {
+        if state.bucket.take_token(now).is_err() {
             state.unlogged += 1;
             return None;
         }

@@ -77,8 +77,8 @@ impl MessageOutline {
             return Ok(());
         }
         Err(Error::new(Kind::TooLarge, format!("a message may have at most {MAX_VALUES} values"))
-            .hint("Send less in one message: split the call, or write the data to a file and pass its path.")
-            .with("limit", MAX_VALUES))
+            .with_hint("Send less in one message: split the call, or write the data to a file and pass its path.")
+            .with_fact("limit", MAX_VALUES))
     }
 
     /// Returns the id of a request, so that the refusal reaches the caller that waits for it.

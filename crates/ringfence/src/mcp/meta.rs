@@ -25,7 +25,7 @@ pub const OUTPUT_SCHEMA: &str = "dev.ringfence/output_schema";
 /// On every tool result: the trace id.
 pub const TRACE_ID: &str = "dev.ringfence/trace_id";
 /// On results of calls that a client's own sandbox applied to.
-pub use crate::base::narrowing::META as CLIENT_SANDBOX;
+pub use crate::base::client_sandbox::META_KEY as CLIENT_SANDBOX;
 /// On a result of `file.read`: the metadata that is also in its JSON text block.
 pub use crate::tools::file::read::META as FILE;
 /// On results and requests of 2026-07-28: the sealed session handle.

@@ -47,8 +47,8 @@ pub fn update_session(
     let params = params.cloned().unwrap_or_else(|| json!({}));
     let update: OverridesUpdate = serde_json::from_value(params).map_err(|error| {
         Error::invalid_arguments(format!("invalid parameters for `{UPDATE_METHOD}`"))
-            .hint("Give `cwd_override` (a string or null) and `env_overrides` (an object of strings, or null).")
-            .source(error)
+            .with_hint("Give `cwd_override` (a string or null) and `env_overrides` (an object of strings, or null).")
+            .with_source(error)
     })?;
     let mut wanted = Overrides::clone(&session.overrides());
     if let Some(cwd) = update.cwd_override {
@@ -66,7 +66,7 @@ pub fn update_session(
 pub fn read_request(about: &RequestMetaObject, extensions: &Extensions) -> Result<Overrides> {
     let unfit = |what: &str| {
         Error::invalid_arguments(format!("{what} is invalid"))
-            .hint("A directory is a string; variables are an object of strings.")
+            .with_hint("A directory is a string; variables are an object of strings.")
     };
     let variables = |value: Value, what: &str| -> Result<Vec<(String, String)>> {
         let map: BTreeMap<String, String> =

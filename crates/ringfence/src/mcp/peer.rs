@@ -77,7 +77,7 @@ impl AcceptedConnection {
                 "Connect from the same machine and container, or turn on auth (MCP_AUTH_ENABLED).",
             ),
         };
-        Err(Error::permission_denied(reason, message).hint(hint))
+        Err(Error::permission_denied(reason, message).with_hint(hint))
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::log_limit::LogLimit;
 use super::meta;
-use crate::base::call::{Block, Output};
+use crate::base::call::{OutputBlock, ToolOutput};
 use crate::base::{Error, Kind, TraceId};
 
 static UNAUTHENTICATED: LogLimit = LogLimit::new();
@@ -35,18 +35,18 @@ pub fn error_data(error: &Error, trace_id: &TraceId) -> ErrorData {
     ErrorData::new(
         rmcp::model::ErrorCode(code),
         error.message().to_owned(),
-        Some(error.body(trace_id)),
+        Some(error.to_body(trace_id)),
     )
 }
 
 /// Returns the output of a tool as the result of a call.
-pub fn tool_result(output: Output, trace_id: &TraceId) -> CallToolResult {
+pub fn tool_result(output: ToolOutput, trace_id: &TraceId) -> CallToolResult {
     let mut content = Vec::with_capacity(output.content.len());
     for block in output.content {
         match block {
-            Block::Text(text) => content.push(ContentBlock::text(text)),
-            Block::Image { data, mime } => content.push(ContentBlock::image(data, mime)),
-            Block::Wire(value) => match serde_json::from_value(value) {
+            OutputBlock::Text(text) => content.push(ContentBlock::text(text)),
+            OutputBlock::Image { data, mime } => content.push(ContentBlock::image(data, mime)),
+            OutputBlock::Wire(value) => match serde_json::from_value(value) {
                 Ok(block) => content.push(block),
                 Err(error) => tracing::error!(%trace_id, "a content block was dropped: {error}"),
             },
@@ -61,7 +61,7 @@ pub fn tool_result(output: Output, trace_id: &TraceId) -> CallToolResult {
 
 /// Returns a failed call as a result, so that a model can read what went wrong and correct itself.
 pub fn failure_result(error: &Error, trace_id: &TraceId) -> CallToolResult {
-    let body = error.body(trace_id);
+    let body = error.to_body(trace_id);
     let hint = body["hint"].as_str().unwrap_or_default().to_owned();
     let text =
         format!("{}: {}\n{hint}\ntrace_id: {trace_id}", error.kind().name(), error.message());

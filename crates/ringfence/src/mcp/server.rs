@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::tasks::BackgroundTasks;
-use crate::base::ids::short;
+use crate::base::ids::short_id;
 use crate::base::seal::Sealer;
 use crate::base::workspace::Workspace;
-use crate::base::{Cancel, Cause, Error, Result};
+use crate::base::{CancelCause, CancelToken, Error, Result};
 use crate::call::{ConfigReloader, Pipeline};
-use crate::config::{Config, Made, Prints};
+use crate::config::{Config, ConfigSource, FileStamps};
 use crate::session::{OutputQuotas, Principal, Session, SessionRef};
 
 /// Connection that a message arrived on; its transport attaches it to each request.
@@ -34,7 +34,7 @@ pub struct Server {
     pub pipeline: Arc<Pipeline>,
     /// Config at the start, for settings that cannot change.
     pub config: Arc<Config>,
-    pub shutdown: Cancel,
+    pub shutdown: CancelToken,
     /// Ends the engines of the network transports. Later than `shutdown`, so that calls which it
     /// stopped can still be answered.
     pub engine_shutdown: CancellationToken,
@@ -45,7 +45,7 @@ pub struct Server {
     workspaces: Mutex<HashMap<PathBuf, Arc<Workspace>>>,
     output_quotas: OutputQuotas,
     /// Calls in flight, so that a cancellation reaches them past a blocked connection.
-    calls_in_flight: Mutex<HashMap<(String, String), Cancel>>,
+    calls_in_flight: Mutex<HashMap<(String, String), CancelToken>>,
 }
 
 struct HandleSession {
@@ -56,7 +56,7 @@ struct HandleSession {
 impl HandleSession {
     /// Ends everything that is running in it. Returns false, for `retain`.
     fn end_session(&self) -> bool {
-        self.session.cancel.cancel(Cause::SessionEnd);
+        self.session.cancel.cancel(CancelCause::SessionEnd);
         false
     }
 }
@@ -80,7 +80,7 @@ impl Server {
     }
 
     /// Creates a server that reloads its config.
-    pub fn with_reload(config: Config, made: Made, seen: Prints) -> Result<Arc<Self>> {
+    pub fn with_reload(config: Config, made: ConfigSource, seen: FileStamps) -> Result<Arc<Self>> {
         let config = Arc::new(config);
         Self::build(Arc::clone(&config), Some(ConfigReloader::new(made, seen, config)))
     }
@@ -89,7 +89,7 @@ impl Server {
         Ok(Arc::new(Server {
             pipeline: Arc::new(Pipeline::new(Arc::clone(&config), reload)?),
             config,
-            shutdown: Cancel::new(),
+            shutdown: CancelToken::new(),
             engine_shutdown: CancellationToken::new(),
             tasks: BackgroundTasks::default(),
             handle_sealer: Sealer::new()?,
@@ -113,15 +113,15 @@ impl Server {
             .output_quotas
             .for_principal(&principal, self.pipeline.state().config.limits.output_file_bytes);
         let session =
-            Session::new(principal.clone(), transport, workspace, root, self.shutdown.child());
+            Session::new(principal.clone(), transport, workspace, root, self.shutdown.new_child());
         let session = Arc::new(session.with_quota(quota, root));
         Ok(ClientConnection { principal, session, transport, persistent: true })
     }
 
     fn open_workspace(&self, principal: &Principal) -> Result<Arc<Workspace>> {
-        let opened = crate::config::workspace_for(&self.config, &principal.directory_name())?;
+        let opened = crate::config::open_workspace_for(&self.config, &principal.directory_name())?;
         let rights = crate::sandbox::profile::run_rights(&self.config, opened.path())?;
-        let opened = opened.held_to(rights)?;
+        let opened = opened.with_rights(rights)?;
         let mut workspaces = lock(&self.workspaces);
         Ok(Arc::clone(
             workspaces.entry(opened.path().to_owned()).or_insert_with(|| Arc::new(opened)),
@@ -153,8 +153,8 @@ impl Server {
         };
         let handle: SessionHandle = self.handle_sealer.open(&handle_purpose(&line.principal), sealed).ok_or_else(|| {
             Error::invalid_arguments("this session handle was not issued by this server")
-                .reason("bad_session")
-                .hint("Use the handle of a result's _meta exactly as it was given, or leave it out.")
+                .with_reason("bad_session")
+                .with_hint("Use the handle of a result's _meta exactly as it was given, or leave it out.")
         })?;
         self.end_idle_sessions();
         let mut lasting = lock(&self.handle_sessions);
@@ -182,18 +182,18 @@ impl Server {
 
     /// Creates a handle. Nothing is stored for it until it comes back.
     pub fn mint_handle(&self, principal: &Principal) -> Result<String> {
-        self.handle_sealer.seal(&handle_purpose(principal), &SessionHandle { id: short("h") })
+        self.handle_sealer.seal(&handle_purpose(principal), &SessionHandle { id: short_id("h") })
     }
 
     /// Registers a call in flight, until the guard is dropped.
-    pub fn track_call(&self, session: &str, request: &str, cancel: Cancel) -> CallGuard<'_> {
+    pub fn track_call(&self, session: &str, request: &str, cancel: CancelToken) -> CallGuard<'_> {
         let key = (session.to_owned(), request.to_owned());
         lock(&self.calls_in_flight).insert(key.clone(), cancel);
         CallGuard { server: self, key }
     }
 
     /// Cancels a call in flight. Returns false if there is none.
-    pub fn cancel_call(&self, session: &str, request: &str, cause: Cause) -> bool {
+    pub fn cancel_call(&self, session: &str, request: &str, cause: CancelCause) -> bool {
         let found =
             lock(&self.calls_in_flight).get(&(session.to_owned(), request.to_owned())).cloned();
         found.map(|cancel| cancel.cancel(cause)).is_some()
@@ -202,7 +202,7 @@ impl Server {
     /// Stops every call, and the engines once the answers have been sent.
     pub async fn shut_down(&self, at_most: Duration) {
         let busy = !lock(&self.calls_in_flight).is_empty();
-        self.shutdown.cancel(Cause::Shutdown);
+        self.shutdown.cancel(CancelCause::Shutdown);
         self.pipeline.wait_until_idle(at_most).await;
         if busy {
             tokio::time::sleep(ANSWER_DELAY).await;
@@ -245,16 +245,18 @@ impl Drop for CallGuard<'_> {
 pub(crate) mod tests {
     use super::*;
     use crate::config::scratch::Scratch;
-    use crate::config::{Env, Flags, resolve};
+    use crate::config::{ConfigFlags, ProcessEnv, resolve_config};
 
     /// A server on a root of its own, without a transport.
     pub fn server(scratch: &Scratch) -> Arc<Server> {
-        let flags = Flags {
+        let flags = ConfigFlags {
             root: Some(scratch.dir("root")),
             workspace: Some(scratch.dir("workspace")),
-            ..Flags::default()
+            ..ConfigFlags::default()
         };
-        Server::new(resolve(&flags, &Env::new([("HOME", scratch.dir("home"))], "/")).unwrap())
-            .unwrap()
+        Server::new(
+            resolve_config(&flags, &ProcessEnv::new([("HOME", scratch.dir("home"))], "/")).unwrap(),
+        )
+        .unwrap()
     }
 }

@@ -27,8 +27,8 @@ use super::http::{AuthenticatedCaller, BODY_TIMEOUT, hold_guards, json_error, sl
 use super::in_flight::InFlightRequests;
 use super::server::{ClientConnection, Server};
 use super::stdio::{parse_message, serialize_answer, too_long_error};
-use crate::base::ids::{hex, random};
-use crate::base::{Cause, Error, Kind};
+use crate::base::ids::{random_bytes, to_hex};
+use crate::base::{CancelCause, Error, Kind};
 use crate::session::Principal;
 
 /// Open streams, by their session id.
@@ -63,7 +63,7 @@ struct StreamGuard {
 impl Drop for StreamGuard {
     fn drop(&mut self) {
         if let Some(open) = self.streams.lock().remove(&self.id) {
-            open.connection.session.cancel.cancel(Cause::Disconnect);
+            open.connection.session.cancel.cancel(CancelCause::Disconnect);
         }
     }
 }
@@ -120,7 +120,7 @@ pub async fn open_stream(
         Ok(line) => line,
         Err(error) => return json_error(None, &error),
     };
-    let id = hex(&random::<16>());
+    let id = to_hex(&random_bytes::<16>());
     let (to_engine, inbox) = mpsc::channel(16);
     let (outbox, from_engine) = mpsc::channel(16);
     let limit = server.config.limits.message_bytes;
@@ -176,7 +176,7 @@ fn body_error(rejection: &BytesRejection, limit: usize) -> Error {
         return too_long_error(limit);
     }
     Error::new(Kind::InvalidRequest, "the body did not arrive whole")
-        .hint("Send the message again.")
+        .with_hint("Send the message again.")
 }
 
 /// Receives a message for an open stream. Answers, errors included, go to the stream: that is where
@@ -189,15 +189,15 @@ pub async fn post_message(
 ) -> Response {
     let Ok(Query(address)) = address else {
         let error = Error::new(Kind::InvalidRequest, "there is no session_id")
-            .hint("Open `GET /mcp/sse` and post to the address in its first event.");
+            .with_hint("Open `GET /mcp/sse` and post to the address in its first event.");
         return json_error(None, &error);
     };
     let found = streams.lock().get(&address.session_id).cloned();
     // A stream of another principal must look like a missing one.
     let Some(open) = found.filter(|open| open.principal == caller.principal) else {
         let error = Error::new(Kind::NotFound, "there is no such stream")
-            .reason("unknown_session")
-            .hint("Open `GET /mcp/sse` and post to the address in its first event.");
+            .with_reason("unknown_session")
+            .with_hint("Open `GET /mcp/sse` and post to the address in its first event.");
         return json_error(None, &error);
     };
     let body = match tokio::time::timeout(BODY_TIMEOUT, Bytes::from_request(request, &())).await {
@@ -225,7 +225,7 @@ pub async fn post_message(
         json_error(
             None,
             &Error::new(Kind::NotFound, "the stream has just been closed")
-                .reason("unknown_session"),
+                .with_reason("unknown_session"),
         )
     }
 }

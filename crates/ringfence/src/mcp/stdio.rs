@@ -19,7 +19,7 @@ use super::envelope::{self, EnvelopeVerdict};
 use super::in_flight::InFlightRequests;
 use super::server::{ClientConnection, Server};
 use super::stdio_streams;
-use crate::base::{Cause, Error, Kind, Result};
+use crate::base::{CancelCause, Error, Kind, Result};
 use crate::session::Principal;
 
 /// Opens the session of the client on standard input and output.
@@ -47,13 +47,13 @@ pub async fn serve_client(server: Arc<Server>, line: ClientConnection) -> Result
         ProtocolHandler { server: Arc::clone(&server) },
         pipe,
         None,
-        server.shutdown.token().child_token(),
+        server.shutdown.inner_token().child_token(),
     );
     let ended = running.waiting().await;
-    session.cancel.cancel(Cause::Eof);
+    session.cancel.cancel(CancelCause::Eof);
     ended
         .map(|_| ())
-        .map_err(|error| Error::internal("the connection ended unexpectedly").source(error))
+        .map_err(|error| Error::internal("the connection ended unexpectedly").with_source(error))
 }
 
 struct StdioTransport<R, W> {
@@ -164,7 +164,7 @@ pub(super) fn parse_message(
             envelope::refusal_message(
                 id,
                 &Error::new(Kind::InvalidRequest, "this message does not match the protocol")
-                    .source(error),
+                    .with_source(error),
             )
         })?;
     match &mut parsed {
@@ -262,7 +262,7 @@ where
         self.has_ended.store(true, Ordering::Release);
         // The engine waits for calls in flight before it cancels them; their children must not live
         // that long.
-        self.connection.session.cancel.cancel(Cause::Eof);
+        self.connection.session.cancel.cancel(CancelCause::Eof);
         None
     }
 

@@ -15,11 +15,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::methods::tools_call::{collect_questions, is_protocol_error};
 use super::render;
-use crate::base::call::{Output, Status};
-use crate::base::caller::Event;
+use crate::base::call::{CallStatus, ToolOutput};
+use crate::base::client_handle::ClientEvent;
 use crate::base::clock::now_utc;
-use crate::base::ids::{hex, random};
-use crate::base::{Cancel, Cause, Error, Kind, Result};
+use crate::base::ids::{random_bytes, to_hex};
+use crate::base::{CancelCause, CancelToken, Error, Kind, Result};
 use crate::call::park::ResumableCall;
 use crate::session::Principal;
 
@@ -37,7 +37,7 @@ pub struct BackgroundTasks {
 
 struct TaskEntry {
     principal: Principal,
-    cancel: Cancel,
+    cancel: CancelToken,
     inbox: mpsc::Sender<TaskRequest>,
 }
 
@@ -53,7 +53,7 @@ impl BackgroundTasks {
     pub fn add_task(&self, held: ResumableCall, principal: &Principal) -> Result<Task> {
         let now = now_utc();
         let lifetime_ms = u64::try_from(TASK_LIFETIME.as_millis()).unwrap_or(u64::MAX);
-        let id = format!("t-{}", hex(&random::<16>()));
+        let id = format!("t-{}", to_hex(&random_bytes::<16>()));
         let task = Task::new(id.clone(), TaskStatus::Working, now.clone(), now)
             .with_ttl_ms(lifetime_ms)
             .with_poll_interval_ms(POLL_INTERVAL_MS);
@@ -61,7 +61,7 @@ impl BackgroundTasks {
         {
             let mut kept = lock(&self.entries);
             if kept.len() >= MAX_TASKS {
-                held.run.cancel.cancel(Cause::Unanswered);
+                held.run.cancel.cancel(CancelCause::Unanswered);
                 return Err(Error::new(
                     Kind::ResourceExhausted,
                     "there are too many tasks already",
@@ -100,7 +100,7 @@ impl BackgroundTasks {
     /// Cancels a task. Has no effect on one that has ended.
     pub fn cancel_task(&self, principal: &Principal, id: &str) -> Result<()> {
         let cancel = self.find_task(principal, id, |kept| kept.cancel.clone())?;
-        cancel.cancel(Cause::Client);
+        cancel.cancel(CancelCause::Client);
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl BackgroundTasks {
 }
 
 fn unknown_task_error() -> Error {
-    Error::invalid_arguments("there is no such task").reason("unknown_task").hint(
+    Error::invalid_arguments("there is no such task").with_reason("unknown_task").with_hint(
         "Use the taskId exactly as the call gave it; a task is forgotten when its ttlMs is over.",
     )
 }
@@ -177,21 +177,23 @@ impl AttendedTask {
                     None => speaks = false,
                 },
                 () = &mut over => {
-                    self.call.run.cancel.cancel(Cause::Unanswered);
+                    self.call.run.cancel.cancel(CancelCause::Unanswered);
                     return;
                 }
             }
         }
     }
 
-    fn handle_event(&mut self, event: Event) {
+    fn handle_event(&mut self, event: ClientEvent) {
         match event {
-            Event::Ask(questions) => self.call.add_questions(questions),
-            Event::Progress { message, done, .. } => {
+            ClientEvent::Ask(questions) => self.call.add_questions(questions),
+            ClientEvent::Progress { message, done, .. } => {
                 self.task.status_message = Some(message);
                 let _ = done.send(());
             }
-            Event::Log { done, .. } | Event::Notify { done, .. } | Event::Detach(done) => {
+            ClientEvent::Log { done, .. }
+            | ClientEvent::Notify { done, .. }
+            | ClientEvent::Detach(done) => {
                 let _ = done.send(());
             }
         }
@@ -214,10 +216,12 @@ impl AttendedTask {
 
     /// Returns the final state. A tool that failed has completed, with an error a model can read;
     /// `failed` means an error of the server.
-    fn final_payload(&self, result: Result<Output>) -> TaskPayload {
+    fn final_payload(&self, result: Result<ToolOutput>) -> TaskPayload {
         let trace_id = &self.call.run.trace_id;
         match result {
-            Ok(output) if output.facts.status == Some(Status::Cancelled) => TaskPayload::Cancelled,
+            Ok(output) if output.facts.status == Some(CallStatus::Cancelled) => {
+                TaskPayload::Cancelled
+            }
             Ok(output) => completed_payload(&render::tool_result(output, trace_id)),
             Err(error) if error.kind() == Kind::Cancelled => TaskPayload::Cancelled,
             Err(error) if error.kind() == Kind::Internal || is_protocol_error(&error, true) => {
@@ -248,7 +252,7 @@ mod tests {
 
     use super::*;
     use crate::base::TraceId;
-    use crate::base::caller::Abilities;
+    use crate::base::client_handle::ClientCapabilities;
     use crate::call::CallRequest;
     use crate::config::scratch::Scratch;
     use crate::mcp::Server;
@@ -267,14 +271,14 @@ mod tests {
         let session = server.connect_client(Principal::local(), "test").unwrap().session;
         let request = CallRequest {
             overrides: Overrides::default(),
-            trace_id: TraceId::mint(),
+            trace_id: TraceId::generate(),
             tool: tool.to_owned(),
             arguments: arguments.as_object().unwrap().clone(),
             session_ref: SessionRef { session, persistent: true },
-            client_capabilities: Abilities {
+            client_capabilities: ClientCapabilities {
                 elicitation: true,
                 tasks: true,
-                ..Abilities::default()
+                ..ClientCapabilities::default()
             },
             client_sandbox: None,
             timeout: None,
@@ -284,7 +288,7 @@ mod tests {
             output_budget: 1000,
         };
         let mut held = ResumableCall::new(server.pipeline.start_call(request));
-        let Some(Event::Detach(done)) = held.run.events.recv().await else {
+        let Some(ClientEvent::Detach(done)) = held.run.events.recv().await else {
             panic!("it stays attached")
         };
         done.send(()).unwrap();

@@ -23,9 +23,9 @@ pub fn negotiate_version(requested: &str) -> Result<&'static str> {
     if !is_date(requested) || requested < WITH_INITIALIZE[0] {
         let shown: String = requested.chars().take(64).collect();
         return Err(Error::new(Kind::UnsupportedVersion, "this protocol version is not supported")
-            .hint(format!("Ask for one of {}.", supported_versions().join(", ")))
-            .with("supported", json!(supported_versions()))
-            .with("requested", json!(shown)));
+            .with_hint(format!("Ask for one of {}.", supported_versions().join(", ")))
+            .with_fact("supported", json!(supported_versions()))
+            .with_fact("requested", json!(shown)));
     }
     Ok(WITH_INITIALIZE[WITH_INITIALIZE.len() - 1])
 }

@@ -275,7 +275,8 @@ fn parse_address(at: usize, text: &str) -> Result<SocketAddr> {
 fn entry_error(key: &str, at: usize, text: &str, what: &str, hint: &str) -> Error {
     // Entries are numbered from 1.
     let shown = sanitize_host(text.as_bytes());
-    Error::invalid_arguments(format!("entry {} of `{key}` (\"{shown}\") {what}", at + 1)).hint(hint)
+    Error::invalid_arguments(format!("entry {} of `{key}` (\"{shown}\") {what}", at + 1))
+        .with_hint(hint)
 }
 
 #[cfg(test)]

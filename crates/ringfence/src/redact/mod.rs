@@ -3,9 +3,9 @@
 //!
 //! All code that removes or hides a value is in this folder. It uses no other module.
 
-pub mod known;
-pub mod own;
+pub mod arguments;
+pub mod known_secrets;
 pub mod record;
 pub mod secret;
-pub mod shown;
-pub mod sieve;
+pub mod short_secrets;
+pub mod stream;

@@ -7,7 +7,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::redact::known;
+use crate::redact::known_secrets;
 use crate::redact::secret::is_sensitive;
 
 const TEXT_LIMIT: usize = 4096;
@@ -23,7 +23,7 @@ const SAFE_SUFFIXES: [&str; 2] = ["_hash", "_bytes"];
 /// Returns the fields with secrets and caller input replaced.
 pub fn redact_fields(fields: Map<String, Value>) -> Map<String, Value> {
     let member = |(name, value): (String, Value)| {
-        (known::redact(&name).into_owned(), redact_member(&name, value))
+        (known_secrets::redact_str(&name).into_owned(), redact_member(&name, value))
     };
     fields.into_iter().map(member).collect()
 }
@@ -39,7 +39,7 @@ fn redact_member(name: &str, value: Value) -> Value {
         Value::Object(map) => Value::Object(redact_fields(map)),
         Value::Array(items) => items.into_iter().map(|item| redact_member(&name, item)).collect(),
         Value::String(mut text) => {
-            known::redact_text(&mut text);
+            known_secrets::redact_text(&mut text);
             Value::String(truncate_text(text))
         }
     }

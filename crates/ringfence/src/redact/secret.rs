@@ -6,7 +6,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-use super::known;
+use super::known_secrets;
 
 /// Secret value.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ impl Secret {
 }
 
 /// Parts of a name that mark its value as a secret.
-const SENSITIVE: [&str; 9] = [
+const SENSITIVE_PARTS: [&str; 9] = [
     "token",
     "secret",
     "password",
@@ -41,38 +41,38 @@ const SENSITIVE: [&str; 9] = [
 /// `signing_key` …
 pub fn is_sensitive(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    SENSITIVE.iter().any(|part| name.contains(part))
+    SENSITIVE_PARTS.iter().any(|part| name.contains(part))
         || ["_key", "pass", "_pwd"].iter().any(|end| name.ends_with(end))
 }
 
-const HIDDEN: &str = "[redacted]";
+const REDACTED_TEXT: &str = "[redacted]";
 
 /// Returns the arguments of a command, safe to show: the value after a sensitive name is hidden.
 /// Only text that could be such a value is hidden: with blanks or shell metacharacters in it, it
 /// could be code, and a human must see code.
-pub fn redact_words(words: &[String]) -> Vec<String> {
+pub fn redact_command_args(words: &[String]) -> Vec<String> {
     let mut shown = Vec::with_capacity(words.len());
     let mut hide_next = false;
     for word in words {
         let hide = std::mem::take(&mut hide_next);
         let option = word.starts_with('-');
         // Before anything quotes or cuts it, which would change the text.
-        if let Cow::Owned(clean) = known::redact(word) {
+        if let Cow::Owned(clean) = known_secrets::redact_str(word) {
             shown.push(clean);
             continue;
         }
         shown.push(match word.split_once(['=', ':']) {
-            _ if hide && !option && is_value(word) => HIDDEN.to_owned(),
+            _ if hide && !option && is_plain_value(word) => REDACTED_TEXT.to_owned(),
             Some((name, value))
-                if is_value(name)
-                    && is_value(bare(value))
+                if is_plain_value(name)
+                    && is_plain_value(strip_auth_scheme(value))
                     && is_sensitive(&name.replace('-', "_")) =>
             {
-                format!("{}{HIDDEN}", &word[..=name.len()])
+                format!("{}{REDACTED_TEXT}", &word[..=name.len()])
             }
             _ => {
                 hide_next = option && is_sensitive(&word.trim_start_matches('-').replace('-', "_"));
-                without_userinfo(word)
+                redact_userinfo(word)
             }
         });
     }
@@ -80,20 +80,20 @@ pub fn redact_words(words: &[String]) -> Vec<String> {
 }
 
 /// Strips the scheme in front of a credential: `Authorization: Bearer …`.
-fn bare(value: &str) -> &str {
+fn strip_auth_scheme(value: &str) -> &str {
     let value = value.trim_start();
     let schemes = ["Bearer ", "Basic ", "Token ", "token "];
     schemes.iter().find_map(|scheme| value.strip_prefix(scheme)).unwrap_or(value)
 }
 
-fn is_value(text: &str) -> bool {
+fn is_plain_value(text: &str) -> bool {
     !text
         .contains(|c: char| c.is_whitespace() || c.is_control() || ";|&$`(){}<>'\"\\*?".contains(c))
 }
 
 /// Returns the value of a variable, safe to show: references to secrets stay, passwords in URLs are
 /// hidden.
-pub fn shown_value(value: &str) -> String {
+pub fn redact_url_passwords(value: &str) -> String {
     let mut shown = String::new();
     let mut rest = value;
     while let Some(at) = rest.find("://") {
@@ -102,8 +102,9 @@ pub fn shown_value(value: &str) -> String {
         let end = after.find(['/', '?', '#']).unwrap_or(after.len());
         rest = after;
         if let Some(at) = after[..end].rfind('@') {
-            let is_named = after[..at].split_once(':').is_some_and(|(_, word)| is_reference(word));
-            shown.push_str(if is_named { &after[..at] } else { HIDDEN });
+            let is_named =
+                after[..at].split_once(':').is_some_and(|(_, word)| is_secret_reference(word));
+            shown.push_str(if is_named { &after[..at] } else { REDACTED_TEXT });
             rest = &after[at..];
         }
     }
@@ -111,19 +112,19 @@ pub fn shown_value(value: &str) -> String {
 }
 
 /// Returns whether the text is exactly one `${NAME}`.
-fn is_reference(text: &str) -> bool {
+fn is_secret_reference(text: &str) -> bool {
     text.strip_prefix("${")
         .and_then(|text| text.strip_suffix('}'))
         .is_some_and(|name| !name.contains(['$', '{', '}']))
 }
 
 /// Hides the part before the `@` in `https://name:password@host`.
-fn without_userinfo(word: &str) -> String {
+fn redact_userinfo(word: &str) -> String {
     let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     match rest[..end].rfind('@') {
-        Some(at) if is_value(scheme) && is_value(&rest[..at]) => {
-            format!("{scheme}://{HIDDEN}{}", &rest[at..])
+        Some(at) if is_plain_value(scheme) && is_plain_value(&rest[..at]) => {
+            format!("{scheme}://{REDACTED_TEXT}{}", &rest[at..])
         }
         _ => word.to_owned(),
     }
@@ -151,7 +152,7 @@ mod word_tests {
             ("http://h/x b://u:p@i/", "http://h/x b://[redacted]@i/"),
             ("user@host", "user@host"),
         ] {
-            assert_eq!(shown_value(value), shown);
+            assert_eq!(redact_url_passwords(value), shown);
         }
     }
 
@@ -169,7 +170,8 @@ mod word_tests {
     #[test]
     fn secrets_in_the_words_of_a_command_are_not_shown() {
         let shown = |words: &[&str]| {
-            redact_words(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).join(" ")
+            redact_command_args(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+                .join(" ")
         };
         assert_eq!(
             shown(&["curl", "--token", "hunter2", "-X", "POST"]),
@@ -192,7 +194,7 @@ mod word_tests {
             "curl -H Authorization:[redacted]"
         );
         assert_eq!(shown(&["x", "--password", "--force", "y"]), "x --password --force y");
-        known::learn([("DB", &Secret::new("pg://me:it's@host/x"))]);
+        known_secrets::register_secrets([("DB", &Secret::new("pg://me:it's@host/x"))]);
         assert_eq!(
             shown(&["psql", "--token", "pg://me:it's@host/x", "a=pg://me:it's@host/x,b"]),
             "psql --token [secret:DB] a=[secret:DB],b"

@@ -1,16 +1,19 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::base::ids::random;
+use crate::base::ids::random_bytes;
 use crate::redact::secret::Secret;
 
-fn known(values: &[&[u8]]) -> Arc<Known> {
+fn known(values: &[&[u8]]) -> Arc<KnownSecrets> {
     let names = (b'A'..=b'Z').map(|letter| char::from(letter).to_string());
-    Arc::new(Known::of(values.iter().map(|value| value.to_vec()).zip(names).collect()).unwrap())
+    Arc::new(
+        KnownSecrets::from_values(values.iter().map(|value| value.to_vec()).zip(names).collect())
+            .unwrap(),
+    )
 }
 
 fn sifted(values: &[&[u8]], chunks: &[&[u8]]) -> Vec<u8> {
-    let mut sieve = Sieve::over(known(values));
+    let mut sieve = StreamRedactor::from_set(known(values));
     let mut all: Vec<u8> = chunks.iter().flat_map(|chunk| sieve.push(chunk).into_owned()).collect();
     all.extend(sieve.finish());
     all
@@ -90,7 +93,7 @@ fn values_that_overlap_leave_nothing_of_each_other() {
 
 #[test]
 fn only_what_could_be_a_beginning_is_held_back() {
-    let mut sieve = Sieve::over(known(&[b"hunter2!", b"hunter2!hunter3!"]));
+    let mut sieve = StreamRedactor::from_set(known(&[b"hunter2!", b"hunter2!hunter3!"]));
     assert_eq!(&*sieve.push(b"a line\nhun"), b"a line\n");
     assert_eq!(&*sieve.push(b"ger\n"), b"hunger\n");
     assert!(matches!(sieve.push(b"nothing of it"), Cow::Borrowed(_)));
@@ -102,29 +105,32 @@ fn only_what_could_be_a_beginning_is_held_back() {
     assert_eq!(&*sieve.push(b"hunter2!hunt"), b"");
     assert_eq!(sieve.finish(), b"[secret:A]hunt");
     // Its end is the beginning of another.
-    let mut sieve = Sieve::over(known(&[b"first-value-sec", b"second-value"]));
+    let mut sieve = StreamRedactor::from_set(known(&[b"first-value-sec", b"second-value"]));
     assert_eq!(&*sieve.push(b"first-value-sec"), b"[secret:A]");
     assert_eq!(&*sieve.push(b"ond-value."), b"[secret:B].");
 }
 
 #[test]
 fn a_flood_of_one_value_is_held_in_bounds() {
-    let mut sieve = Sieve::over(known(&[&[b'a'; 4096]]));
+    let mut sieve = StreamRedactor::from_set(known(&[&[b'a'; 4096]]));
     let mut given = 0;
     for _ in 0..64 {
         given += sieve.push(&[b'a'; 64 << 10]).len();
-        assert!(sieve.held.len() <= 4096 && sieve.finds.len() <= 4096);
+        assert!(sieve.held_bytes.len() <= 4096 && sieve.matches.len() <= 4096);
     }
     assert_eq!(given, b"[secret:A]".len());
 }
 
 #[test]
 fn what_is_learnt_in_mid_stream_is_found_from_then_on() {
-    let mut sieve = Sieve::new();
+    let mut sieve = StreamRedactor::new();
     assert_eq!(&*sieve.push(b"sieve-first-value sieve-fir"), b"sieve-first-value sieve-fir");
-    crate::redact::known::learn([("FIRST", &Secret::new("sieve-first-value"))]);
+    crate::redact::known_secrets::register_secrets([("FIRST", &Secret::new("sieve-first-value"))]);
     assert_eq!(&*sieve.push(b"st-value sieve-first-value sieve-"), b"st-value [secret:FIRST] ");
-    crate::redact::known::learn([("SECOND", &Secret::new("sieve-second-value"))]);
+    crate::redact::known_secrets::register_secrets([(
+        "SECOND",
+        &Secret::new("sieve-second-value"),
+    )]);
     assert_eq!(&*sieve.push(b"second-value\n"), b"[secret:SECOND]\n");
     assert_eq!(sieve.finish(), b"");
 }
@@ -132,7 +138,7 @@ fn what_is_learnt_in_mid_stream_is_found_from_then_on() {
 /// Few letters and many values, so that they overlap, nest and begin one another all the time.
 #[test]
 fn any_chunking_is_as_replacing_in_the_whole() {
-    let mut dice = Dice(u64::from_le_bytes(random()));
+    let mut dice = Dice(u64::from_le_bytes(random_bytes()));
     let seed = dice.0;
     for round in 0..4000 {
         let letters: &[u8] = if round % 4 == 0 { &[0, 0x80, 0xff] } else { b"ab" };

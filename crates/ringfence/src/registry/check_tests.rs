@@ -1,12 +1,15 @@
 use super::*;
 use crate::config::scratch::Scratch;
 
-fn findings(text: &str) -> Vec<(Severity, usize, usize, String)> {
+fn findings(text: &str) -> Vec<(FindingSeverity, usize, usize, String)> {
     let scratch = Scratch::new();
     let config = Some(scratch.file("config/config.toml", text));
-    let env =
-        Env::new([("HOME", "/nonexistent"), ("PATH", "/usr/bin:/bin")], scratch.dir("project"));
-    let flags = Flags { config, root: Some(scratch.path().join("root")), ..Flags::default() };
+    let env = ProcessEnv::new(
+        [("HOME", "/nonexistent"), ("PATH", "/usr/bin:/bin")],
+        scratch.dir("project"),
+    );
+    let flags =
+        ConfigFlags { config, root: Some(scratch.path().join("root")), ..ConfigFlags::default() };
     let look = check_config(&flags, &env).unwrap();
     let findings = look.findings.into_iter();
     findings
@@ -15,7 +18,7 @@ fn findings(text: &str) -> Vec<(Severity, usize, usize, String)> {
 }
 
 #[track_caller]
-fn finds(text: &str, expected: &[(Severity, usize, usize, &str)]) {
+fn finds(text: &str, expected: &[(FindingSeverity, usize, usize, &str)]) {
     let found = findings(text);
     let found: Vec<_> = found
         .iter()
@@ -24,7 +27,7 @@ fn finds(text: &str, expected: &[(Severity, usize, usize, &str)]) {
     assert_eq!(found, expected, "{text}");
 }
 
-use Severity::{Error as E, Warning as W};
+use FindingSeverity::{Error as E, Warning as W};
 
 #[test]
 fn every_name_and_address_that_is_none_is_told() {

@@ -7,13 +7,15 @@ use std::path::Path;
 
 use super::Registry;
 use crate::base::{Error, Result};
-use crate::config::{self, Config, Entry, Env, Flags, Look, Severity, entry_key};
+use crate::config::{
+    self, CommandTool, Config, ConfigCheck, ConfigFlags, FindingSeverity, ProcessEnv, command_key,
+};
 use crate::net::AllowList;
 use crate::sandbox::profile;
 
 /// Checks the config that these flags and this environment select.
-pub fn check_config(flags: &Flags, env: &Env) -> Result<Look> {
-    let mut look = config::look(flags, env)?;
+pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck> {
+    let mut look = config::check_config(flags, env)?;
     let Some(config) = &look.config else { return Ok(look) };
     let mut errors = find_list_errors(config);
     let mut warnings = Vec::new();
@@ -34,42 +36,42 @@ pub fn check_config(flags: &Flags, env: &Env) -> Result<Look> {
     }
     let mut registry = Registry::new(config);
     for (entry, error) in std::mem::take(&mut registry.failed_commands) {
-        let home = entry_key(&entry.name);
+        let home = command_key(&entry.name);
         if !is_reported(&format!("{home}.")) {
             errors.push((to_entry_key(&key_from_error(&error, ""), &home), error));
         }
     }
-    for entry in config.entries.iter() {
+    for entry in config.commands.iter() {
         warnings.extend(
             registry.get(&entry.name).filter(|tool| tool.spec().name == entry.name).and_then(
                 |tool| {
                     let workspace = known_workspace(config, entry)?;
                     (!tool.is_offered_in(workspace))
-                        .then(|| format!("{}.cwd", entry_key(&entry.name)))
+                        .then(|| format!("{}.cwd", command_key(&entry.name)))
                 },
             ),
         );
     }
     for (key, error) in errors {
         let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
-        look.find(Severity::Error, &key, error.detail(), hint);
+        look.add_finding(FindingSeverity::Error, &key, error.message_chain(), hint);
     }
     for key in warnings {
         let hint = "Add its directory to `cwd` under [surface], or see `surface.arguments`.";
-        look.find(
-            Severity::Warning,
+        look.add_finding(
+            FindingSeverity::Warning,
             &key,
             "the tool is not listed: it is outside of what [surface] allows",
             hint,
         );
     }
-    look.sort();
+    look.sort_findings();
     Ok(look)
 }
 
 /// Returns the key that an error names, or `other`.
 fn key_from_error(error: &Error, other: &str) -> String {
-    error.fact("key").and_then(|key| key.as_str()).unwrap_or(other).to_owned()
+    error.get_fact("key").and_then(|key| key.as_str()).unwrap_or(other).to_owned()
 }
 
 /// Translates a key of the sandbox into the key of an entry.
@@ -83,11 +85,11 @@ fn to_entry_key(key: &str, home: &str) -> String {
 
 /// Returns the workspace if it is known and matters for this entry. Over HTTP each principal has
 /// its own, and a relative `cwd` is inside it.
-fn known_workspace<'a>(config: &'a Config, entry: &Entry) -> Option<&'a Path> {
+fn known_workspace<'a>(config: &'a Config, entry: &CommandTool) -> Option<&'a Path> {
     let named = config
         .settings
         .iter()
-        .any(|setting| setting.key == "workspace" && setting.origin.is_named());
+        .any(|setting| setting.key == "workspace" && setting.origin.is_explicit());
     match &entry.cwd {
         Some(cwd) if cwd.is_absolute() && !named => None,
         _ => Some(config.workspace.as_deref().unwrap_or(Path::new("/workspace"))),
@@ -122,9 +124,9 @@ fn find_list_errors(config: &Config) -> Vec<(String, Error)> {
             AllowList::find_errors(&wider.allow_domains, &[], &wider.allow_addresses),
         );
     }
-    for entry in config.entries.iter() {
+    for entry in config.commands.iter() {
         add(
-            &entry_key(&entry.name),
+            &command_key(&entry.name),
             [0, 0],
             AllowList::find_errors(&entry.allow_domains, &[], &entry.allow_addresses),
         );

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::base::Error;
-use crate::config::{Config, Entry, ToolSet};
+use crate::config::{CommandTool, Config, ToolSet};
 use crate::tools::configured::ConfiguredTool;
 use crate::tools::{BUILTIN_TOOLS, LEGACY_TOOLS, Tool, UNLISTED_TOOLS, shell};
 
@@ -29,7 +29,7 @@ pub struct Registry {
     schemas: Vec<ToolSchemas>,
     name_rewriter: NameRewriter,
     /// Operator commands that could not become tools, and why.
-    pub failed_commands: Vec<(Arc<Entry>, Error)>,
+    pub failed_commands: Vec<(Arc<CommandTool>, Error)>,
 }
 
 /// Schemas of one tool, shared by all lists.
@@ -109,7 +109,7 @@ impl Registry {
             ToolSet::All => (all.collect(), Vec::new()),
         };
         let mut dropped = Vec::new();
-        for entry in config.entries.iter().filter(|_| config.surface.enabled) {
+        for entry in config.commands.iter().filter(|_| config.surface.enabled) {
             match ConfiguredTool::new(entry, config) {
                 Ok(tool) => tools.push(Arc::new(tool)),
                 Err(error) => dropped.push((Arc::clone(entry), error)),
@@ -119,11 +119,15 @@ impl Registry {
             tools.extend(crate::tools::fixtures::all_fixtures());
         }
         let (named, unlisted): (Vec<_>, Vec<_>) =
-            unlisted.into_iter().partition(|tool| config.surface.names(&tool.spec().name));
+            unlisted.into_iter().partition(|tool| config.surface.names_tool(&tool.spec().name));
         tools.extend(named);
-        tools.retain(|tool| !config.surface.enabled || config.surface.shows(&tool.spec().name));
+        tools.retain(|tool| {
+            !config.surface.enabled || config.surface.allows_tool(&tool.spec().name)
+        });
         let listed = tools.len();
-        tools.extend(unlisted.into_iter().filter(|tool| config.surface.shows(&tool.spec().name)));
+        tools.extend(
+            unlisted.into_iter().filter(|tool| config.surface.allows_tool(&tool.spec().name)),
+        );
         let mut by_name = HashMap::new();
         for (at, tool) in tools.iter().enumerate() {
             by_name.insert(tool.spec().name.clone(), at);
@@ -180,7 +184,7 @@ impl Registry {
 mod tests {
     use super::*;
     use crate::config::scratch::Scratch;
-    use crate::config::{Env, Flags, resolve};
+    use crate::config::{ConfigFlags, ProcessEnv, resolve_config};
 
     /// Clients reject whole lists over schemas that are not flat, and every byte of a list is paid
     /// for by a model.
@@ -208,9 +212,13 @@ mod tests {
         }
         let mut bytes = 0;
         let scratch = Scratch::new();
-        let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
-        let config =
-            resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
+        let flags =
+            ConfigFlags { root: Some(scratch.path().join("root")), ..ConfigFlags::default() };
+        let config = resolve_config(
+            &flags,
+            &ProcessEnv::new([("HOME", "/nonexistent")], scratch.dir("project")),
+        )
+        .unwrap();
         for tool in BUILTIN_TOOLS.iter().map(|make| make(&config)) {
             let spec = tool.spec();
             assert!(
@@ -235,12 +243,17 @@ mod tests {
     #[test]
     fn each_set_lists_and_answers_to_its_own() {
         let scratch = Scratch::new();
-        let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
-        let env = Env::new([("HOME", "/nonexistent")], scratch.dir("project"));
-        let config = resolve(&flags, &env).unwrap();
+        let flags =
+            ConfigFlags { root: Some(scratch.path().join("root")), ..ConfigFlags::default() };
+        let env = ProcessEnv::new([("HOME", "/nonexistent")], scratch.dir("project"));
+        let config = resolve_config(&flags, &env).unwrap();
         let registry = |tools: &str| {
             Registry::new(
-                &resolve(&Flags { tools: Some(tools.to_owned()), ..flags.clone() }, &env).unwrap(),
+                &resolve_config(
+                    &ConfigFlags { tools: Some(tools.to_owned()), ..flags.clone() },
+                    &env,
+                )
+                .unwrap(),
             )
         };
         let listed = |registry: &Registry| {
@@ -267,15 +280,16 @@ mod tests {
     fn without_the_surface_there_is_the_legacy_pair_alone() {
         let scratch = Scratch::new();
         for tools in ["core", "shell", "all"] {
-            let flags = Flags {
+            let flags = ConfigFlags {
                 root: Some(scratch.path().join("root")),
                 tools: Some(tools.to_owned()),
                 conformance_fixtures: true,
-                ..Flags::default()
+                ..ConfigFlags::default()
             };
             let vars = [("HOME", "/nonexistent"), ("ENABLE_MCP_SERVER_SURFACE", "off")];
-            let registry =
-                Registry::new(&resolve(&flags, &Env::new(vars, scratch.dir(tools))).unwrap());
+            let registry = Registry::new(
+                &resolve_config(&flags, &ProcessEnv::new(vars, scratch.dir(tools))).unwrap(),
+            );
             let listed: Vec<&str> =
                 registry.listed_tools().iter().map(|tool| tool.spec().name.as_str()).collect();
             assert_eq!(listed, LEGACY_TOOLS);

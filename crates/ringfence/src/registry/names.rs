@@ -7,7 +7,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::config::ToolNames;
+use crate::config::ToolNameStyle;
 use crate::session::ClientInfo;
 
 /// Spelling of tool names in what one client reads.
@@ -81,11 +81,11 @@ pub const CLIENT_PATTERNS: &[ClientPattern] = &[
 
 impl NameStyle {
     /// Returns the style that the operator's setting selects for this client.
-    pub fn for_client(setting: ToolNames, client: &ClientInfo) -> NameStyle {
+    pub fn for_client(setting: ToolNameStyle, client: &ClientInfo) -> NameStyle {
         match setting {
-            ToolNames::Dot => NameStyle::Dots,
-            ToolNames::Underscore => NameStyle::Underscores,
-            ToolNames::Auto => {
+            ToolNameStyle::Dot => NameStyle::Dots,
+            ToolNameStyle::Underscore => NameStyle::Underscores,
+            ToolNameStyle::Auto => {
                 let name = client.name.to_ascii_lowercase();
                 let found =
                     CLIENT_PATTERNS.iter().find(|pattern| matches_glob(pattern.glob, &name));
@@ -189,7 +189,7 @@ mod tests {
 
     fn style_of(name: &str) -> NameStyle {
         NameStyle::for_client(
-            ToolNames::Auto,
+            ToolNameStyle::Auto,
             &ClientInfo { name: name.to_owned(), version: String::new() },
         )
     }
@@ -198,8 +198,11 @@ mod tests {
     fn names_follow_the_client_unless_forced() {
         let codex = ClientInfo { name: "codex-mcp-client".to_owned(), version: String::new() };
         let desktop = ClientInfo { name: "claude-ai".to_owned(), version: String::new() };
-        assert_eq!(NameStyle::for_client(ToolNames::Dot, &desktop), NameStyle::Dots);
-        assert_eq!(NameStyle::for_client(ToolNames::Underscore, &codex), NameStyle::Underscores);
+        assert_eq!(NameStyle::for_client(ToolNameStyle::Dot, &desktop), NameStyle::Dots);
+        assert_eq!(
+            NameStyle::for_client(ToolNameStyle::Underscore, &codex),
+            NameStyle::Underscores
+        );
         // As the clients were seen to call themselves, or as others report it.
         for name in [
             "mcp",

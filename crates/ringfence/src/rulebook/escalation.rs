@@ -9,7 +9,7 @@ use ::policy::{Decision, PrefixRule};
 
 use super::Rulebook;
 use super::escalation_risk;
-use crate::config::{Config, Escalate, EscalateRisky};
+use crate::config::{Config, EscalationMode, RiskyEscalation};
 use crate::sandbox::escalate;
 
 /// Why a command stays inside although a rule allows it: the operator configured it so.
@@ -51,12 +51,12 @@ pub enum AllowTreatment {
 }
 
 /// Returns how commands of an `allow` rule are treated, provided that anything can leave.
-pub fn allow_treatment(rule: &PrefixRule, risky: EscalateRisky) -> AllowTreatment {
+pub fn allow_treatment(rule: &PrefixRule, risky: RiskyEscalation) -> AllowTreatment {
     match risky {
-        EscalateRisky::Outside => AllowTreatment::Escalates,
+        RiskyEscalation::Outside => AllowTreatment::Escalates,
         _ if escalation_risk::is_harmless(&rule.program) => AllowTreatment::Escalates,
-        EscalateRisky::Ask => AllowTreatment::AsksFirst,
-        EscalateRisky::Inside => AllowTreatment::StaysInside,
+        RiskyEscalation::Ask => AllowTreatment::AsksFirst,
+        RiskyEscalation::Inside => AllowTreatment::StaysInside,
     }
 }
 
@@ -65,7 +65,7 @@ impl Rulebook {
     /// questions.
     pub fn escalation_status(&self, config: &Config, can_ask: bool) -> EscalationStatus {
         let policy = &config.policy;
-        if policy.escalate == Escalate::Off {
+        if policy.escalate == EscalationMode::Off {
             return EscalationStatus::Off;
         }
         if !self.faults.is_empty() {
@@ -73,10 +73,10 @@ impl Rulebook {
                 "a rules file is broken; `ringfence rules test` shows where".to_owned(),
             );
         }
-        if policy.escalate == Escalate::Outside
+        if policy.escalate == EscalationMode::Outside
             && let Err(error) = escalate::escalation_account(config)
         {
-            return EscalationStatus::Prevented(error.detail());
+            return EscalationStatus::Prevented(error.message_chain());
         }
         let mut ways_out = self
             .table
@@ -87,7 +87,7 @@ impl Rulebook {
             || ways_out.any(|rule| can_escalate(rule, config, can_ask));
         match (is_possible, policy.escalate_risky) {
             (true, _) => EscalationStatus::Possible,
-            (false, EscalateRisky::Inside) => {
+            (false, RiskyEscalation::Inside) => {
                 EscalationStatus::Prevented(KEPT_BY_SETTING.to_owned())
             }
             (false, _) => EscalationStatus::Prevented(NO_ONE_TO_ASK.to_owned()),

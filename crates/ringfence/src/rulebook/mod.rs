@@ -23,7 +23,7 @@ pub use escalation::EscalationStatus;
 pub use loader::{IgnoredRule, Rulebook};
 pub use programs::locate_program;
 
-use crate::config::{Config, Env, env, rules_dirs};
+use crate::config::{Config, ProcessEnv, env, find_rules_dirs};
 use crate::sandbox::Launcher;
 use crate::sandbox::env::DEFAULT_PATH;
 use files::FoundRules;
@@ -47,16 +47,17 @@ pub struct RuleLocations {
 
 impl RuleLocations {
     /// Returns the locations where Codex keeps its rules, plus files that were named explicitly.
-    pub fn from_env(variables: &Env, files: Vec<PathBuf>) -> RuleLocations {
+    pub fn from_env(variables: &ProcessEnv, files: Vec<PathBuf>) -> RuleLocations {
         let cwd = variables.cwd.clone().unwrap_or_default();
-        let mut dirs = rules_dirs(variables, variables.cwd.as_deref());
-        if let Some(codex) = variables.path(env::CODEX_HOME).filter(|codex| codex.is_relative()) {
-            dirs.used.truncate(1);
-            dirs.used.push(cwd.join(codex).join("rules"));
+        let mut dirs = find_rules_dirs(variables, variables.cwd.as_deref());
+        if let Some(codex) = variables.get_path(env::CODEX_HOME).filter(|codex| codex.is_relative())
+        {
+            dirs.effective.truncate(1);
+            dirs.effective.push(cwd.join(codex).join("rules"));
         }
         RuleLocations {
-            dirs: dirs.used,
-            unused_dirs: dirs.unused,
+            dirs: dirs.effective,
+            unused_dirs: dirs.ignored,
             files: files.into_iter().map(|file| cwd.join(file)).collect(),
             search_path: search_path(variables),
         }
@@ -66,15 +67,15 @@ impl RuleLocations {
     pub fn from_config(config: &Config) -> RuleLocations {
         let policy = &config.policy;
         RuleLocations {
-            dirs: policy.rules_dirs.used.clone(),
-            unused_dirs: policy.rules_dirs.unused.clone(),
+            dirs: policy.rules_dirs.effective.clone(),
+            unused_dirs: policy.rules_dirs.ignored.clone(),
             files: policy.rules.clone(),
-            search_path: search_path(&Env::of_process()),
+            search_path: search_path(&ProcessEnv::from_process()),
         }
     }
 
     /// Returns only the named files, under the names that were given.
-    pub fn from_files(variables: &Env, files: Vec<PathBuf>) -> RuleLocations {
+    pub fn from_files(variables: &ProcessEnv, files: Vec<PathBuf>) -> RuleLocations {
         RuleLocations { files, search_path: search_path(variables), ..RuleLocations::default() }
     }
 }
@@ -108,7 +109,7 @@ impl RuleLocations {
     }
 }
 
-fn search_path(variables: &Env) -> OsString {
+fn search_path(variables: &ProcessEnv) -> OsString {
     variables.get(env::PATH).map_or_else(|| DEFAULT_PATH.into(), OsString::from)
 }
 

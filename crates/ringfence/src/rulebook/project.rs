@@ -32,16 +32,17 @@ pub fn find_project_rules(at: &Path, found: &mut FoundRules) {
             RuleFile::new(at.join(RULES_DIR).join(name), about.as_ref())
         })),
         Err(error) if error.kind() == Kind::NotFound => {}
-        Err(error) => found
-            .faults
-            .push(RulesError::for_file(&folder, &format!("cannot be listed: {}", error.detail()))),
+        Err(error) => found.faults.push(RulesError::for_file(
+            &folder,
+            &format!("cannot be listed: {}", error.message_chain()),
+        )),
     }
 }
 
 fn list_rule_names(at: &Path) -> Result<Vec<String>, Error> {
     let (dir, _) = Workspace::open(at, &[])?.open_dir(RULES_DIR)?;
     let unreadable =
-        |error: rustix::io::Errno| Error::internal("the folder cannot be read").source(error);
+        |error: rustix::io::Errno| Error::internal("the folder cannot be read").with_source(error);
     let mut names = Vec::new();
     // The directory was opened with O_PATH and cannot be listed; reopen it for reading relative to
     // itself.
@@ -73,7 +74,7 @@ pub fn read_project_rules(at: &Path, project: &[RuleFile]) -> (Vec<RulesSource>,
     let mut faults = Vec::new();
     for rules in project {
         let name = rules.path.file_name().unwrap_or_default().to_string_lossy();
-        let opened = open_rule_file(at, &name).map_err(|error| error.detail());
+        let opened = open_rule_file(at, &name).map_err(|error| error.message_chain());
         match opened
             .and_then(|file| files::read_text(file, MAX_BYTES).map_err(|error| error.to_string()))
         {

@@ -220,7 +220,10 @@ async fn when_there_is_a_list_only_listed_files_go_by_the_name() {
 #[test]
 fn the_places_are_codex_home_or_the_one_in_the_home_directory() {
     let places = |pairs: &[(&str, &str)]| {
-        RuleLocations::from_env(&Env::new(pairs.iter().copied(), "/here"), vec!["x.rules".into()])
+        RuleLocations::from_env(
+            &ProcessEnv::new(pairs.iter().copied(), "/here"),
+            vec!["x.rules".into()],
+        )
     };
     let system = Path::new("/etc/codex/rules");
     assert_eq!(places(&[("HOME", "/h")]).dirs, [system, Path::new("/h/.codex/rules")]);

@@ -26,8 +26,8 @@ use super::launch::{LaunchRequest, Launcher, StdinSource};
 use super::run_handle::{RunHandle, RunOptions, RunResult, StopReason};
 use super::session_sandbox::SessionSandbox;
 use super::{env, profile};
-use crate::base::{Cancel, Cause, Error, Kind, Result};
-use crate::config::{Config, Profile};
+use crate::base::{CancelCause, CancelToken, Error, Kind, Result};
+use crate::config::{Config, ProfileSetting};
 use crate::net::{AllowList, DialFn, OnDecision, SessionRouter};
 use crate::session::{OutputStore, Session};
 use profile_dir::BrowserProfileDir;
@@ -63,7 +63,7 @@ pub struct BrowserOptions {
     /// Called when it has ended.
     pub on_end: Box<dyn FnOnce(&mut RunResult) + Send + Sync>,
     /// Token that ends the browser: the server's own.
-    pub cancel: Cancel,
+    pub cancel: CancelToken,
     pub tasks: TaskTracker,
 }
 
@@ -77,14 +77,14 @@ pub async fn start_browser(
     terms: BrowserOptions,
 ) -> Result<BrowserRun> {
     let failed =
-        |error: io::Error| Error::internal("the browser could not be started").source(error);
-    if config.sandbox.profile == Profile::Contained {
+        |error: io::Error| Error::internal("the browser could not be started").with_source(error);
+    if config.sandbox.profile == ProfileSetting::Contained {
         return Err(Error::new(
             Kind::Unavailable,
             "a browser needs namespaces, which the profile `contained` does without",
         )
-        .reason("sandbox")
-        .hint("Use the profile `default`; `ringfence doctor` says what this host can do."));
+        .with_reason("sandbox")
+        .with_hint("Use the profile `default`; `ringfence doctor` says what this host can do."));
     }
     let root = config.root.clone();
     // Another server may hold the lock, and there may be much to sweep.
@@ -167,10 +167,9 @@ fn browser_rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -
     hidden.sort();
     hidden.dedup();
     let home = dir.join("home");
-    DirBuilder::new()
-        .mode(0o700)
-        .create(&home)
-        .map_err(|error| Error::internal("cannot create the browser's directory").source(error))?;
+    DirBuilder::new().mode(0o700).create(&home).map_err(|error| {
+        Error::internal("cannot create the browser's directory").with_source(error)
+    })?;
     Ok(Rights {
         workspace: dir.to_owned(),
         home: Some(home),
@@ -244,7 +243,7 @@ impl BrowserRun {
 
     /// Ends the browser with all its processes.
     pub fn stop_browser(&self) {
-        self.handle.stop(StopReason::Cancelled(Cause::Operator));
+        self.handle.stop(StopReason::Cancelled(CancelCause::Operator));
     }
 }
 
@@ -316,7 +315,7 @@ impl Drop for SessionProxy {
 /// plus what is listed.
 pub fn page_allow_list(config: &Config) -> Result<AllowList> {
     let sandbox = &config.sandbox;
-    match sandbox.network() {
+    match sandbox.network_mode() {
         NetworkAccess::Off => Ok(AllowList::default()),
         NetworkAccess::Proxied => AllowList::from_lists(
             &sandbox.allow_domains,
@@ -370,7 +369,7 @@ mod tests {
             "chromium-headless-shell is missing: run conformance/packages.sh"
         );
         let place = Place::new();
-        let config = config(&place.dir, Profile::Default);
+        let config = config(&place.dir, ProfileSetting::Default);
         let args = [
             "--headless",
             "--no-sandbox",
@@ -382,7 +381,7 @@ mod tests {
         let terms = BrowserOptions {
             execs: None,
             on_end: Box::new(|_| {}),
-            cancel: Cancel::new(),
+            cancel: CancelToken::new(),
             tasks: TaskTracker::new(),
         };
         let mut run =

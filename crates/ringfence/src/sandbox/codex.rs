@@ -10,11 +10,11 @@ use jail::rights::{NetworkAccess, PartialCover, Rights};
 
 use super::profile;
 use crate::base::{Error, Result};
-use crate::config::{Config, Profile, Sandbox};
+use crate::config::{Config, ProfileSetting, SandboxSettings};
 
 /// Returns the operator's sandbox with the host's network.
-pub(super) fn with_host_network(config: &Config) -> Sandbox {
-    Sandbox {
+pub(super) fn with_host_network(config: &Config) -> SandboxSettings {
+    SandboxSettings {
         allow_network: true,
         allow_domains: Vec::new(),
         deny_domains: Vec::new(),
@@ -49,10 +49,12 @@ pub fn codex_rights(config: &Config, of: &Rights, run: CodexLaunch<'_>) -> Resul
                 "codex_home",
                 "CODEX_HOME and the workspace overlap",
             )
-            .hint("Set CODEX_HOME to a directory that is neither in the workspace nor above it."));
+            .with_hint(
+                "Set CODEX_HOME to a directory that is neither in the workspace nor above it.",
+            ));
         }
     }
-    if config.sandbox.profile == Profile::None {
+    if config.sandbox.profile == ProfileSetting::None {
         return Ok(rights);
     }
     // Not the HOME of the session's commands: Codex must not use what they leave there. A nested

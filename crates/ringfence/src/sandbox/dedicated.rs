@@ -15,8 +15,10 @@ use super::profile;
 use super::session_sandbox::SessionSandbox;
 use crate::base::Result;
 use crate::base::workspace::Workspace;
-use crate::config::secrets::Ref;
-use crate::config::{Config, Effect, Entry, Escalate, Profile, Sandbox};
+use crate::config::secrets::SecretRef;
+use crate::config::{
+    CommandTool, Config, EscalationMode, ProfileSetting, SandboxSettings, SideEffect,
+};
 use crate::redact::secret::Secret;
 use crate::session::Session;
 
@@ -33,7 +35,7 @@ pub struct DedicatedSandbox {
     /// Variables that its entry sets.
     own_variables: Vec<String>,
     /// Secrets that its command gets.
-    secret_refs: Vec<Ref>,
+    secret_refs: Vec<SecretRef>,
 }
 
 /// Time after which an unused sandbox is dropped, with its processes and its /tmp. The next run
@@ -85,13 +87,13 @@ impl DedicatedSandbox {
     /// Builds the sandbox for a configured tool. It contains only what the entry declares.
     pub fn from_entry(
         config: &Config,
-        entry: &Entry,
+        entry: &CommandTool,
         definition: &str,
     ) -> Result<DedicatedSandbox> {
-        let writes = entry.declares(Effect::FilesystemWrite);
+        let writes = entry.has_effect(SideEffect::FilesystemWrite);
         let everybodys = &config.sandbox;
-        let sandbox = Sandbox {
-            profile: entry.profile_beside(everybodys.profile),
+        let sandbox = SandboxSettings {
+            profile: entry.effective_profile(everybodys.profile),
             allow_network: entry.allow_network,
             allow_domains: entry.allow_domains.clone(),
             allow_addresses: entry.allow_addresses.clone(),
@@ -105,7 +107,7 @@ impl DedicatedSandbox {
         };
         let mut config = Config { sandbox, settings: Vec::new(), ..config.clone() };
         // The tool gets what it declares and no more: no rule lets a part of it leave the sandbox.
-        config.policy.escalate = Escalate::Off;
+        config.policy.escalate = EscalationMode::Off;
         profile::check_profile(&config)?;
         Ok(DedicatedSandbox {
             tool_name: entry.name.clone(),
@@ -113,7 +115,7 @@ impl DedicatedSandbox {
             config: Arc::new(config),
             read_only: !writes,
             idle_timeout: IDLE_TIMEOUT,
-            secret_refs: entry.refs().cloned().collect(),
+            secret_refs: entry.secret_refs().cloned().collect(),
             own_variables: entry.env.iter().map(|(name, _)| name.clone()).collect(),
         })
     }
@@ -138,7 +140,7 @@ impl DedicatedSandbox {
 
     /// Returns those of its secrets that are too short to be searched for in its output.
     pub fn short_secrets(&self) -> Vec<(String, Secret)> {
-        self.config.secrets.short(&self.secret_refs)
+        self.config.secrets.short_secrets(&self.secret_refs)
     }
 
     /// Returns the session's workspace, restricted to what this tool may touch.
@@ -152,7 +154,7 @@ impl DedicatedSandbox {
         session: &Session,
         env: Vec<(String, String)>,
     ) -> Result<Vec<(String, String)>> {
-        if self.config.sandbox.profile == Profile::None {
+        if self.config.sandbox.profile == ProfileSetting::None {
             return Ok(env);
         }
         let workspace = self.restricted_workspace(session)?;
@@ -211,7 +213,7 @@ impl DedicatedSandbox {
             [self.tool_name.as_str(), &self.definition, &session.principal.directory_name()];
         let mut rights = profile::tool_rights(&self.config, path, &owner)?;
         rights.read_only = self.read_only;
-        let workspace = Arc::new(session.workspace.guarded(|held| *held = rights));
+        let workspace = Arc::new(session.workspace.with_restrictions(|held| *held = rights));
         let mut kept = CachedSandbox {
             definition: self.definition.clone(),
             workspace,
@@ -227,9 +229,9 @@ impl DedicatedSandbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::Cancel;
+    use crate::base::CancelToken;
     use crate::config::scratch::Scratch;
-    use crate::config::{Env, Flags, resolve};
+    use crate::config::{ConfigFlags, ProcessEnv, resolve_config};
     use crate::session::Principal;
 
     struct Place {
@@ -242,13 +244,16 @@ mod tests {
         fn new() -> Place {
             let scratch = Scratch::new();
             let file = scratch.file("config/config.toml", "[mcp.a]\ncommand = \"true\"\n");
-            let flags = Flags {
+            let flags = ConfigFlags {
                 config: Some(file),
                 root: Some(scratch.path().join("root")),
-                ..Flags::default()
+                ..ConfigFlags::default()
             };
-            let config =
-                resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("ws"))).unwrap();
+            let config = resolve_config(
+                &flags,
+                &ProcessEnv::new([("HOME", "/nonexistent")], scratch.dir("ws")),
+            )
+            .unwrap();
             let workspace = Workspace::open(&scratch.dir("ws"), &[]).unwrap();
             Place { _scratch: scratch, config, workspace: Arc::new(workspace) }
         }
@@ -260,12 +265,13 @@ mod tests {
                 "http",
                 Arc::clone(&self.workspace),
                 &self.config.root,
-                Cancel::new(),
+                CancelToken::new(),
             )
         }
 
         fn ground(&self, definition: &str) -> DedicatedSandbox {
-            DedicatedSandbox::from_entry(&self.config, &self.config.entries[0], definition).unwrap()
+            DedicatedSandbox::from_entry(&self.config, &self.config.commands[0], definition)
+                .unwrap()
         }
     }
 
@@ -273,7 +279,7 @@ mod tests {
     #[test]
     fn entries_are_shared_with_the_config() {
         let place = Place::new();
-        assert!(Arc::ptr_eq(&place.ground("one").config.entries, &place.config.entries));
+        assert!(Arc::ptr_eq(&place.ground("one").config.commands, &place.config.commands));
     }
 
     #[test]

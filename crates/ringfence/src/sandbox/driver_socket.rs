@@ -29,8 +29,9 @@ pub struct DriverSocket {
 impl DriverSocket {
     /// Creates our end, and the end for the run. No message may be longer than `most` bytes.
     pub fn new_pair(most: usize) -> Result<(DriverSocket, OwnedFd)> {
-        let failed =
-            |error: io::Error| Error::internal("cannot create the socket to the run").source(error);
+        let failed = |error: io::Error| {
+            Error::internal("cannot create the socket to the run").with_source(error)
+        };
         let (ours, theirs) = Socket::pair().map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
         let (from, to) = UnixStream::from_std(ours).map_err(failed)?.into_split();

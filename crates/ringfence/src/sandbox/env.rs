@@ -206,7 +206,7 @@ pub fn check_variable(name: &str, value: &str) -> Result<()> {
         return Err(Error::invalid_arguments(format!(
             "`env` has an invalid entry: `{shown}`"
         ))
-        .hint("A name must not be empty or contain `=`; neither name nor value may contain a NUL."));
+        .with_hint("A name must not be empty or contain `=`; neither name nor value may contain a NUL."));
     }
     if CODE_LOADING_NAMES.contains(&name)
         || CODE_LOADING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
@@ -215,7 +215,7 @@ pub fn check_variable(name: &str, value: &str) -> Result<()> {
             "env_name",
             format!("a call may not set the variable `{shown}`"),
         )
-        .hint(format!(
+        .with_hint(format!(
             "It decides what code runs: set it inside the command instead (`{shown}=… program`)."
         )));
     }
@@ -236,7 +236,7 @@ pub fn check_override(name: &str, value: &str) -> Result<()> {
         || STEERING_SUFFIXES.iter().any(|suffix| capitals.ends_with(suffix));
     if steers {
         let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-        return Err(Error::permission_denied("env_name", format!("a client may not set the variable `{shown}`")).hint(
+        return Err(Error::permission_denied("env_name", format!("a client may not set the variable `{shown}`")).with_hint(
             "It decides what code runs or which hosts it talks to. The operator can set it in the `env` of a command.",
         ));
     }

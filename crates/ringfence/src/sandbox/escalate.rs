@@ -25,7 +25,7 @@ use super::wider::WiderRunOptions;
 use super::{env, git, script};
 use crate::approval::Granted;
 use crate::base::{Error, Result};
-use crate::config::{Config, Escalate, Sandbox};
+use crate::config::{Config, EscalationMode, SandboxSettings};
 use crate::session::Session;
 
 /// Exit code of a command that is allowed but cannot leave the sandbox.
@@ -228,7 +228,7 @@ pub enum EscalationTarget<'a> {
 pub struct WiderTarget {
     pub session: Arc<Session>,
     pub config: Arc<Config>,
-    pub sandbox: Box<Sandbox>,
+    pub sandbox: Box<SandboxSettings>,
     pub launcher: Launcher,
     pub terms: WiderRunOptions,
 }
@@ -241,7 +241,7 @@ pub async fn run_escalated(
     place: EscalationTarget<'_>,
 ) -> Result<ExecAnswer, String> {
     let (exec, waiting) = granted.consume();
-    start_escalated(exec, waiting, place).await.map_err(|error| error.detail())
+    start_escalated(exec, waiting, place).await.map_err(|error| error.message_chain())
 }
 
 /// Returns the answer for a process that may not leave the sandbox.
@@ -407,7 +407,7 @@ pub fn escalation_account(config: &Config) -> Result<Option<UserAccount>> {
             let account = UserAccount::from_name(name)?;
             if account.user.uid == 0 {
                 return Err(Error::invalid_arguments("`escalate_as` under [policy] names root")
-                    .hint(
+                    .with_hint(
                         "Commands outside the sandbox must run without privileges: name an ordinary user.",
                     ));
             }
@@ -417,13 +417,13 @@ pub fn escalation_account(config: &Config) -> Result<Option<UserAccount>> {
                 (false, false) => Err(Error::invalid_arguments(format!(
                     "only root can run commands as `{name}` (`escalate_as`)"
                 ))
-                .hint("Remove `escalate_as`: commands then run as you.")),
+                .with_hint("Remove `escalate_as`: commands then run as you.")),
             }
         }
         None if root => Err(Error::invalid_arguments(
             "the server runs as root, but `escalate_as` under [policy] is not set",
         )
-        .hint("Set `escalate_as` under [policy] to the user that such commands run as.")),
+        .with_hint("Set `escalate_as` under [policy] to the user that such commands run as.")),
         None => Ok(None),
     }
 }
@@ -432,11 +432,11 @@ pub fn escalation_account(config: &Config) -> Result<Option<UserAccount>> {
 /// words refer to.
 pub fn search_path(exec: &EscalatedExec, config: &Config) -> Option<String> {
     let env = match config.policy.escalate {
-        Escalate::Wider => env::merge_env(
+        EscalationMode::Wider => env::merge_env(
             env::merge_env(env::build(&[]).ok()?, kept_env(exec, config)),
             exec.added_env.clone(),
         ),
-        Escalate::Off | Escalate::Outside => {
+        EscalationMode::Off | EscalationMode::Outside => {
             outside_env(exec, config, escalation_account(config).ok()?.as_ref())
         }
     };

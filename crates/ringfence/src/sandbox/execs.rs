@@ -232,6 +232,6 @@ pub fn create_exec_log(root: &Path) -> Result<File> {
         Ok(memory)
     });
     opened.map(File::from).map_err(|error: rustix::io::Errno| {
-        Error::internal("cannot create the list of execs").source(error)
+        Error::internal("cannot create the list of execs").with_source(error)
     })
 }

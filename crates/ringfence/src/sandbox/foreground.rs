@@ -31,7 +31,7 @@ use super::repositories::{NEW_REPOSITORY, RepositoryFindings, SessionRepositorie
 use super::tier::{self, available_tiers};
 use super::{KeptInside, Launcher, SessionSandbox, env, git, profile, start_error};
 use crate::base::{Error, Result};
-use crate::config::{Config, Profile};
+use crate::config::{Config, ProfileSetting};
 use crate::net::{self, AllowList};
 
 /// Exit code if the sandbox could not be set up.
@@ -77,12 +77,13 @@ pub fn run(
     let repositories = GitWatch::new(config, &mut rights)?;
     let _scratch = profile::ScratchDir::create(config, &mut rights)?;
     // Open it before the run, which could put a symlink in its place.
-    let replaceable = if config.sandbox.profile == Profile::None { None } else { Some(&rights) };
+    let replaceable =
+        if config.sandbox.profile == ProfileSetting::None { None } else { Some(&rights) };
     let mut report = terms.report.map(|path| open_report(path, replaceable)).transpose()?;
     let allow = profile::proxy_allow_list(config)?.map(Arc::new);
     let cwd = working_directory(workspace);
     let mut environment = env::build(&[])?;
-    let fenced = config.sandbox.profile != Profile::None;
+    let fenced = config.sandbox.profile != ProfileSetting::None;
     if fenced {
         environment = env::merge_env(environment, profile::sandbox_environment(config, &rights));
     }
@@ -94,9 +95,9 @@ pub fn run(
         cwd,
         grace_ms: u64::try_from(config.limits.grace.as_millis()).unwrap_or(u64::MAX),
         fence: match config.sandbox.profile {
-            Profile::Default | Profile::Seatbelt => SandboxProfile::Default,
-            Profile::Contained => SandboxProfile::Contained,
-            Profile::None => SandboxProfile::None,
+            ProfileSetting::Default | ProfileSetting::Seatbelt => SandboxProfile::Default,
+            ProfileSetting::Contained => SandboxProfile::Contained,
+            ProfileSetting::None => SandboxProfile::None,
         },
         rights,
         limits: config.sandbox.limits.clone(),
@@ -110,7 +111,7 @@ pub fn run(
     };
     if !config.policy.intercept && ruling.needs_decider(config) {
         return Err(Error::invalid_arguments("rules are configured but exec interception is off")
-            .hint("Set `intercept = true` under [policy], or remove the rules."));
+            .with_hint("Set `intercept = true` under [policy], or remove the rules."));
     }
     let kept_inside = Arc::new(KeptInside::default());
     let desk = (fenced && ruling.needs_decider(config))
@@ -119,7 +120,7 @@ pub fn run(
         run_supervised(control, &spec, allow, desk).map(|end| (end, tier))
     });
     let (end, tier) =
-        outcome.map_err(|error| Error::internal("the sandbox was lost").source(error))?;
+        outcome.map_err(|error| Error::internal("the sandbox was lost").with_source(error))?;
     let kept = kept_inside.take_new();
     let git_changed = repositories.list_changes();
     // A user who runs `git clone` expects a new repository, so it causes no warning; the report
@@ -191,12 +192,12 @@ impl<'a> GitWatch<'a> {
     /// Uses a runtime that is dropped before this returns: this process forks later, so it must
     /// have a single thread.
     fn query_repositories(&self) -> Result<Option<Arc<RepositoryFindings>>> {
-        if self.config.sandbox.profile != Profile::Default {
+        if self.config.sandbox.profile != ProfileSetting::Default {
             return Ok(None);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime =
-            runtime.map_err(|error| Error::internal("git cannot be run").source(error))?;
+            runtime.map_err(|error| Error::internal("git cannot be run").with_source(error))?;
         runtime.block_on(async {
             let cell = SessionSandbox::from_rights(
                 self.rights.clone(),
@@ -398,7 +399,9 @@ fn open_report(path: &Path, rights: Option<&Rights>) -> Result<File> {
         return Err(Error::invalid_arguments(
             "the command could replace its own report, which is in a place it can write",
         )
-        .hint("Name a file outside the workspace and the writable directories with `--report`."));
+        .with_hint(
+            "Name a file outside the workspace and the writable directories with `--report`.",
+        ));
     }
     let name =
         path.file_name().ok_or_else(|| report_write_error(&io::ErrorKind::IsADirectory.into()))?;
@@ -411,7 +414,7 @@ fn open_report(path: &Path, rights: Option<&Rights>) -> Result<File> {
 
 fn report_write_error(error: &io::Error) -> Error {
     Error::invalid_arguments(format!("the report cannot be written: {error}"))
-        .hint("Name another file with `--report`.")
+        .with_hint("Name another file with `--report`.")
 }
 
 fn exit_code(exit: &RunExit) -> u8 {
@@ -426,7 +429,7 @@ fn print_fault(program: &str, fault: &SandboxError) -> u8 {
     let error = start_error::explain_start_failure(program, fault);
     let hint = error.hint_text().unwrap_or_default().to_owned();
     // If standard error is closed, there is nowhere left to report it.
-    let _ = writeln!(io::stderr(), "error: {}\nhint: {hint}", error.detail());
+    let _ = writeln!(io::stderr(), "error: {}\nhint: {hint}", error.message_chain());
     match (fault.layer, fault.errno) {
         (Layer::Program, Some(ENOENT)) => PROGRAM_NOT_FOUND,
         (Layer::Program, _) => CANNOT_RUN,

@@ -56,7 +56,7 @@ fn can_be_hidden(config: &Config, workspace: &Path, place: &Path) -> bool {
         config::REPLACED_DIRECTORIES.iter().any(|directory| place.starts_with(directory));
     !is_common
         && !is_replaced
-        && !config::is_system(place)
+        && !config::is_system_path(place)
         && !place.starts_with(workspace)
         && !holds(workspace)
         && !config.home.as_deref().is_some_and(holds)
@@ -69,16 +69,17 @@ mod tests {
 
     use super::*;
     use crate::config::env::CREDENTIAL_VARIABLES;
-    use crate::config::{Env, Profile};
+    use crate::config::{ProcessEnv, ProfileSetting};
 
     fn hidden(variables: &[(&str, &str)]) -> Vec<PathBuf> {
-        let dir = std::env::temp_dir().join(crate::base::ids::short("ringfence-hidden"));
+        let dir = std::env::temp_dir().join(crate::base::ids::short_id("ringfence-hidden"));
         std::fs::create_dir_all(dir.join("ws")).unwrap();
-        let mut config = crate::sandbox::tests::config(&dir, Profile::Default);
+        let mut config = crate::sandbox::tests::config(&dir, ProfileSetting::Default);
         std::fs::remove_dir_all(&dir).unwrap();
         config.home = Some("/home/someone".into());
         config.rustup_home = Some("/opt/rust/rustup".into());
-        config.credential_paths = Env::new(variables.iter().copied(), "/").credential_paths();
+        config.credential_paths =
+            ProcessEnv::new(variables.iter().copied(), "/").credential_paths();
         listed_paths(&config, Path::new("/work/project"))
     }
 

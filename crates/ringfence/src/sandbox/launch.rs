@@ -464,6 +464,6 @@ impl StartedRun {
 fn cannot_start(program: &str, error: &io::Error) -> Error {
     tracing::warn!("cannot start a run of {program:?}: {error}");
     Error::internal("the command could not be started")
-        .reason("spawn_failed")
-        .source(error.to_string())
+        .with_reason("spawn_failed")
+        .with_source(error.to_string())
 }

@@ -18,7 +18,7 @@ use super::run_handle::{
 };
 use super::spool::OutputSpool;
 use crate::base::Error;
-use crate::redact::sieve::Sieve;
+use crate::redact::stream::StreamRedactor;
 
 /// Error reason for a lost supervisor.
 pub const SUPERVISOR_LOST: &str = "supervisor_lost";
@@ -27,7 +27,7 @@ pub const SUPERVISOR_LOST: &str = "supervisor_lost";
 pub(super) struct OutputPump {
     windows: [OutputWindow; 2],
     /// Redact secrets, before anything is stored or shown.
-    redactors: [Sieve; 2],
+    redactors: [StreamRedactor; 2],
     /// Bytes that the program wrote to each stream, from its beginning and since the last look.
     total_bytes: [u64; 2],
     new_bytes: [u64; 2],
@@ -41,7 +41,7 @@ impl OutputPump {
         OutputPump {
             stdout_filter: keep.stdout_filter.take(),
             windows: [OutputWindow::new(keep.budget), OutputWindow::new(keep.budget)],
-            redactors: [Sieve::new(), Sieve::new()],
+            redactors: [StreamRedactor::new(), StreamRedactor::new()],
             total_bytes: [0; 2],
             new_bytes: [0; 2],
             spool: OutputSpool::new(keep.outputs.clone(), keep.max_file_bytes),
@@ -265,9 +265,9 @@ impl OutputPump {
         if ended.is_lost {
             let said: String = stderr.text.chars().take(1024).collect();
             return Err(Error::internal("the supervisor of the command was lost")
-                .reason(SUPERVISOR_LOST)
-                .hint("Its denials and execs are unknown; the audit record says so.")
-                .with("stderr", said));
+                .with_reason(SUPERVISOR_LOST)
+                .with_hint("Its denials and execs are unknown; the audit record says so.")
+                .with_fact("stderr", said));
         }
         Ok(RunState::Over(RunOutcome { stdout, stderr, result: ended.clone() }))
     }

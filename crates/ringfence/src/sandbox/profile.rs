@@ -11,12 +11,12 @@ use jail::{control_files, paths_to_cover};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
 use super::hidden::listed_paths;
-use crate::base::call::digest;
+use crate::base::call::digest_json;
 use crate::base::held_dir::HeldDir;
-use crate::base::ids::short;
-use crate::base::workspace::{Place, Workspace};
+use crate::base::ids::short_id;
+use crate::base::workspace::{Workspace, WriteTarget};
 use crate::base::{Error, Result, lexical};
-use crate::config::{Config, Profile};
+use crate::config::{Config, ProfileSetting};
 use crate::net::AllowList;
 
 /// Path below HOME at which git looks for its global ignore list.
@@ -40,7 +40,7 @@ fn rights_with_home(config: &Config, workspace: &Path, home: PathBuf) -> Result<
     let mut rights = Rights {
         workspace: workspace.to_owned(),
         home: Some(home),
-        network: sandbox.network(),
+        network: sandbox.network_mode(),
         ..Rights::default()
     };
     for path in &sandbox.writable {
@@ -50,11 +50,11 @@ fn rights_with_home(config: &Config, workspace: &Path, home: PathBuf) -> Result<
     rights.unprotected = unprotected_paths(config, &rights)?;
     rights.protect_control_files();
     for path in &sandbox.protect {
-        let path = lexical::normalize(workspace, path);
+        let path = lexical::normalize_path(workspace, path);
         if !rights.writable_roots().any(|root| path.starts_with(root) && path != root) {
             return Err(Error::invalid_arguments("a path in `protect` is not inside a writable directory")
-                .hint("Everything outside the workspace and `writable` is read-only anyway; name a path inside.")
-                .source(path.display().to_string()));
+                .with_hint("Everything outside the workspace and `writable` is read-only anyway; name a path inside.")
+                .with_source(path.display().to_string()));
         }
         rights
             .protected
@@ -78,8 +78,8 @@ fn check_link_targets(rights: &Rights) -> Result<()> {
             "sandbox",
             "a protected path is a link to a directory that runs must be able to write",
         )
-        .hint("Make it a plain file or directory, or name it in `unprotect` under [sandbox].")
-        .source(rights.workspace.display().to_string())),
+        .with_hint("Make it a plain file or directory, or name it in `unprotect` under [sandbox].")
+        .with_source(rights.workspace.display().to_string())),
         false => Ok(()),
     }
 }
@@ -93,7 +93,7 @@ fn unprotected_paths(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
     let all: Vec<PathBuf> = steering.chain(for_git.map(|protected| protected.path)).collect();
     let mut unprotected = Vec::new();
     for path in &config.sandbox.unprotect {
-        let path = map_into_repository(rights, lexical::normalize(&rights.workspace, path));
+        let path = map_into_repository(rights, lexical::normalize_path(&rights.workspace, path));
         let holds_workspace = rights.workspace.starts_with(&path);
         if holds_workspace || !all.iter().any(|known| known.starts_with(&path)) {
             let known: Vec<String> = all
@@ -103,12 +103,12 @@ fn unprotected_paths(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
                 })
                 .collect();
             return Err(Error::invalid_arguments("a path in `unprotect` is not a protected one")
-                .with("key", "sandbox.unprotect")
-                .hint(format!(
+                .with_fact("key", "sandbox.unprotect")
+                .with_hint(format!(
                     "Name one of these, or a directory with some of them: {}.",
                     known.join(", ")
                 ))
-                .source(path.display().to_string()));
+                .with_source(path.display().to_string()));
         }
         unprotected.push(path);
     }
@@ -132,16 +132,16 @@ fn map_into_repository(rights: &Rights, path: PathBuf) -> PathBuf {
 pub fn workspace_hiding_private(workspace: &Arc<Workspace>, config: &Config) -> Arc<Workspace> {
     match hides_private_paths(workspace.rights(), config) {
         true => Arc::clone(workspace),
-        false => Arc::new(workspace.guarded(|rights| hide_private_paths(rights, config))),
+        false => Arc::new(workspace.with_restrictions(|rights| hide_private_paths(rights, config))),
     }
 }
 
 pub(super) fn hides_private_paths(rights: &Rights, config: &Config) -> bool {
-    config.private.iter().all(|path| rights.hidden.contains(path))
+    config.private_paths.iter().all(|path| rights.hidden.contains(path))
 }
 
 pub(super) fn hide_private_paths(rights: &mut Rights, config: &Config) {
-    rights.hidden.extend(config.private.iter().cloned());
+    rights.hidden.extend(config.private_paths.iter().cloned());
     rights.hidden.sort();
     rights.hidden.dedup();
 }
@@ -152,14 +152,14 @@ pub fn check_profile(config: &Config) -> Result<()> {
     proxy_allow_list(config)?;
     if sandbox.allow_network && !sandbox.deny_domains.is_empty() {
         return Err(Error::invalid_arguments("`deny_domains` has no effect with `allow_network`")
-            .with("key", "sandbox.deny_domains")
-            .hint("With the host's whole network nothing is filtered. Use `allow_domains`, or remove one of the two."));
+            .with_fact("key", "sandbox.deny_domains")
+            .with_hint("With the host's whole network nothing is filtered. Use `allow_domains`, or remove one of the two."));
     }
-    if sandbox.profile == Profile::Contained {
+    if sandbox.profile == ProfileSetting::Contained {
         let cannot = |what: &str, key: &str| {
             Error::invalid_arguments(format!("the profile `contained` cannot {what}"))
-                .with("key", key)
-                .hint("Use the profile `default`, or remove the key.")
+                .with_fact("key", key)
+                .with_hint("Use the profile `default`, or remove the key.")
         };
         if !sandbox.protect.is_empty() {
             return Err(cannot("protect paths inside the workspace", "sandbox.protect"));
@@ -170,7 +170,7 @@ pub fn check_profile(config: &Config) -> Result<()> {
         if !sandbox.hide.is_empty() {
             return Err(cannot("hide paths", "sandbox.hide"));
         }
-        if sandbox.network() == NetworkAccess::Proxied {
+        if sandbox.network_mode() == NetworkAccess::Proxied {
             return Err(cannot("filter the network", "sandbox.profile"));
         }
     }
@@ -180,7 +180,7 @@ pub fn check_profile(config: &Config) -> Result<()> {
 /// Returns the allow-list for the proxy of a run, if it has one.
 pub fn proxy_allow_list(config: &Config) -> Result<Option<AllowList>> {
     let sandbox = &config.sandbox;
-    match sandbox.network() {
+    match sandbox.network_mode() {
         NetworkAccess::Proxied => AllowList::from_lists(
             &sandbox.allow_domains,
             &sandbox.deny_domains,
@@ -197,8 +197,8 @@ fn resolve_writable(path: &Path) -> Result<PathBuf> {
         path.canonicalize().ok().filter(|settled| settled.is_dir() && settled.parent().is_some());
     settled.ok_or_else(|| {
         Error::invalid_arguments("a path in `writable` cannot be made writable")
-            .hint(hint)
-            .source(path.display().to_string())
+            .with_hint(hint)
+            .with_source(path.display().to_string())
     })
 }
 
@@ -210,12 +210,14 @@ pub struct ScratchDir {
 impl ScratchDir {
     /// Creates the directory if the profile needs one, and adds it to the rights.
     pub fn create(config: &Config, rights: &mut Rights) -> Result<Option<ScratchDir>> {
-        if config.sandbox.profile != Profile::Contained {
+        if config.sandbox.profile != ProfileSetting::Contained {
             return Ok(None);
         }
-        let held = HeldDir::create(config.root.join("tmp").join(short("t"))).map_err(|error| {
-            Error::internal("cannot create the directory for temporary files").source(error)
-        })?;
+        let held =
+            HeldDir::create(config.root.join("tmp").join(short_id("t"))).map_err(|error| {
+                Error::internal("cannot create the directory for temporary files")
+                    .with_source(error)
+            })?;
         rights.scratch = Some(held.path().to_owned());
         Ok(Some(ScratchDir { _held: held }))
     }
@@ -223,15 +225,20 @@ impl ScratchDir {
 
 pub(super) fn hidden_paths(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     let listed = listed_paths(config, workspace);
-    let named = config.sandbox.hide.iter().map(|path| lexical::normalize(workspace, path));
+    let named = config.sandbox.hide.iter().map(|path| lexical::normalize_path(workspace, path));
     // The configured home of Codex. In the workspace it would hide a part of that, and is the
     // operator's own choice.
     let codex = config
         .codex_home
         .iter()
         .filter(|home| !home.starts_with(workspace) && !workspace.starts_with(home));
-    let steering =
-        config.file.iter().chain(&config.log.file).chain(&config.private).chain(codex).cloned();
+    let steering = config
+        .file
+        .iter()
+        .chain(&config.log.file)
+        .chain(&config.private_paths)
+        .chain(codex)
+        .cloned();
     // The log, the sockets and other callers' files are in the root; what a run needs of it is
     // opened on top. The keys are listed one by one, so that the canary of every run tries to read
     // them wherever the root is.
@@ -252,12 +259,13 @@ pub(super) fn cache_home(
     owner: Option<&[&str]>,
 ) -> Result<PathBuf> {
     let place = serde_json::Value::from(workspace.display().to_string());
-    let name =
-        digest(&owner.map_or_else(|| place.clone(), |owner| serde_json::json!([place, owner])));
+    let name = digest_json(
+        &owner.map_or_else(|| place.clone(), |owner| serde_json::json!([place, owner])),
+    );
     let home =
         config.root.join("homes").join(name.trim_start_matches("sha256:").get(..16).unwrap_or("0"));
     DirBuilder::new().recursive(true).mode(0o700).create(&home).map_err(|error| {
-        Error::internal("cannot create the cache directory of the workspace").source(error)
+        Error::internal("cannot create the cache directory of the workspace").with_source(error)
     })?;
     // A run may have made this impossible, which hurts only itself.
     if let Err(error) = ignore_stand_ins(config, &home) {
@@ -276,8 +284,8 @@ fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
         control_files::list_names().map(|(name, _)| format!("/{}/\n", name.display())).collect();
     // A run may have put anything here, even a link to elsewhere, so it is opened like any path
     // from a caller.
-    let Ok(Place::Ready { dir, .. }) =
-        Workspace::open(home, &[]).and_then(|home| home.place(GIT_IGNORE_PATH, true))
+    let Ok(WriteTarget::Ready { dir, .. }) =
+        Workspace::open(home, &[]).and_then(|home| home.find_write_target(GIT_IGNORE_PATH, true))
     else {
         return Ok(());
     };

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::profile;
 use super::session_sandbox::SessionSandbox;
 use crate::base::Result;
-use crate::base::narrowing::Narrowing;
+use crate::base::client_sandbox::ClientSandbox;
 use crate::base::workspace::Workspace;
 use crate::config::Config;
 use crate::session::Session;
@@ -27,7 +27,7 @@ struct RestrictedSandboxes(Mutex<Vec<RestrictedSandbox>>);
 struct RestrictedSandbox {
     /// The unrestricted sandbox: the session's, or that of a tool that the operator configured.
     parent: Weak<SessionSandbox>,
-    client_sandbox: Arc<Narrowing>,
+    client_sandbox: Arc<ClientSandbox>,
     sandbox: Arc<SessionSandbox>,
 }
 
@@ -40,7 +40,8 @@ pub(super) fn sandbox_for_call(
     workspace: &Workspace,
 ) -> Result<Arc<SessionSandbox>> {
     // Without namespaces runs share those of the host in any case.
-    let Some(narrowing) = workspace.taken_away().filter(|_| whole.zygote.is_some()) else {
+    let Some(narrowing) = workspace.stricter_client_sandbox().filter(|_| whole.zygote.is_some())
+    else {
         return Ok(whole);
     };
     // A run with more rights executes what it finds in the workspace or in HOME. A call that may
@@ -58,7 +59,7 @@ impl RestrictedSandboxes {
     fn get_or_create(
         &self,
         whole: &Arc<SessionSandbox>,
-        narrowing: &Arc<Narrowing>,
+        narrowing: &Arc<ClientSandbox>,
         home: Option<PathBuf>,
     ) -> Arc<SessionSandbox> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,11 +91,11 @@ impl RestrictedSandboxes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Profile;
+    use crate::config::ProfileSetting;
     use crate::sandbox::tests::{Place, config, launcher};
 
-    fn narrowing(mode: &str) -> Arc<Narrowing> {
-        Arc::new(Narrowing { mode: mode.to_owned(), ..Narrowing::most_restrictive() })
+    fn narrowing(mode: &str) -> Arc<ClientSandbox> {
+        Arc::new(ClientSandbox { mode: mode.to_owned(), ..ClientSandbox::most_restrictive() })
     }
 
     #[test]
@@ -102,7 +103,7 @@ mod tests {
         let place = Place::new();
         let whole = SessionSandbox::for_session(
             &place.session,
-            &config(&place.dir, Profile::Default),
+            &config(&place.dir, ProfileSetting::Default),
             &launcher(),
         )
         .unwrap();

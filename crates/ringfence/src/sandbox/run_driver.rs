@@ -35,7 +35,7 @@ use super::run_handle::{
     PendingRequest, ReportCompleteness, RunMessage, RunOptions, RunResult, RunState, StateSender,
     StopReason,
 };
-use crate::base::{Cancel, Cause, Error, Kind};
+use crate::base::{CancelCause, CancelToken, Error, Kind};
 
 /// Maximum time for reading what is still in the pipes after the main process has exited.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(150);
@@ -108,7 +108,7 @@ pub(super) struct RunObserver {
 
 impl RunObserver {
     fn new(look: PendingRequest, reply: StateSender) -> RunObserver {
-        let progress = look.client.as_ref().filter(|caller| caller.abilities().progress);
+        let progress = look.client.as_ref().filter(|caller| caller.capabilities().progress);
         let progress = progress.map(|_| ProgressCollector::new(Instant::now()));
         RunObserver { request: look, reply, progress, sending: None }
     }
@@ -147,15 +147,15 @@ impl StdinFeed {
     fn queue_input(&mut self, bytes: &[u8], close: bool) -> crate::base::Result<()> {
         if self.pipe.is_none() || !self.stays_open {
             return Err(Error::new(Kind::Conflict, "its standard input is closed")
-                .reason("stdin_closed")
-                .hint("Start the command with `interactive: true` to write to it later."));
+                .with_reason("stdin_closed")
+                .with_hint("Start the command with `interactive: true` to write to it later."));
         }
         if self.queued.len() + bytes.len() > MAX_QUEUED_INPUT {
             return Err(Error::new(
                 Kind::ResourceExhausted,
                 "the program has not read its earlier input yet",
             )
-            .hint("Read its output, or wait until it reads its input."));
+            .with_hint("Read its output, or wait until it reads its input."));
         }
         self.queued.extend(bytes);
         self.stays_open = !close;
@@ -187,7 +187,7 @@ pub(super) async fn drive_run(
         if keep.on_late_end.is_some() { DRAIN_TIMEOUT } else { run.grace + KILL_ALLOWANCE };
     let mut is_held = true;
     let mut passed: BoxFuture<'_, ()> = match &deadline {
-        Some(deadline) => Box::pin(deadline.passed()),
+        Some(deadline) => Box::pin(deadline.wait_until_passed()),
         None => Box::pin(pending()),
     };
     while !state.is_over(&pipes) {
@@ -232,7 +232,7 @@ pub(super) async fn drive_run(
                 // No handle to the run is left.
                 None => {
                     is_held = false;
-                    state.stop_reason.get_or_insert(StopReason::Cancelled(Cause::SessionEnd));
+                    state.stop_reason.get_or_insert(StopReason::Cancelled(CancelCause::SessionEnd));
                 }
                 Some(RunMessage::Output(look, reply)) => next.push_back((look, reply)),
                 Some(RunMessage::Satisfied) => {}
@@ -307,7 +307,7 @@ async fn answer_late_requests(
     mut pump: OutputPump,
     mut ended: RunResult,
     mut inbox: mpsc::UnboundedReceiver<RunMessage>,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) {
     let until = Instant::now() + RETENTION;
     loop {
@@ -321,8 +321,9 @@ async fn answer_late_requests(
                 pump.reply_result(&mut ended, &look, reply).await
             }
             Some(RunMessage::Write { reply, .. }) => {
-                let over = Error::new(Kind::Conflict, "it has ended").reason("ended");
-                let _ = reply.send(Err(over.hint("Read the rest of its output with `op: read`.")));
+                let over = Error::new(Kind::Conflict, "it has ended").with_reason("ended");
+                let _ =
+                    reply.send(Err(over.with_hint("Read the rest of its output with `op: read`.")));
             }
             Some(RunMessage::Signal(_) | RunMessage::Stop(_) | RunMessage::Satisfied) => {}
             None => return,
@@ -362,7 +363,8 @@ fn send_progress(state: &DriverState, looking: Option<&mut RunObserver>) {
     if progress.next_due() <= now {
         let (text, count) = progress.take_message(now);
         let caller = caller.clone();
-        looking.sending = Some(Box::pin(async move { caller.progress(text, count, None).await }));
+        looking.sending =
+            Some(Box::pin(async move { caller.send_progress(text, count, None).await }));
     }
 }
 

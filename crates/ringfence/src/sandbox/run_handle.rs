@@ -19,9 +19,9 @@ use super::kept_inside::KeptCommand;
 use super::launch::StartedRun;
 use super::output_window::ShownOutput;
 use super::run_driver::drive_run;
-use crate::base::caller::Caller;
+use crate::base::client_handle::ClientHandle;
 use crate::base::clock::Deadline;
-use crate::base::{Cancel, Cause, Error, Result};
+use crate::base::{CancelCause, CancelToken, Error, Result};
 use crate::session::OutputStore;
 
 /// Transforms a piece of output. Pieces come in order and end anywhere.
@@ -37,7 +37,7 @@ pub type OnEnd = Box<dyn for<'e> FnOnce(&'e mut RunResult) -> BoxFuture<'e, ()> 
 pub struct RunOptions {
     pub outputs: Arc<OutputStore>,
     /// Token that ends the run regardless of observers: the session's own.
-    pub cancel: Cancel,
+    pub cancel: CancelToken,
     pub deadline: Option<Arc<Deadline>>,
     /// Maximum bytes shown of both streams together, until an observer says how much it wants to
     /// see.
@@ -61,7 +61,7 @@ pub struct RunOptions {
 /// Request for the output of a run.
 pub struct OutputRequest {
     /// Client that is shown progress meanwhile.
-    pub client: Option<Caller>,
+    pub client: Option<ClientHandle>,
     /// Maximum bytes of both streams together, as they are shown.
     pub budget: usize,
     /// Event that also ends the wait, in addition to the end of the run.
@@ -73,7 +73,7 @@ pub struct OutputRequest {
 /// Request as the run's task holds it. The wait for its event continues elsewhere, whichever
 /// request is being served.
 pub(super) struct PendingRequest {
-    pub client: Option<Caller>,
+    pub client: Option<ClientHandle>,
     pub budget: usize,
     pub yields_to_next: bool,
     pub is_satisfied: Arc<AtomicBool>,
@@ -98,13 +98,17 @@ pub(super) enum RunMessage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
     Deadline,
-    Cancelled(Cause),
+    Cancelled(CancelCause),
 }
 
 impl StopReason {
     /// Returns the reason for a cancellation with this cause.
-    pub fn from_cause(cause: Cause) -> StopReason {
-        if cause == Cause::Deadline { StopReason::Deadline } else { StopReason::Cancelled(cause) }
+    pub fn from_cause(cause: CancelCause) -> StopReason {
+        if cause == CancelCause::Deadline {
+            StopReason::Deadline
+        } else {
+            StopReason::Cancelled(cause)
+        }
     }
 }
 
@@ -255,7 +259,11 @@ impl RunHandle {
     }
 
     /// Looks at the run for a call whose cancellation also stops the run.
-    pub async fn watch_output(&self, look: OutputRequest, cancel: &Cancel) -> Result<RunState> {
+    pub async fn watch_output(
+        &self,
+        look: OutputRequest,
+        cancel: &CancelToken,
+    ) -> Result<RunState> {
         let mut seen = std::pin::pin!(self.request_output(look));
         tokio::select! {
             seen = &mut seen => seen,
@@ -307,5 +315,5 @@ fn forgotten_error() -> Error {
         crate::base::Kind::NotFound,
         "it ended too long ago: its output is no longer available",
     )
-    .reason("ended")
+    .with_reason("ended")
 }

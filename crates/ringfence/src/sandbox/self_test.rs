@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Deserialize;
 
 use super::tier;
-use crate::config::Profile;
+use crate::config::ProfileSetting;
 
 /// All tiers that exist.
 pub const ALL_TIERS: &[Tier] = &[Tier::Namespaces, Tier::Bwrap, Tier::Root];
@@ -66,7 +66,7 @@ impl SelfTest {
     /// so that it need not be in a place that a run can see.
     pub fn run_self<S: AsRef<OsStr>>(
         &self,
-        profile: Profile,
+        profile: ProfileSetting,
         tier: Option<Tier>,
         args: &[S],
     ) -> io::Result<SelfTestOutcome> {
@@ -78,7 +78,7 @@ impl SelfTest {
     /// Runs a program in the sandbox, under this profile and tier.
     pub fn run(
         &self,
-        profile: Profile,
+        profile: ProfileSetting,
         tier: Option<Tier>,
         program: &[OsString],
     ) -> io::Result<SelfTestOutcome> {

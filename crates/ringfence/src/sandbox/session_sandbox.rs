@@ -13,13 +13,13 @@ use super::zygote::Zygote;
 use super::{DedicatedSandbox, codex, profile, restricted};
 use crate::base::Result;
 use crate::base::workspace::Workspace;
-use crate::config::{Config, Profile, Sandbox};
+use crate::config::{Config, ProfileSetting, SandboxSettings};
 use crate::net::AllowList;
 use crate::session::Session;
 
 /// Sandbox that a session owns and that ends with the session.
 pub struct SessionSandbox {
-    pub profile: Profile,
+    pub profile: ProfileSetting,
     pub rights: Rights,
     pub limits: ResourceLimits,
     /// Variables that programs need to work in the sandbox.
@@ -95,7 +95,7 @@ impl SessionSandbox {
     pub fn new_wider(
         session: &Session,
         config: &Config,
-        wider: &Sandbox,
+        wider: &SandboxSettings,
         launcher: Launcher,
     ) -> Result<SessionSandbox> {
         let config = Config { sandbox: wider.clone(), ..config.clone() };
@@ -142,11 +142,11 @@ impl SessionSandbox {
         let profile = config.sandbox.profile;
         let scratch = profile::ScratchDir::create(config, &mut rights)?;
         let env = match profile {
-            Profile::None => Vec::new(),
+            ProfileSetting::None => Vec::new(),
             _ => profile::sandbox_environment(config, &rights),
         };
-        let zygote =
-            (profile == Profile::Default).then(|| Zygote::new(launcher.clone(), rights.clone()));
+        let zygote = (profile == ProfileSetting::Default)
+            .then(|| Zygote::new(launcher.clone(), rights.clone()));
         let shut_ports = config.http.listen.iter().map(std::net::SocketAddr::port).collect();
         let allow = profile::proxy_allow_list(config)?.map(Arc::new);
         Ok(SessionSandbox {
@@ -169,7 +169,7 @@ impl SessionSandbox {
         rights: Rights,
     ) -> SessionSandbox {
         SessionSandbox {
-            profile: Profile::Default,
+            profile: ProfileSetting::Default,
             env: rights
                 .home
                 .iter()
@@ -187,9 +187,9 @@ impl SessionSandbox {
 
     pub(super) fn jail_profile(&self) -> SandboxProfile {
         match self.profile {
-            Profile::Default | Profile::Seatbelt => SandboxProfile::Default,
-            Profile::Contained => SandboxProfile::Contained,
-            Profile::None => SandboxProfile::None,
+            ProfileSetting::Default | ProfileSetting::Seatbelt => SandboxProfile::Default,
+            ProfileSetting::Contained => SandboxProfile::Contained,
+            ProfileSetting::None => SandboxProfile::None,
         }
     }
 

@@ -67,7 +67,7 @@ impl OutputSpool {
             return;
         }
         let before = std::mem::take(before);
-        let lost = |error| Error::internal("cannot store the output").source(error);
+        let lost = |error| Error::internal("cannot store the output").with_source(error);
         let opened = self
             .outputs
             .create_output()

@@ -18,19 +18,19 @@ pub fn explain_start_failure(program: &str, fault: &SandboxError) -> Error {
         Layer::Program => spawn_failed(program, fault),
         Layer::Interpreter => missing_interpreter(program, fault),
         Layer::Protected => Error::permission_denied("sandbox", format!("the sandbox cannot {}", fault.what))
-            .hint(match fault.errno.map(Errno::from_raw_os_error) {
+            .with_hint(match fault.errno.map(Errno::from_raw_os_error) {
                 Some(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {
                     "The server needs write access to the workspace to protect paths that do not exist there yet."
                 }
                 _ => "Make it a plain file or directory; no command runs while a protected path cannot be protected.",
             })
-            .source(fault.clone()),
+            .with_source(fault.clone()),
         _ => Error::permission_denied(
             "sandbox",
             format!("the sandbox cannot be set up ({} refused)", fault.layer.name()),
         )
-        .hint(layer_hint(fault))
-        .source(fault.clone()),
+        .with_hint(layer_hint(fault))
+        .with_source(fault.clone()),
     }
 }
 
@@ -76,10 +76,10 @@ fn missing_interpreter(program: &str, fault: &SandboxError) -> Error {
     let shown = |text: &str| text.escape_debug().take(200).collect::<String>();
     let interpreter = shown(&fault.text);
     Error::new(Kind::NotFound, format!("`{}` is a script for `{interpreter}`, which was not found", shown(program)))
-        .reason("spawn_failed")
-        .hint("Install the interpreter, correct the first line of the script, or run the script through another one.")
-        .with("interpreter", interpreter)
-        .source(fault.clone())
+        .with_reason("spawn_failed")
+        .with_hint("Install the interpreter, correct the first line of the script, or run the script through another one.")
+        .with_fact("interpreter", interpreter)
+        .with_source(fault.clone())
 }
 
 /// Builds the error about a program that was searched for and could not run. The caller named it,
@@ -124,5 +124,5 @@ fn spawn_failed(program: &str, fault: &SandboxError) -> Error {
             Kind::Internal.default_hint(),
         ),
     };
-    Error::new(kind, message).reason("spawn_failed").hint(hint).source(fault.clone())
+    Error::new(kind, message).with_reason("spawn_failed").with_hint(hint).with_source(fault.clone())
 }

@@ -9,11 +9,13 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::base::caller::{Abilities, Caller, Event};
+use crate::base::client_handle::{ClientCapabilities, ClientEvent, ClientHandle};
 use crate::base::clock::Deadline;
 use crate::base::workspace::Workspace;
-use crate::base::{Cancel, Cause};
-use crate::config::{Config, Env, Flags, Profile, SandboxFlags, resolve};
+use crate::base::{CancelCause, CancelToken};
+use crate::config::{
+    Config, ConfigFlags, ProcessEnv, ProfileSetting, SandboxFlags, resolve_config,
+};
 use crate::session::{Principal, Session};
 
 /// Launches the real binary: a test program has threads, and neither a zygote nor a supervisor
@@ -33,33 +35,37 @@ pub(crate) struct Place {
 
 impl Place {
     pub fn new() -> Self {
-        let dir = std::env::temp_dir().join(crate::base::ids::short("ringfence-test"));
+        let dir = std::env::temp_dir().join(crate::base::ids::short_id("ringfence-test"));
         std::fs::create_dir_all(dir.join("ws")).unwrap();
-        let config = config(&dir, Profile::Default);
+        let config = config(&dir, ProfileSetting::Default);
         let workspace = Workspace::open(&dir.join("ws"), &[]).unwrap();
         let rights = profile::run_rights(&config, workspace.path()).unwrap();
-        let workspace = Arc::new(workspace.held_to(rights).unwrap());
+        let workspace = Arc::new(workspace.with_rights(rights).unwrap());
         let session =
-            Session::new(Principal::local(), "stdio", workspace, &config.root, Cancel::new());
+            Session::new(Principal::local(), "stdio", workspace, &config.root, CancelToken::new());
         Place { dir, session: Arc::new(session) }
     }
 
     /// Returns the session's sandbox with profile `none`.
     fn cell(&self) -> Arc<SessionSandbox> {
-        SessionSandbox::for_session(&self.session, &config(&self.dir, Profile::None), &launcher())
-            .unwrap()
+        SessionSandbox::for_session(
+            &self.session,
+            &config(&self.dir, ProfileSetting::None),
+            &launcher(),
+        )
+        .unwrap()
     }
 }
 
 /// Resolves a config in which the operator has set nothing but this.
-pub(crate) fn config(dir: &Path, profile: Profile) -> Config {
-    let flags = Flags {
+pub(crate) fn config(dir: &Path, profile: ProfileSetting) -> Config {
+    let flags = ConfigFlags {
         root: Some(dir.join("root")),
         workspace: Some(dir.join("ws")),
         sandbox: SandboxFlags { profile: Some(profile), ..SandboxFlags::default() },
-        ..Flags::default()
+        ..ConfigFlags::default()
     };
-    resolve(&flags, &Env::new([("HOME", "/nonexistent")], "/")).unwrap()
+    resolve_config(&flags, &ProcessEnv::new([("HOME", "/nonexistent")], "/")).unwrap()
 }
 
 impl Drop for Place {
@@ -90,9 +96,9 @@ fn bash(script: &str) -> LaunchRequest {
 /// A run, and what may end it.
 struct Test {
     place: Place,
-    cancel: Cancel,
+    cancel: CancelToken,
     deadline: Arc<Deadline>,
-    caller: Caller,
+    caller: ClientHandle,
     budget: usize,
     file_bytes: u64,
 }
@@ -101,9 +107,9 @@ impl Test {
     fn new() -> Self {
         Test {
             place: Place::new(),
-            cancel: Cancel::new(),
+            cancel: CancelToken::new(),
             deadline: Arc::new(Deadline::after(Duration::from_secs(60))),
-            caller: Caller::new(Abilities::default()).0,
+            caller: ClientHandle::new(ClientCapabilities::default()).0,
             budget: 10_000,
             file_bytes: 50_000_000,
         }
@@ -263,20 +269,21 @@ async fn a_deadline_ends_the_tree_and_keeps_what_was_said() {
 
 #[tokio::test]
 async fn a_cancelled_run_tells_its_cause() {
-    let (caller, mut inbox) = Caller::new(Abilities { progress: true, ..Abilities::default() });
+    let (caller, mut inbox) =
+        ClientHandle::new(ClientCapabilities { progress: true, ..ClientCapabilities::default() });
     let test = Test { caller, ..Test::new() };
     let cancel = test.cancel.clone();
     // The first line is out: now the run is cancelled.
     tokio::spawn(async move {
         let event = inbox.recv().await;
-        cancel.cancel(Cause::Client);
+        cancel.cancel(CancelCause::Client);
         drop(event);
         inbox.recv().await;
     });
     let outcome = test.run(bash("echo up; sleep 100")).await;
     assert_eq!(
         (outcome.result.stop_reason, outcome.result.signal),
-        (Some(StopReason::Cancelled(Cause::Client)), Some(15))
+        (Some(StopReason::Cancelled(CancelCause::Client)), Some(15))
     );
     assert_eq!(outcome.stdout.text, "up\n");
 }
@@ -302,7 +309,7 @@ async fn a_lost_supervisor_is_an_error_and_not_a_result() {
     launch.stdin = StdinSource::Bytes(b"go\n".to_vec());
     let error = Test::new().try_run(launch).await.unwrap_err();
     assert_eq!(error.kind(), crate::base::Kind::Internal);
-    let body = error.body(&crate::base::TraceId::mint());
+    let body = error.to_body(&crate::base::TraceId::generate());
     assert_eq!(
         (&body["message"], &body["stderr"]),
         (&"the supervisor of the command was lost".into(), &"why\n".into())
@@ -343,7 +350,8 @@ async fn a_flood_costs_no_memory_and_little_disk() {
 
 #[tokio::test]
 async fn a_client_that_takes_nothing_slows_the_run_down() {
-    let (caller, mut inbox) = Caller::new(Abilities { progress: true, ..Abilities::default() });
+    let (caller, mut inbox) =
+        ClientHandle::new(ClientCapabilities { progress: true, ..ClientCapabilities::default() });
     let test = Test {
         caller,
         deadline: Deadline::after(Duration::from_millis(700)).into(),
@@ -373,11 +381,12 @@ async fn a_client_that_takes_nothing_slows_the_run_down() {
 
 #[tokio::test]
 async fn progress_shows_lines_as_they_come() {
-    let (caller, mut inbox) = Caller::new(Abilities { progress: true, ..Abilities::default() });
+    let (caller, mut inbox) =
+        ClientHandle::new(ClientCapabilities { progress: true, ..ClientCapabilities::default() });
     let test = Test { caller, ..Test::new() };
     let seen = tokio::spawn(async move {
         let mut seen = Vec::new();
-        while let Some(Event::Progress { message, progress, done, .. }) = inbox.recv().await {
+        while let Some(ClientEvent::Progress { message, progress, done, .. }) = inbox.recv().await {
             seen.push((message, progress));
             let _ = done.send(());
         }

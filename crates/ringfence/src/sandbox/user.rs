@@ -23,7 +23,7 @@ impl UserAccount {
             Error::invalid_arguments(format!(
                 "`escalate_as` names `{name}`, which is not a user of this host"
             ))
-            .hint("Set `escalate_as` under [policy] to a user in /etc/passwd.")
+            .with_hint("Set `escalate_as` under [policy] to a user in /etc/passwd.")
         })
     }
 }

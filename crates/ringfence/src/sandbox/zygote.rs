@@ -110,7 +110,7 @@ impl Zygote {
     /// Returns a socket that belongs to the network of this number and can be used from here.
     pub async fn open_socket(&self, network: u32, ipv6: bool) -> Result<OwnedFd> {
         let failed = |error: io::Error| {
-            Error::internal("the session's network cannot be used").source(error)
+            Error::internal("the session's network cannot be used").with_source(error)
         };
         let (ours, theirs) = PacketChannel::pair().map_err(failed)?;
         let family = if ipv6 { 6 } else { 4 };

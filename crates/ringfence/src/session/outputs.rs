@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Principal;
 use crate::base::held_dir::HeldDir;
-use crate::base::ids::short;
+use crate::base::ids::short_id;
 use crate::base::{Error, Kind, Result};
 
 /// Quota of one session, in outputs of maximum length (`output_file_mb`).
@@ -176,13 +176,14 @@ impl OutputStore {
 
     /// Creates an empty output.
     pub fn create_output(&self) -> Result<OpenOutput> {
-        let failed = |error: io::Error| Error::internal("cannot store the output").source(error);
+        let failed =
+            |error: io::Error| Error::internal("cannot store the output").with_source(error);
         let mut held = self.held_dir.lock().unwrap_or_else(PoisonError::into_inner);
         if held.is_none() {
             *held = Some(HeldDir::create(self.dir.to_path_buf()).map_err(failed)?);
         }
         drop(held);
-        let id = short("o");
+        let id = short_id("o");
         let path = self.dir.join(&id);
         let file = OpenOptions::new()
             .read(true)
@@ -212,7 +213,7 @@ impl OutputStore {
     pub fn open_output(&self, handle: &str) -> Result<File> {
         let not_found = || {
             Error::new(Kind::NotFound, "there is no such output in this session")
-                .hint("Use the `output:` handle exactly as a result gave it; outputs end with their session.")
+                .with_hint("Use the `output:` handle exactly as a result gave it; outputs end with their session.")
         };
         let id = handle.strip_prefix("output:").ok_or_else(not_found)?;
         // Accept only ids in our own format, so that no text from a caller becomes a path.
@@ -229,9 +230,11 @@ impl OutputStore {
                 Kind::NotFound,
                 "this output was dropped to make room for newer ones",
             )
-            .reason("output_dropped")
-            .hint("Run the command again and read its output before other long outputs follow."),
-            false => not_found().source(error),
+            .with_reason("output_dropped")
+            .with_hint(
+                "Run the command again and read its output before other long outputs follow.",
+            ),
+            false => not_found().with_source(error),
         })
     }
 }

@@ -5,7 +5,7 @@ use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use crate::base::nearest::nearest;
+use crate::base::suggest::suggest_name;
 use crate::base::{Error, Result};
 
 /// Returns the JSON Schema (2020-12) of `T` as one flat object. Some clients reject the whole tool
@@ -98,8 +98,8 @@ pub fn parse_arguments<T: DeserializeOwned>(
         {
             if !arguments.contains_key(name) {
                 return Err(Error::invalid_arguments(format!("the argument `{name}` is missing"))
-                    .hint(describe_argument(name, properties))
-                    .with("argument", name));
+                    .with_hint(describe_argument(name, properties))
+                    .with_fact("argument", name));
             }
         }
     }
@@ -117,8 +117,8 @@ pub fn parse_arguments<T: DeserializeOwned>(
             _ => "Compare the arguments with the tool's inputSchema.".to_owned(),
         };
         Error::invalid_arguments(format!("the argument `{path}` is invalid: {message}"))
-            .hint(hint)
-            .with("argument", path)
+            .with_hint(hint)
+            .with_fact("argument", path)
     })
 }
 
@@ -136,12 +136,12 @@ fn describe_argument(name: &str, properties: &Map<String, Value>) -> String {
 
 fn unknown_argument(name: &str, properties: &Map<String, Value>) -> Error {
     let names: Vec<&str> = properties.keys().map(String::as_str).collect();
-    let hint = match nearest(name, &names) {
+    let hint = match suggest_name(name, &names) {
         Some(near) => format!("Did you mean `{near}`?"),
         None => format!("Valid arguments: {}.", names.join(", ")),
     };
     Error::invalid_arguments(format!("there is no argument `{}`", truncate_text(name, 64)))
-        .hint(hint)
+        .with_hint(hint)
 }
 
 /// Truncates text from the caller, so that an error stays short whatever was sent.
@@ -222,7 +222,7 @@ mod tests {
         ] {
             let error = read(arguments).unwrap_err();
             assert!(
-                error.body(&crate::base::TraceId::mint()).to_string().len() < 2048,
+                error.to_body(&crate::base::TraceId::generate()).to_string().len() < 2048,
                 "{:.200}",
                 error.to_string()
             );

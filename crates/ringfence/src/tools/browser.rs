@@ -17,14 +17,14 @@ use serde_json::{Map, Value};
 use super::run::command;
 use super::run::exec_decisions::{ExecList, RunExecRules};
 use super::{CallPlan, PermissionScope, PrepareCx, RunCx, ToolHints, ToolSpec};
-use crate::base::{Cause, Error, Kind, Result};
+use crate::base::{CancelCause, Error, Kind, Result};
 use crate::browser::executable::find_browser;
 use crate::browser::navigate::NOT_COMMITTED;
 use crate::browser::page::BrowserPage;
 use crate::browser::tabs::{BrowserContext, SessionTabs};
 use crate::browser::{BusyGuard, page_log};
-use crate::config::{Config, Profile};
-use crate::redact::own::Own;
+use crate::config::{Config, ProfileSetting};
+use crate::redact::short_secrets::ShortSecrets;
 use crate::sandbox::browser::BrowserOptions;
 use crate::sandbox::{Launcher, RunResult};
 
@@ -51,7 +51,7 @@ pub struct BrowserSpec {
 
 /// Builds the spec of a browser tool.
 pub fn build_spec(config: &Config, about: BrowserSpec) -> ToolSpec {
-    let fenced = config.sandbox.profile != Profile::None;
+    let fenced = config.sandbox.profile != ProfileSetting::None;
     let mut effects = Vec::new();
     effects.extend(about.writes_files.then_some("filesystem_write"));
     effects.push("network");
@@ -71,7 +71,7 @@ pub fn build_spec(config: &Config, about: BrowserSpec) -> ToolSpec {
         streaming: false,
         timeout: DEFAULT_TIMEOUT + OVERHEAD,
         unavailable_reason: match config.sandbox.profile {
-            Profile::Contained => Some(
+            ProfileSetting::Contained => Some(
                 "a browser needs namespaces, which the profile `contained` does not use".to_owned(),
             ),
             _ => find_browser(config).err().map(|error| error.message().to_owned()),
@@ -84,7 +84,7 @@ pub fn prepare_call(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<CallP
     find_browser(cx.config)?;
     if timeout_ms == Some(0) {
         return Err(Error::invalid_arguments("`timeout_ms` is zero")
-            .hint("Omit it for the default of 30 seconds."));
+            .with_hint("Omit it for the default of 30 seconds."));
     }
     let (session, call) = (cx.session.workspace.rights().network, cx.workspace.rights().network);
     if session != NetworkAccess::Off && call == NetworkAccess::Off {
@@ -94,7 +94,7 @@ pub fn prepare_call(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<CallP
             "client_sandbox",
             "the client's sandbox allows no network",
         )
-        .hint("Have the client allow network access for this call."));
+        .with_hint("Have the client allow network access for this call."));
     }
     let limit = page_timeout(timeout_ms) + OVERHEAD;
     Ok(CallPlan {
@@ -199,7 +199,7 @@ impl PageLease {
 
 /// Returns the pages that this call may see.
 pub fn session_tabs(cx: &RunCx) -> Result<Arc<SessionTabs>> {
-    SessionTabs::for_call(&cx.session_ref, cx.workspace.taken_away())
+    SessionTabs::for_call(&cx.session_ref, cx.workspace.stricter_client_sandbox())
 }
 
 /// Returns the hosts that the rules deny now.
@@ -217,29 +217,34 @@ async fn build_terms(cx: &RunCx) -> Result<BrowserOptions> {
         .transpose()?;
     let log = execs.as_ref().and_then(|execs| execs.log.as_ref()?.try_clone().ok());
     let (approvals, own) =
-        (cx.call_events.clone(), cx.config.policy.audit_execs.then(Own::default));
+        (cx.call_events.clone(), cx.config.policy.audit_execs.then(ShortSecrets::default));
     let ended = Box::new(move |ended: &mut RunResult| {
         let count = ended.execs.take();
         ended.exec_summary =
             log.map(|log| ExecList::new(approvals.clone(), own, log).record_and_summarize(count));
         command::record_end(&approvals, ended);
     });
-    Ok(BrowserOptions { execs, on_end: ended, cancel: cx.cancel.root(), tasks: cx.tasks.clone() })
+    Ok(BrowserOptions {
+        execs,
+        on_end: ended,
+        cancel: cx.cancel.root_token(),
+        tasks: cx.tasks.clone(),
+    })
 }
 
 fn no_page_error(cx: &RunCx, tabs: &SessionTabs, handle: Option<&str>) -> Error {
     if !cx.session_ref.persistent {
         return Error::new(Kind::NotFound, "this call has no session, so it has no page")
-            .reason("no_session")
-            .hint("Send the handle that results carry in `_meta` (dev.ringfence/session) with each call.");
+            .with_reason("no_session")
+            .with_hint("Send the handle that results carry in `_meta` (dev.ringfence/session) with each call.");
     }
     match handle {
         Some(handle) if tabs.has_issued(handle) => Error::new(Kind::NotFound, format!("the page `{handle}` is gone"))
-            .reason("page_closed")
-            .hint("It was closed, or its browser ended (idle browsers are stopped). Open it again with browser.navigate."),
+            .with_reason("page_closed")
+            .with_hint("It was closed, or its browser ended (idle browsers are stopped). Open it again with browser.navigate."),
         Some(handle) => Error::new(Kind::NotFound, format!("there is no page `{}`", page_log::truncate_text(handle, 40)))
-            .hint("Leave `page` out for the current one; browser.tabs lists them."),
-        None => Error::new(Kind::NotFound, "there is no page yet").hint("Open one with browser.navigate."),
+            .with_hint("Leave `page` out for the current one; browser.tabs lists them."),
+        None => Error::new(Kind::NotFound, "there is no page yet").with_hint("Open one with browser.navigate."),
     }
 }
 
@@ -265,8 +270,8 @@ pub async fn run_within<T>(
     tokio::select! {
         done = bounded => done,
         cause = cx.cancel.cancelled() => Err(match cause {
-            Cause::Deadline => Error::new(Kind::DeadlineExceeded, "the call took too long"),
-            _ => Error::new(Kind::Cancelled, "the call was cancelled").with("cause", cause.name()),
+            CancelCause::Deadline => Error::new(Kind::DeadlineExceeded, "the call took too long"),
+            _ => Error::new(Kind::Cancelled, "the call was cancelled").with_fact("cause", cause.name()),
         }),
     }
 }
@@ -283,8 +288,8 @@ pub fn timeout_error(limit: Duration) -> Error {
         Kind::DeadlineExceeded,
         format!("the page did not finish within {} ms", limit.as_millis()),
     )
-    .reason(UNRESPONSIVE)
-    .hint("Raise `timeout_ms`; browser.logs may show what the page is waiting for.")
+    .with_reason(UNRESPONSIVE)
+    .with_hint("Raise `timeout_ms`; browser.logs may show what the page is waiting for.")
 }
 
 /// Replaces the page if it hangs, and returns an error that says so instead of the original one.
@@ -298,9 +303,9 @@ async fn recover_page(held: &PageLease, error: Error) -> Error {
             let handle = page.handle();
             let message = format!("the page hung and was replaced by an empty one, {handle}");
             Error::new(Kind::DeadlineExceeded, message)
-                .reason(UNRESPONSIVE)
-                .hint("Open an address with browser.navigate. What the page had loaded or entered is lost.")
-                .with("replaced", handle)
+                .with_reason(UNRESPONSIVE)
+                .with_hint("Open an address with browser.navigate. What the page had loaded or entered is lost.")
+                .with_fact("replaced", handle)
         }
         _ => error,
     }
@@ -330,9 +335,12 @@ pub fn fit_lines(lines: &[String], most: usize) -> (String, bool) {
 }
 
 /// Builds a result with its own text, and all of the reply as data.
-pub fn build_output(text: String, reply: &impl serde::Serialize) -> crate::base::call::Output {
+pub fn build_output(text: String, reply: &impl serde::Serialize) -> crate::base::call::ToolOutput {
     // Serializing plain fields cannot fail.
-    crate::base::call::Output::of(text, serde_json::to_value(reply).unwrap_or(Value::Null))
+    crate::base::call::ToolOutput::from_structured(
+        text,
+        serde_json::to_value(reply).unwrap_or(Value::Null),
+    )
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ use super::limits::{ByteCount, ItemCount, ToolLimit};
 use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments};
 use crate::approval::Granted;
 use crate::base::Result;
-use crate::base::call::{Output, Prepared};
-use crate::config::{Config, Profile};
+use crate::base::call::{Prepared, ToolOutput};
+use crate::config::{Config, ProfileSetting};
 use crate::sandbox::Launcher;
 use crate::session::Overrides;
 use settings::CodexSettings;
@@ -78,7 +78,7 @@ pub fn build_spec(
 ) -> ToolSpec {
     let fence = match (config.surface.enabled, config.sandbox.profile) {
         (false, _) => "",
-        (true, Profile::None) => " There is no sandbox but Codex's own.",
+        (true, ProfileSetting::None) => " There is no sandbox but Codex's own.",
         (true, _) => {
             " It runs in a sandbox with everything it starts: the workspace and its own CODEX_HOME are writable, and the network is open."
         }
@@ -142,7 +142,7 @@ impl Tool for CodexTool {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let call = call.consume();
             let turn = self.parse_turn(&call.arguments, &cx.overrides)?;

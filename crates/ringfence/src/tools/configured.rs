@@ -23,10 +23,12 @@ use super::run::command::{self, CommandRequest};
 use super::shell::exec::Reply;
 use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments};
 use crate::approval::Granted;
-use crate::base::call::{Output, Prepared, digest};
+use crate::base::call::{Prepared, ToolOutput, digest_json};
 use crate::base::{Error, Kind, Result, visible};
-use crate::config::{Config, Effect, Entry, EntryStdin, Profile, ProgramFault, validator};
-use crate::redact::known;
+use crate::config::{
+    CommandStdin, CommandTool, Config, ProfileSetting, ProgramError, SideEffect, build_validator,
+};
+use crate::redact::known_secrets;
 use crate::sandbox::{DedicatedSandbox, Launcher, StdinSource, env};
 use crate::session::{Overrides, Session};
 use filter::SurfaceFilter;
@@ -39,7 +41,7 @@ const MAX_SCHEMA_BYTES: usize = 16 << 10;
 /// A tool that runs an operator's command.
 pub struct ConfiguredTool {
     spec: ToolSpec,
-    entry: Arc<Entry>,
+    entry: Arc<CommandTool>,
     definition_hash: String,
     own_sandbox: Arc<DedicatedSandbox>,
     filter: SurfaceFilter,
@@ -51,11 +53,11 @@ pub struct ConfiguredTool {
 
 impl ConfiguredTool {
     /// Creates the tool. Fails if the entry is invalid and cannot be a tool.
-    pub fn new(entry: &Arc<Entry>, config: &Config) -> Result<ConfiguredTool> {
-        let wrong = |what: String| Error::invalid_arguments(what).reason("bad_config");
-        let validator = validator(&entry.input_schema).map_err(wrong)?;
+    pub fn new(entry: &Arc<CommandTool>, config: &Config) -> Result<ConfiguredTool> {
+        let wrong = |what: String| Error::invalid_arguments(what).with_reason("bad_config");
+        let validator = build_validator(&entry.input_schema).map_err(wrong)?;
         let spec = build_spec(entry, config);
-        let definition = digest(&json!([spec.definition_hash(), entry.fingerprint()]));
+        let definition = digest_json(&json!([spec.definition_hash(), entry.trust_fingerprint()]));
         let ground = Arc::new(DedicatedSandbox::from_entry(config, entry, &definition)?);
         let filter = SurfaceFilter::new(entry, &config.surface);
         Ok(ConfiguredTool {
@@ -111,16 +113,17 @@ impl ConfiguredTool {
                     self.spec.name,
                     faults.join("; ")
                 );
-                let error =
-                    Error::invalid_arguments(message).reason("schema").with("faults", faults);
+                let error = Error::invalid_arguments(message)
+                    .with_reason("schema")
+                    .with_fact("faults", faults);
                 let schema = json!(self.entry.input_schema);
                 Err(match schema.to_string().len() <= MAX_SCHEMA_BYTES {
                     true => error
-                        .with("schema", schema)
-                        .hint("Correct the call according to the schema in this error."),
-                    false => {
-                        error.hint("Correct the call according to the schema in the list of tools.")
-                    }
+                        .with_fact("schema", schema)
+                        .with_hint("Correct the call according to the schema in this error."),
+                    false => error.with_hint(
+                        "Correct the call according to the schema in the list of tools.",
+                    ),
                 })
             }
         }
@@ -129,7 +132,7 @@ impl ConfiguredTool {
     fn argv_options(&self) -> fill_template::ArgvOptions<'_> {
         fill_template::ArgvOptions {
             list_arguments: self.list_arguments.clone(),
-            hidden_arguments: Some(&self.entry.hidden),
+            hidden_arguments: Some(&self.entry.hidden_args),
         }
     }
 
@@ -143,7 +146,7 @@ impl ConfiguredTool {
         }
     }
 
-    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
+    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<ToolOutput> {
         // They have been validated, and nothing could change them since.
         let arguments = self.fill_defaults(&call.arguments);
         let program = program::find_program(&self.entry, &cx.session.workspace)
@@ -176,8 +179,8 @@ impl ConfiguredTool {
             cwd: self.choose_cwd(&cx.overrides),
             env,
             stdin: match self.entry.stdin {
-                EntryStdin::None => StdinSource::Empty,
-                EntryStdin::Json => {
+                CommandStdin::None => StdinSource::Empty,
+                CommandStdin::Json => {
                     StdinSource::Bytes(Value::Object(arguments).to_string().into_bytes())
                 }
             },
@@ -200,7 +203,7 @@ impl ConfiguredTool {
         }
         let said = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
         // Redact before truncating: a truncated secret would not be recognized.
-        let said: String = known::redact(&said).chars().take(1024).collect();
+        let said: String = known_secrets::redact_str(&said).chars().take(1024).collect();
         tracing::warn!(
             "the command of `{}` cannot be started: {}",
             self.spec.name,
@@ -213,11 +216,11 @@ impl ConfiguredTool {
             Kind::Internal,
             format!("the command of `{}` could not be started: {why}", self.spec.name),
         )
-        .reason("spawn_failed")
-        .hint(
+        .with_reason("spawn_failed")
+        .with_hint(
             "Ask the operator to run `ringfence config check`, which names the reason and the fix.",
         )
-        .with("stderr", said.replace(&self.entry.command, &self.spec.name))
+        .with_fact("stderr", said.replace(&self.entry.command, &self.spec.name))
     }
 }
 
@@ -230,13 +233,13 @@ fn list_arguments(schema: &Map<String, Value>) -> BTreeSet<String> {
         .collect()
 }
 
-fn build_spec(entry: &Entry, config: &Config) -> ToolSpec {
-    let unfenced = entry.profile == Profile::None;
-    let writes = unfenced || entry.declares(Effect::FilesystemWrite);
-    let reaches_out = unfenced || entry.declares(Effect::Network);
+fn build_spec(entry: &CommandTool, config: &Config) -> ToolSpec {
+    let unfenced = entry.profile == ProfileSetting::None;
+    let writes = unfenced || entry.has_effect(SideEffect::FilesystemWrite);
+    let reaches_out = unfenced || entry.has_effect(SideEffect::Network);
     let mut effects = vec!["exec"];
-    effects.extend(writes.then_some(Effect::FilesystemWrite.name()));
-    effects.extend(reaches_out.then_some(Effect::Network.name()));
+    effects.extend(writes.then_some(SideEffect::FilesystemWrite.name()));
+    effects.extend(reaches_out.then_some(SideEffect::Network.name()));
     ToolSpec {
         name: entry.name.clone(),
         title: entry.display_name.clone(),
@@ -250,15 +253,16 @@ fn build_spec(entry: &Entry, config: &Config) -> ToolSpec {
             open_world: reaches_out,
         },
         effects,
-        profile: entry.profile_beside(config.sandbox.profile).name(),
+        profile: entry.effective_profile(config.sandbox.profile).name(),
         input_schema: entry.input_schema.clone(),
         output_schema: Some(arguments::reply_schema::<Reply>()),
         lists_output_schema: true,
-        requires_approval: entry.requires_approval || entry.risk().is_some(),
+        requires_approval: entry.requires_approval || entry.approval_reason().is_some(),
         streaming: entry.streaming,
         timeout: entry.timeout.min(config.limits.timeout_ceiling),
-        unavailable_reason: (entry.profile == Profile::Seatbelt && cfg!(not(target_os = "macos")))
-            .then(|| "the profile `seatbelt` is for macOS".to_owned()),
+        unavailable_reason: (entry.profile == ProfileSetting::Seatbelt
+            && cfg!(not(target_os = "macos")))
+        .then(|| "the profile `seatbelt` is for macOS".to_owned()),
     }
 }
 
@@ -273,7 +277,7 @@ impl Tool for ConfiguredTool {
 
     /// Checked each time, so that a program installed later needs no reload.
     fn unavailable_reason(&self) -> Option<String> {
-        let told = |fault: ProgramFault| {
+        let told = |fault: ProgramError| {
             format!("its program `{}` {}", program::program_name(&self.entry), fault.describe())
         };
         self.spec
@@ -314,13 +318,13 @@ impl Tool for ConfiguredTool {
         if self.spec.unavailable_reason.is_none()
             && program::diagnose_program(&self.entry, cx.config).is_some()
         {
-            let missing = Error::internal("it cannot be started").reason("spawn_failed");
-            return Err(self.explain_start_failure(missing.source(self.entry.command.clone())));
+            let missing = Error::internal("it cannot be started").with_reason("spawn_failed");
+            return Err(self.explain_start_failure(missing.with_source(self.entry.command.clone())));
         }
         let words =
             fill_template::fill_templates(&self.entry.args, &arguments, &self.argv_options())?;
         // A missing secret, too, must fail the call before the user is asked.
-        for one in self.entry.refs() {
+        for one in self.entry.secret_refs() {
             cx.config.secrets.get(one)?;
         }
         let shown: Vec<String> =
@@ -338,9 +342,9 @@ impl Tool for ConfiguredTool {
             ),
             timeout: None,
             trust_scope: None,
-            approval_reason: self.entry.risk().map(str::to_owned),
-            hidden_arguments: self.entry.hidden.clone(),
-            command: Some(visible::command_line(&program.display().to_string(), &shown)),
+            approval_reason: self.entry.approval_reason().map(str::to_owned),
+            hidden_arguments: self.entry.hidden_args.clone(),
+            command: Some(visible::format_command_line(&program.display().to_string(), &shown)),
             command_covers: &[],
         })
     }
@@ -349,7 +353,7 @@ impl Tool for ConfiguredTool {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move { self.execute_call(&cx, call.consume()).await })
     }
 }

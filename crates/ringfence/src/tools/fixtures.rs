@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments};
 use crate::approval::Granted;
-use crate::base::call::{Output, Prepared};
+use crate::base::call::{Prepared, ToolOutput};
 use crate::base::{Error, Kind, Result};
 
 /// One call of a fixture: its context and its arguments.
@@ -37,7 +37,7 @@ impl FixtureCall {
     }
 }
 
-type FixtureBody = fn(FixtureCall) -> BoxFuture<'static, Result<Output>>;
+type FixtureBody = fn(FixtureCall) -> BoxFuture<'static, Result<ToolOutput>>;
 
 struct FixtureTool {
     spec: ToolSpec,
@@ -58,7 +58,7 @@ impl Tool for FixtureTool {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         (self.body)(FixtureCall { cx, prepared: call.consume() })
     }
 }

@@ -93,7 +93,7 @@ impl ToolLimit {
 mod tests {
     use super::*;
     use crate::config::scratch::Scratch;
-    use crate::config::{Env, Flags, resolve};
+    use crate::config::{ConfigFlags, ProcessEnv, resolve_config};
     use crate::tools::{BUILTIN_TOOLS, Tool, UNLISTED_TOOLS};
 
     const BEGIN: &str = "<!-- generated: overview -->\n";
@@ -101,9 +101,13 @@ mod tests {
 
     fn overview() -> String {
         let scratch = Scratch::new();
-        let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
-        let config =
-            resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
+        let flags =
+            ConfigFlags { root: Some(scratch.path().join("root")), ..ConfigFlags::default() };
+        let config = resolve_config(
+            &flags,
+            &ProcessEnv::new([("HOME", "/nonexistent")], scratch.dir("project")),
+        )
+        .unwrap();
         let tools: Vec<std::sync::Arc<dyn Tool>> =
             BUILTIN_TOOLS.iter().map(|make| make(&config)).collect();
         let mut text = String::from(
@@ -163,9 +167,13 @@ mod tests {
     #[test]
     fn every_tool_has_limits() {
         let scratch = Scratch::new();
-        let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
-        let config =
-            resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
+        let flags =
+            ConfigFlags { root: Some(scratch.path().join("root")), ..ConfigFlags::default() };
+        let config = resolve_config(
+            &flags,
+            &ProcessEnv::new([("HOME", "/nonexistent")], scratch.dir("project")),
+        )
+        .unwrap();
         for tool in BUILTIN_TOOLS.iter().map(|make| make(&config)) {
             assert!(!tool.limits().is_empty(), "{} has no limits", tool.spec().name);
         }

@@ -24,19 +24,19 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tokio_util::task::TaskTracker;
 
-use crate::redact::own::Own;
+use crate::redact::short_secrets::ShortSecrets;
 use limits::ToolLimit;
 
 use crate::approval::{ApprovalPrompt, Gate, Granted, QuestionContext};
 use crate::audit::CallEvents;
-use crate::base::call::{Output, Prepared, digest};
-use crate::base::caller::Caller;
-use crate::base::change::Changes;
+use crate::base::call::{Prepared, ToolOutput, digest_json};
+use crate::base::client_handle::ClientHandle;
 use crate::base::clock::Deadline;
+use crate::base::list_changes::ListChanges;
 use crate::base::workspace::Workspace;
-use crate::base::{Cancel, Result, TraceId};
+use crate::base::{CancelToken, Result, TraceId};
 use crate::config::Config;
-use crate::redact::secret::{is_sensitive, shown_value};
+use crate::redact::secret::{is_sensitive, redact_url_passwords};
 use crate::rulebook::RulebookCache;
 use crate::sandbox::env::merge_env;
 use crate::sandbox::{DedicatedSandbox, Launcher, SessionSandbox};
@@ -101,7 +101,7 @@ pub struct ToolSpec {
 impl ToolSpec {
     /// Returns a hash of everything a human who trusts the tool has been told about it.
     pub fn definition_hash(&self) -> String {
-        digest(&json!({
+        digest_json(&json!({
             "name": self.name, "description": self.description, "version": self.version,
             "effects": self.effects, "profile": self.profile, "input": self.input_schema,
             "approval": self.requires_approval,
@@ -151,11 +151,11 @@ pub struct RunCx {
     pub own_sandbox: Option<Arc<DedicatedSandbox>>,
     pub overrides: Arc<Overrides>,
     pub policy: RulebookCache,
-    pub cancel: Cancel,
+    pub cancel: CancelToken,
     pub deadline: Arc<Deadline>,
-    pub client: Caller,
+    pub client: ClientHandle,
     pub gate: Arc<Gate>,
-    pub list_changes: Changes,
+    pub list_changes: ListChanges,
     /// Bytes of text that this client accepts before it truncates a result.
     pub text_budget: usize,
     pub session_ref: SessionRef,
@@ -169,8 +169,10 @@ pub struct RunCx {
 
 impl RunCx {
     /// Returns the secrets of the call's own sandbox that are too short to be redacted everywhere.
-    pub fn short_secrets(&self) -> Own {
-        Own::new(self.own_sandbox.as_ref().map(|ground| ground.short_secrets()).unwrap_or_default())
+    pub fn short_secrets(&self) -> ShortSecrets {
+        ShortSecrets::new(
+            self.own_sandbox.as_ref().map(|ground| ground.short_secrets()).unwrap_or_default(),
+        )
     }
 
     /// Returns the sandbox that the commands of this call run in.
@@ -260,7 +262,7 @@ pub trait Tool: Send + Sync + 'static {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>>;
+    ) -> BoxFuture<'static, Result<ToolOutput>>;
 }
 
 /// Describes the settings of a call that specifies none itself. The session's overrides take
@@ -272,7 +274,8 @@ fn describe_defaults(
 ) -> Value {
     let below = shape.cwd.as_deref().map(Path::new).or(cwd).unwrap_or(Path::new(""));
     let show = |(name, value): (String, String)| {
-        let value = if is_sensitive(&name) { "[set]".to_owned() } else { shown_value(&value) };
+        let value =
+            if is_sensitive(&name) { "[set]".to_owned() } else { redact_url_passwords(&value) };
         (name, Value::from(value))
     };
     let env: Map<String, Value> = merge_env(env, shape.env.clone()).into_iter().map(show).collect();

@@ -16,8 +16,8 @@ use super::run::command::{self, CommandRequest, SpecTexts};
 use super::run::likely_limit;
 use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};
 use crate::approval::Granted;
-use crate::base::call::{Output, Prepared};
-use crate::base::workspace::{Workspace, quoted};
+use crate::base::call::{Prepared, ToolOutput};
+use crate::base::workspace::{Workspace, quote_path};
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::{KeptCommand, Launcher, RunOutcome, StdinSource, StopReason, env};
@@ -84,19 +84,19 @@ impl ShellTool {
         let arguments: Args = arguments::parse_arguments(&known, &self.spec.input_schema)?;
         if arguments.command.contains('\0') {
             return Err(Error::invalid_arguments("a command cannot contain a NUL byte")
-                .hint("Pass such bytes through a file."));
+                .with_hint("Pass such bytes through a file."));
         }
         if !Path::new(&arguments.workdir).is_absolute() {
             let message =
-                format!("`workdir` {} is not an absolute path", quoted(&arguments.workdir));
+                format!("`workdir` {} is not an absolute path", quote_path(&arguments.workdir));
             return Err(Error::invalid_arguments(message)
-                .hint("Give the absolute path of a directory in the workspace.")
-                .with("argument", "workdir"));
+                .with_hint("Give the absolute path of a directory in the workspace.")
+                .with_fact("argument", "workdir"));
         }
         Ok(arguments)
     }
 
-    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
+    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<ToolOutput> {
         let arguments = self.parse_args(&call.arguments)?;
         let flag = if arguments.login.unwrap_or(true) { "-lc" } else { "-c" };
         let command = CommandRequest {
@@ -155,7 +155,7 @@ impl Tool for ShellTool {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move { self.execute_call(&cx, call.consume()).await })
     }
 }
@@ -166,10 +166,10 @@ fn resolve_workdir(workspace: &Workspace, workdir: &str) -> Result<String> {
     let missing = |error: Error| match error.kind() {
         Kind::NotFound => {
             let message =
-                format!("`workdir` {} does not exist or is not a directory", quoted(workdir));
+                format!("`workdir` {} does not exist or is not a directory", quote_path(workdir));
             Error::invalid_arguments(message)
-                .hint("Give the absolute path of a directory in the workspace.")
-                .with("argument", "workdir")
+                .with_hint("Give the absolute path of a directory in the workspace.")
+                .with_fact("argument", "workdir")
         }
         _ => error,
     };
@@ -230,7 +230,7 @@ fn output_schema() -> Map<String, Value> {
 
 /// Builds a result of one text block containing JSON, without structured content. A command that
 /// fails or times out is a result, not an error.
-fn build_output(outcome: RunOutcome, hint: Option<String>) -> Output {
+fn build_output(outcome: RunOutcome, hint: Option<String>) -> ToolOutput {
     let ended = &outcome.result;
     let facts = command::collect_facts(ended);
     let timed_out = ended.stop_reason == Some(StopReason::Deadline);
@@ -257,7 +257,7 @@ fn build_output(outcome: RunOutcome, hint: Option<String>) -> Output {
         json!({"secs": ended.duration.as_secs(), "nanos": ended.duration.subsec_nanos()});
     let reply = json!({"exit_code": exit_code, "output": text, "duration": duration, "timed_out": timed_out});
     let is_error = matches!(ended.stop_reason, Some(StopReason::Cancelled(_)));
-    Output { is_error, facts, ..Output::text(reply.to_string()) }
+    ToolOutput { is_error, facts, ..ToolOutput::from_text(reply.to_string()) }
 }
 
 pub mod exec;

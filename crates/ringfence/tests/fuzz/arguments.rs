@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ringfence::base::{Kind, TraceId};
-use ringfence::config::{Env, Flags, resolve};
+use ringfence::config::{ConfigFlags, ProcessEnv, resolve_config};
 use ringfence::mcp::Server;
 use ringfence::session::{Overrides, Principal};
 use ringfence::tools::PrepareCx;
@@ -104,9 +104,12 @@ fn forbids_members(schema: &Value, map: &Map<String, Value>) -> bool {
 #[test]
 fn arguments_are_checked_without_a_panic_and_in_few_words() {
     let stage = Stage::new();
-    let flags =
-        Flags { root: Some(stage.root()), workspace: Some(stage.workspace()), ..Flags::default() };
-    let config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], "/")).unwrap();
+    let flags = ConfigFlags {
+        root: Some(stage.root()),
+        workspace: Some(stage.workspace()),
+        ..ConfigFlags::default()
+    };
+    let config = resolve_config(&flags, &ProcessEnv::new([("HOME", "/nonexistent")], "/")).unwrap();
     ringfence::config::prepare_root(&config).unwrap();
     let server = Server::new(config).unwrap();
     let line = server.connect_client(Principal::local(), "stdio").unwrap();
@@ -133,7 +136,7 @@ fn arguments_are_checked_without_a_panic_and_in_few_words() {
         match result.unwrap_or_else(|_| panic!("prepare panicked on {about:?}")) {
             Err(error) => {
                 refused += 1;
-                assert_error_body(&error.body(&TraceId::mint()), &about);
+                assert_error_body(&error.to_body(&TraceId::generate()), &about);
                 assert_ne!(error.kind(), Kind::Internal, "{error:?} for {about:?}");
             }
             Ok(_) => {

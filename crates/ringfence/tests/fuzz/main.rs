@@ -98,7 +98,7 @@ impl Stage {
         let path = std::env::temp_dir()
             .canonicalize()
             .unwrap()
-            .join(ringfence::base::ids::short("ringfence-fuzz"));
+            .join(ringfence::base::ids::short_id("ringfence-fuzz"));
         std::fs::create_dir_all(path.join("workspace/dir")).unwrap();
         std::fs::write(path.join("workspace/file.txt"), "one\ntwo\n").unwrap();
         Stage(path)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jail::rights::Rights;
-use ringfence::base::workspace::{Place, Workspace};
+use ringfence::base::workspace::{Workspace, WriteTarget};
 
 use crate::rng::Rng;
 use crate::{Stage, each_case};
@@ -49,7 +49,7 @@ fn no_path_leads_out_or_to_what_is_protected() {
     rights.protect_control_files();
     rights.repositories.push(stage.workspace().join(".git"));
     rights.hidden.push(stage.workspace().join("hidden"));
-    let workspace = workspace.held_to(rights.clone()).unwrap();
+    let workspace = workspace.with_rights(rights.clone()).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| swap(&stage.workspace(), &stop));
@@ -82,7 +82,7 @@ fn check(workspace: &Workspace, rights: &Rights, path: &str, create: bool) {
     if let Ok((directory, _)) = workspace.open_dir(path) {
         inside(directory.as_raw_fd());
     }
-    if let Ok(Place::Ready { dir, name, .. }) = workspace.place(path, create) {
+    if let Ok(WriteTarget::Ready { dir, name, .. }) = workspace.find_write_target(path, create) {
         let real = inside(dir.as_raw_fd()).join(name);
         assert!(!rights.protects_path(&real), "{path:?} would write {}", real.display());
     }

@@ -196,6 +196,6 @@ pub(super) fn check_links(
 /// Returns the error for a broken log. Nothing is pruned from one, because it is evidence.
 pub(super) fn broken_log_error(problem: &LogProblem) -> Error {
     Error::new(Kind::Conflict, format!("nothing was pruned, because the log is broken: {problem}"))
-        .reason("audit_broken")
-        .hint("Run `ringfence audit verify`. To start a new log and keep this one as evidence, stop all servers and move the directory `audit` away.")
+        .with_reason("audit_broken")
+        .with_hint("Run `ringfence audit verify`. To start a new log and keep this one as evidence, stop all servers and move the directory `audit` away.")
 }

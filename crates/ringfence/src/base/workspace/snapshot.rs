@@ -9,15 +9,18 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::Workspace;
-use super::tree::{Directory, Entry, Halt, Next, Seen, Sight, Start, Tree, Visitor, threads};
-use crate::base::{Cancel, Error, Kind, Result};
+use super::tree::{
+    DirListing, NextSteps, TreeDir, TreeEntry, TreeVisitor, WalkFilter, WalkStart, WalkStop,
+    WorkspaceTree, thread_count,
+};
+use crate::base::{CancelToken, Error, Kind, Result};
 
 /// Maximum total bytes of all recorded paths.
-const MAX_PATHS: usize = 32 << 20;
+const MAX_PATH_TOTAL: usize = 32 << 20;
 
 /// State of one file at the time of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
+pub struct FileState {
     pub size: u64,
     /// Seconds and nanoseconds.
     pub mtime: (i64, u64),
@@ -26,10 +29,10 @@ pub struct Mark {
     ctime: (i64, u64),
 }
 
-impl Mark {
+impl FileState {
     #[allow(clippy::unnecessary_cast, reason = "the types of the fields depend on the machine")]
-    fn of(stat: &Stat) -> Mark {
-        Mark {
+    fn from_stat(stat: &Stat) -> FileState {
+        FileState {
             size: u64::try_from(stat.st_size).unwrap_or(0),
             mtime: (stat.st_mtime as i64, stat.st_mtime_nsec as u64),
             inode: stat.st_ino,
@@ -42,16 +45,16 @@ impl Mark {
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// Keyed by path from the workspace.
-    pub files: HashMap<PathBuf, Mark>,
+    pub files: HashMap<PathBuf, FileState>,
     /// False if there were more files than the cap, or a directory could not be read.
     pub complete: bool,
     /// Total bytes of all paths.
-    bytes: usize,
+    path_bytes: usize,
 }
 
 /// Differences between two snapshots, each list sorted by path.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct FileChanges {
     pub created: Vec<PathBuf>,
     pub changed: Vec<PathBuf>,
     pub removed: Vec<PathBuf>,
@@ -61,29 +64,36 @@ pub struct Changes {
 
 impl Snapshot {
     /// Records up to `cap` files. Takes about a microsecond for each.
-    pub fn take(workspace: &Arc<Workspace>, cap: usize, cancel: &Cancel) -> Result<Snapshot> {
-        Snapshot::take_within(workspace, cap, MAX_PATHS, cancel)
+    pub fn capture(
+        workspace: &Arc<Workspace>,
+        cap: usize,
+        cancel: &CancelToken,
+    ) -> Result<Snapshot> {
+        Snapshot::capture_within(workspace, cap, MAX_PATH_TOTAL, cancel)
     }
 
-    fn take_within(
+    fn capture_within(
         workspace: &Arc<Workspace>,
         cap: usize,
         most_bytes: usize,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<Snapshot> {
-        let Start::Tree(tree) =
-            Tree::at(workspace, ".", Sight { gitignore: true, hidden: true, left_out: false })?
+        let WalkStart::Tree(tree) = WorkspaceTree::find_start(
+            workspace,
+            ".",
+            WalkFilter { skip_ignored: true, show_hidden: true, inverted: false },
+        )?
         else {
             return Err(Error::internal("the workspace is not a directory"));
         };
-        let halt = Halt::with(cancel);
-        let taker = Taker {
-            cap,
-            most_bytes,
+        let halt = WalkStop::without_deadline(cancel);
+        let taker = SnapshotVisitor {
+            max_files: cap,
+            max_path_bytes: most_bytes,
             halt: &halt,
             found: Mutex::new(Snapshot { complete: true, ..Snapshot::default() }),
         };
-        tree.walk(&taker, threads(), &halt);
+        tree.walk(&taker, thread_count(), &halt);
         if cancel.is_cancelled() {
             return Err(Error::new(Kind::Cancelled, "cancelled"));
         }
@@ -99,70 +109,77 @@ impl Snapshot {
     }
 }
 
-struct Taker<'h> {
-    cap: usize,
-    most_bytes: usize,
-    halt: &'h Halt,
+struct SnapshotVisitor<'h> {
+    max_files: usize,
+    max_path_bytes: usize,
+    halt: &'h WalkStop,
     found: Mutex<Snapshot>,
 }
 
-impl Taker<'_> {
-    fn incomplete(&self) {
+impl SnapshotVisitor<'_> {
+    fn mark_incomplete(&self) {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).complete = false;
     }
 }
 
-impl Visitor for Taker<'_> {
-    type Own = ();
+impl TreeVisitor for SnapshotVisitor<'_> {
+    type ThreadState = ();
 
-    fn own(&self) {}
+    fn new_thread_state(&self) {}
 
-    fn enter(&self, _: &Tree, _: &Directory, seen: Seen) -> Next {
-        if seen.too_long > 0 || seen.cut {
-            self.incomplete();
+    fn visit_dir(&self, _: &WorkspaceTree, _: &TreeDir, seen: DirListing) -> NextSteps {
+        if seen.too_long > 0 || seen.is_truncated {
+            self.mark_incomplete();
         }
-        let mut next = Next::default();
+        let mut next = NextSteps::default();
         for entry in seen.entries {
             match entry.kind {
                 FileType::Directory => next.descend.push(entry),
-                FileType::RegularFile => next.work.push(entry),
+                FileType::RegularFile => next.process.push(entry),
                 _ => {}
             }
         }
         next
     }
 
-    fn work(&self, (): &mut (), _: &Tree, directory: &Directory, entries: Vec<Entry>) {
+    fn process_entries(
+        &self,
+        (): &mut (),
+        _: &WorkspaceTree,
+        directory: &TreeDir,
+        entries: Vec<TreeEntry>,
+    ) {
         for entry in entries {
-            let Ok(stat) = directory.stat(&entry.name) else { continue };
+            let Ok(stat) = directory.stat_entry(&entry.name) else { continue };
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                 continue;
             }
             let path = directory.path().join(&entry.name);
             let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-            if found.files.len() >= self.cap
-                || found.bytes + path.as_os_str().len() > self.most_bytes
+            if found.files.len() >= self.max_files
+                || found.path_bytes + path.as_os_str().len() > self.max_path_bytes
             {
                 found.complete = false;
-                self.halt.call();
+                self.halt.stop();
                 return;
             }
-            found.bytes += path.as_os_str().len();
-            found.files.insert(path, Mark::of(&stat));
+            found.path_bytes += path.as_os_str().len();
+            found.files.insert(path, FileState::from_stat(&stat));
         }
     }
 
-    fn lost(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
+    fn dir_failed(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
         // A directory that was removed in the meantime has no files.
         if errno != Errno::NOENT {
-            self.incomplete();
+            self.mark_incomplete();
         }
     }
 }
 
 /// Compares two snapshots. A file that is missing only from an incomplete snapshot is not reported.
-pub fn changes(before: &Snapshot, after: &Snapshot) -> Changes {
-    let mut found = Changes { complete: before.complete && after.complete, ..Changes::default() };
+pub fn diff_snapshots(before: &Snapshot, after: &Snapshot) -> FileChanges {
+    let mut found =
+        FileChanges { complete: before.complete && after.complete, ..FileChanges::default() };
     for (path, mark) in &after.files {
         match before.files.get(path) {
             Some(old) if old == mark => {}

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 
 use super::*;
-use crate::base::ids::short;
+use crate::base::ids::short_id;
 
 /// A directory of its own with a workspace `ws` and something `outside` of it; gone with the value.
 pub(crate) struct Scratch {
@@ -19,7 +19,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     pub fn new() -> Scratch {
-        let dir = std::env::temp_dir().join(short("ringfence-test"));
+        let dir = std::env::temp_dir().join(short_id("ringfence-test"));
         fs::create_dir_all(dir.join("ws")).unwrap();
         fs::create_dir_all(dir.join("outside")).unwrap();
         fs::write(dir.join("outside/secret"), "OUTSIDE").unwrap();
@@ -134,12 +134,12 @@ fn nothing_outside_is_reached() {
     both_ways(&scratch, &[], |workspace| {
         for path in &refused {
             assert_eq!(refusal(workspace.open_read(path)), OUTSIDE, "read {path}");
-            assert_eq!(refusal(workspace.place(path, true)), OUTSIDE, "write {path}");
+            assert_eq!(refusal(workspace.find_write_target(path, true)), OUTSIDE, "write {path}");
             assert_eq!(refusal(workspace.open_dir(path)), OUTSIDE, "list {path}");
         }
-        assert_eq!(refusal(workspace.place("dir-out/new/x", true)), OUTSIDE);
-        assert_eq!(refusal(workspace.place("new/../../outside/x", true)), OUTSIDE);
-        assert_eq!(refusal(workspace.place("new/../x", true)), (Kind::NotFound, None));
+        assert_eq!(refusal(workspace.find_write_target("dir-out/new/x", true)), OUTSIDE);
+        assert_eq!(refusal(workspace.find_write_target("new/../../outside/x", true)), OUTSIDE);
+        assert_eq!(refusal(workspace.find_write_target("new/../x", true)), (Kind::NotFound, None));
     });
     assert!(!ws.join("new").exists());
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
@@ -219,12 +219,12 @@ fn what_is_no_file_is_refused_at_once() {
     both_ways(&scratch, &[], |workspace| {
         for path in &special {
             assert_eq!(refusal(workspace.open_read(path)), SPECIAL, "{path}");
-            assert_eq!(refusal(workspace.place(path, true)), SPECIAL, "{path}");
+            assert_eq!(refusal(workspace.find_write_target(path, true)), SPECIAL, "{path}");
         }
         let directory = (Kind::InvalidArguments, Some("is_directory"));
         assert_eq!(refusal(workspace.open_read("dir")), directory);
-        assert_eq!(refusal(workspace.place("dir", true)), directory);
-        assert_eq!(refusal(workspace.place("new/", true)), directory);
+        assert_eq!(refusal(workspace.find_write_target("dir", true)), directory);
+        assert_eq!(refusal(workspace.find_write_target("new/", true)), directory);
         assert_eq!(refusal(workspace.open_read("nothing")), (Kind::NotFound, None));
         assert_eq!(
             refusal(workspace.open_read("file/x")),
@@ -266,7 +266,7 @@ fn a_closed_directory_stays_closed_however_it_is_reached() {
     both_ways(&scratch, &closed, |workspace| {
         for path in ways {
             assert_eq!(refusal(workspace.open_read(path)), CLOSED, "{path}");
-            assert_eq!(refusal(workspace.place(path, true)), CLOSED, "{path}");
+            assert_eq!(refusal(workspace.find_write_target(path, true)), CLOSED, "{path}");
         }
         assert_eq!(refusal(workspace.open_dir("link")), CLOSED);
         assert_eq!(workspace.open_dir("a/above").unwrap().1, "state");
@@ -285,12 +285,12 @@ fn parents_are_made_only_when_told_to() {
     both_ways(&scratch, &[], |workspace| {
         let _ = fs::remove_dir_all(scratch.ws().join("x"));
         assert!(
-            matches!(workspace.place("x/y/z", false).unwrap(), Place::NoParent { path } if path == "x/y/z")
+            matches!(workspace.find_write_target("x/y/z", false).unwrap(), WriteTarget::NoParent { path } if path == "x/y/z")
         );
         assert!(!scratch.ws().join("x").exists());
         assert!(matches!(
-            workspace.place("x/y/z", true).unwrap(),
-            Place::Ready { existing: None, .. }
+            workspace.find_write_target("x/y/z", true).unwrap(),
+            WriteTarget::Ready { existing: None, .. }
         ));
         assert!(scratch.ws().join("x/y").is_dir());
     });
@@ -325,8 +325,8 @@ fn no_race_leads_out() {
                         }
                     }
                 }
-                if let Ok(Place::Ready { dir, name, .. }) =
-                    workspace.place("real/new/written", true)
+                if let Ok(WriteTarget::Ready { dir, name, .. }) =
+                    workspace.find_write_target("real/new/written", true)
                 {
                     let flags =
                         OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

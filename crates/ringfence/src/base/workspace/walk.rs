@@ -11,43 +11,46 @@ use std::path::{Component, Path};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
-use super::{Id, Workspace, check_text, link_target, near, os_error, outside, protected};
+use super::{
+    ObjectId, Workspace, check_path_text, os_error, outside_error, protected_error,
+    read_link_target, suggest_path,
+};
 use crate::base::error::{Error, Result};
 
 /// As many symlinks as the kernel itself follows.
 const MAX_LINKS: usize = 40;
 /// Maximum length of a name in bytes, on every Linux file system.
-const MAX_NAME: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 /// More directories than a path can name: someone is removing them as fast as we create them.
-const MAX_MADE: usize = 4096;
+const MAX_CREATED_DIRS: usize = 4096;
 
-pub(super) struct Walk<'w> {
+pub(super) struct PathWalk<'w> {
     workspace: &'w Workspace,
     /// The caller's path, for messages.
-    asked: &'w str,
-    here: OwnedFd,
+    requested_path: &'w str,
+    current_dir: OwnedFd,
     /// From the workspace (exclusive) down to the current directory.
-    levels: Vec<Level>,
+    levels: Vec<WalkLevel>,
     /// Steps left to walk, the next one last.
-    todo: Vec<Step>,
-    links: usize,
-    made: usize,
+    remaining_steps: Vec<WalkStep>,
+    links_followed: usize,
+    dirs_created: usize,
     /// The walk refuses protected paths.
-    writing: bool,
+    for_writing: bool,
 }
 
-pub(super) struct Level {
+pub(super) struct WalkLevel {
     pub name: OsString,
-    id: Id,
+    id: ObjectId,
 }
 
-enum Step {
+enum WalkStep {
     Up,
     Down(OsString),
 }
 
 /// Result of a walk.
-pub(super) enum End {
+pub(super) enum WalkEnd {
     /// The walk's current directory.
     Directory,
     /// Anything that is neither a directory nor a symlink, in the current directory.
@@ -56,64 +59,65 @@ pub(super) enum End {
     Missing { name: OsString, rest: Vec<OsString> },
 }
 
-impl<'w> Walk<'w> {
+impl<'w> PathWalk<'w> {
     /// Starts a walk to a path that is to be read.
-    pub fn new(workspace: &'w Workspace, asked: &'w str) -> Result<Walk<'w>> {
-        check_text(asked)?;
+    pub fn new(workspace: &'w Workspace, asked: &'w str) -> Result<PathWalk<'w>> {
+        check_path_text(asked)?;
         let here = reopen_base(workspace, asked)?;
-        let mut walk = Walk {
+        let mut walk = PathWalk {
             workspace,
-            asked,
-            here,
+            requested_path: asked,
+            current_dir: here,
             levels: Vec::new(),
-            todo: Vec::new(),
-            links: 0,
-            made: 0,
-            writing: false,
+            remaining_steps: Vec::new(),
+            links_followed: 0,
+            dirs_created: 0,
+            for_writing: false,
         };
-        walk.queue(Path::new(asked))?;
+        walk.queue_path(Path::new(asked))?;
         Ok(walk)
     }
 
     /// Starts a walk to a path that is to be written.
-    pub fn to_write(workspace: &'w Workspace, asked: &'w str) -> Result<Walk<'w>> {
-        Ok(Walk { writing: true, ..Walk::new(workspace, asked)? })
+    pub fn for_writing(workspace: &'w Workspace, asked: &'w str) -> Result<PathWalk<'w>> {
+        Ok(PathWalk { for_writing: true, ..PathWalk::new(workspace, asked)? })
     }
 
     /// Walks to the end, creating missing directories on the way if `create` is set.
-    pub fn run(mut self, create: bool) -> Result<(Walk<'w>, End)> {
-        while let Some(step) = self.todo.pop() {
+    pub fn run(mut self, create: bool) -> Result<(PathWalk<'w>, WalkEnd)> {
+        while let Some(step) = self.remaining_steps.pop() {
             let end = match step {
-                Step::Up => self.climb()?,
-                Step::Down(name) => self.enter(name, create)?,
+                WalkStep::Up => self.climb_up()?,
+                WalkStep::Down(name) => self.enter_name(name, create)?,
             };
             if let Some(end) = end {
                 return Ok((self, end));
             }
         }
-        Ok((self, End::Directory))
+        Ok((self, WalkEnd::Directory))
     }
 
     /// Returns the current directory's descriptor.
     pub fn into_dir(self) -> OwnedFd {
-        self.here
+        self.current_dir
     }
 
     /// Returns the names from the workspace down to the current directory, and its descriptor.
     pub fn into_parts(self) -> (Vec<OsString>, OwnedFd) {
-        (self.levels.into_iter().map(|level| level.name).collect(), self.here)
+        (self.levels.into_iter().map(|level| level.name).collect(), self.current_dir)
     }
 
     /// Returns the error for a name that does not exist in the current directory, with similar
     /// names.
-    pub fn no_such(&self, name: &OsStr, last: bool) -> Error {
-        let near = near::names(self.workspace, &self.levels, &self.here, name);
-        let near = near.iter().map(|near| self.shown(Some(near))).collect();
-        near::not_found(self.asked, last, near)
+    pub fn not_found_error(&self, name: &OsStr, last: bool) -> Error {
+        let near =
+            suggest_path::similar_names(self.workspace, &self.levels, &self.current_dir, name);
+        let near = near.iter().map(|near| self.display_path(Some(near))).collect();
+        suggest_path::not_found_error(self.requested_path, last, near)
     }
 
     /// Returns the current directory's path (and `name` in it), relative to the workspace.
-    pub fn shown(&self, name: Option<&OsStr>) -> String {
+    pub fn display_path(&self, name: Option<&OsStr>) -> String {
         let names: Vec<_> = self
             .levels
             .iter()
@@ -126,154 +130,162 @@ impl<'w> Walk<'w> {
 
     /// Puts a path in front of the remaining steps. An absolute one restarts at the workspace, or
     /// is refused.
-    fn queue(&mut self, path: &Path) -> Result<()> {
-        let relative =
-            if path.is_absolute() { self.workspace.strip(path).ok_or_else(outside)? } else { path };
+    fn queue_path(&mut self, path: &Path) -> Result<()> {
+        let relative = if path.is_absolute() {
+            self.workspace.strip_root(path).ok_or_else(outside_error)?
+        } else {
+            path
+        };
         let mut steps = Vec::new();
         for component in relative.components() {
             match component {
-                Component::Normal(name) => steps.push(Step::Down(name.to_owned())),
-                Component::ParentDir => steps.push(Step::Up),
+                Component::Normal(name) => steps.push(WalkStep::Down(name.to_owned())),
+                Component::ParentDir => steps.push(WalkStep::Up),
                 Component::CurDir => {}
-                Component::RootDir | Component::Prefix(_) => return Err(outside()),
+                Component::RootDir | Component::Prefix(_) => return Err(outside_error()),
             }
         }
-        self.todo.extend(steps.into_iter().rev());
+        self.remaining_steps.extend(steps.into_iter().rev());
         Ok(())
     }
 
-    fn enter(&mut self, name: OsString, create: bool) -> Result<Option<End>> {
+    fn enter_name(&mut self, name: OsString, create: bool) -> Result<Option<WalkEnd>> {
         // Check the name first: the directory may not exist yet, and a caller must not create it
         // either.
-        if let Some(refusal) = self.workspace.shut_name(&self.levels, &name) {
+        if let Some(refusal) = self.workspace.closed_name_error(&self.levels, &name) {
             return Err(refusal);
         }
-        if self.writing
-            && let Some(refusal) = self.workspace.protects(&self.levels, &name, self.asked)
+        if self.for_writing
+            && let Some(refusal) =
+                self.workspace.protection_error(&self.levels, &name, self.requested_path)
         {
             return Err(refusal);
         }
-        let fd = match self.workspace.step(self.here.as_fd(), &name) {
+        let fd = match self.workspace.open_step(self.current_dir.as_fd(), &name) {
             Ok(fd) => fd,
-            Err(Errno::NOENT) => return self.missing(name, create),
-            Err(errno) => return Err(self.failed(errno)),
+            Err(Errno::NOENT) => return self.handle_missing(name, create),
+            Err(errno) => return Err(self.to_error(errno)),
         };
-        let stat = fstat(&fd).map_err(|errno| self.failed(errno))?;
+        let stat = fstat(&fd).map_err(|errno| self.to_error(errno))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         if kind != FileType::Symlink
-            && let Some(refusal) = self.workspace.shut_object(Id::of(&stat))
+            && let Some(refusal) = self.workspace.closed_object_error(ObjectId::from_stat(&stat))
         {
             return Err(refusal);
         }
         match kind {
-            FileType::Symlink => self.follow(&fd).map(|()| None),
+            FileType::Symlink => self.follow_link(&fd).map(|()| None),
             FileType::Directory => {
-                self.levels.push(Level { name, id: Id::of(&stat) });
-                self.here = fd;
+                self.levels.push(WalkLevel { name, id: ObjectId::from_stat(&stat) });
+                self.current_dir = fd;
                 Ok(None)
             }
-            _ if self.todo.is_empty() => {
+            _ if self.remaining_steps.is_empty() => {
                 self.check_writable(&name)?;
-                Ok(Some(End::Object { name, fd, stat }))
+                Ok(Some(WalkEnd::Object { name, fd, stat }))
             }
-            _ => Err(self.failed(Errno::NOTDIR)),
+            _ => Err(self.to_error(Errno::NOTDIR)),
         }
     }
 
-    fn follow(&mut self, link: &OwnedFd) -> Result<()> {
-        self.links += 1;
-        if self.links > MAX_LINKS {
-            return Err(outside().source(Errno::LOOP));
+    fn follow_link(&mut self, link: &OwnedFd) -> Result<()> {
+        self.links_followed += 1;
+        if self.links_followed > MAX_LINKS {
+            return Err(outside_error().with_source(Errno::LOOP));
         }
-        let target = link_target(link).map_err(|errno| self.failed(errno))?;
+        let target = read_link_target(link).map_err(|errno| self.to_error(errno))?;
         if target.is_absolute() {
-            self.here = reopen_base(self.workspace, self.asked)?;
+            self.current_dir = reopen_base(self.workspace, self.requested_path)?;
             self.levels.clear();
         }
-        self.queue(&target)
+        self.queue_path(&target)
     }
 
     /// Goes up one level. If the directory has been moved in the meantime, `..` may lead elsewhere,
     /// so the directory it opens has to be the parent that we came through.
-    fn climb(&mut self) -> Result<Option<End>> {
+    fn climb_up(&mut self) -> Result<Option<WalkEnd>> {
         if self.levels.pop().is_none() {
-            return Err(outside());
+            return Err(outside_error());
         }
         let Some(level) = self.levels.last() else {
-            self.here = reopen_base(self.workspace, self.asked)?;
+            self.current_dir = reopen_base(self.workspace, self.requested_path)?;
             return Ok(None);
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let up =
-            openat(&self.here, "..", flags, Mode::empty()).map_err(|errno| self.failed(errno))?;
-        let stat = fstat(&up).map_err(|errno| self.failed(errno))?;
-        if Id::of(&stat) != level.id {
-            return Err(outside());
+        let up = openat(&self.current_dir, "..", flags, Mode::empty())
+            .map_err(|errno| self.to_error(errno))?;
+        let stat = fstat(&up).map_err(|errno| self.to_error(errno))?;
+        if ObjectId::from_stat(&stat) != level.id {
+            return Err(outside_error());
         }
-        self.here = up;
+        self.current_dir = up;
         Ok(None)
     }
 
     /// Refuses to write or create something where only reading is allowed.
     fn check_writable(&self, name: &OsStr) -> Result<()> {
         let refusal = self
-            .writing
-            .then(|| self.workspace.read_only(&self.levels, name, self.asked))
+            .for_writing
+            .then(|| self.workspace.read_only_error(&self.levels, name, self.requested_path))
             .flatten();
         refusal.map_or(Ok(()), Err)
     }
 
-    fn missing(&mut self, name: OsString, create: bool) -> Result<Option<End>> {
-        if self.writing && self.workspace.keeps_missing(&self.levels, &name) {
-            return Err(protected(self.asked));
+    fn handle_missing(&mut self, name: OsString, create: bool) -> Result<Option<WalkEnd>> {
+        if self.for_writing && self.workspace.forbids_creating(&self.levels, &name) {
+            return Err(protected_error(self.requested_path));
         }
-        if self.todo.iter().any(|step| matches!(step, Step::Up)) {
+        if self.remaining_steps.iter().any(|step| matches!(step, WalkStep::Up)) {
             // `new/../x` refers to nothing while `new` does not exist, and nothing is created to
             // find out where it leads.
-            return Err(if self.leaves() { outside() } else { self.failed(Errno::NOENT) });
+            return Err(if self.leaves_workspace() {
+                outside_error()
+            } else {
+                self.to_error(Errno::NOENT)
+            });
         }
         self.check_writable(&name)?;
-        if self.todo.is_empty() || !create {
-            let rest = self.todo.drain(..).rev().filter_map(|step| match step {
-                Step::Down(name) => Some(name),
-                Step::Up => None,
+        if self.remaining_steps.is_empty() || !create {
+            let rest = self.remaining_steps.drain(..).rev().filter_map(|step| match step {
+                WalkStep::Down(name) => Some(name),
+                WalkStep::Up => None,
             });
-            return Ok(Some(End::Missing { name, rest: rest.collect() }));
+            return Ok(Some(WalkEnd::Missing { name, rest: rest.collect() }));
         }
         // Fail before the first directory is created, where the failure is predictable.
         let names = self
-            .todo
+            .remaining_steps
             .iter()
-            .filter_map(|step| if let Step::Down(name) = step { Some(name) } else { None });
-        if names.chain([&name]).any(|name| name.len() > MAX_NAME) {
-            return Err(self.failed(Errno::NAMETOOLONG));
+            .filter_map(|step| if let WalkStep::Down(name) = step { Some(name) } else { None });
+        if names.chain([&name]).any(|name| name.len() > MAX_NAME_BYTES) {
+            return Err(self.to_error(Errno::NAMETOOLONG));
         }
-        self.made += 1;
-        match mkdirat(&self.here, &name, Mode::from_raw_mode(0o777)) {
+        self.dirs_created += 1;
+        match mkdirat(&self.current_dir, &name, Mode::from_raw_mode(0o777)) {
             // If another process was faster, the walk inspects its directory like any other.
-            Ok(()) | Err(Errno::EXIST) if self.made <= MAX_MADE => {}
-            Ok(()) | Err(Errno::EXIST) => return Err(self.failed(Errno::BUSY)),
-            Err(errno) => return Err(self.failed(errno)),
+            Ok(()) | Err(Errno::EXIST) if self.dirs_created <= MAX_CREATED_DIRS => {}
+            Ok(()) | Err(Errno::EXIST) => return Err(self.to_error(Errno::BUSY)),
+            Err(errno) => return Err(self.to_error(errno)),
         }
-        self.todo.push(Step::Down(name));
+        self.remaining_steps.push(WalkStep::Down(name));
         Ok(None)
     }
 
     /// Returns whether the remaining steps lead above the workspace, counted by name from a missing
     /// one.
-    fn leaves(&self) -> bool {
+    fn leaves_workspace(&self) -> bool {
         let mut depth = Some(self.levels.len() + 1);
-        for step in self.todo.iter().rev() {
+        for step in self.remaining_steps.iter().rev() {
             depth = depth.and_then(|depth| match step {
-                Step::Down(_) => Some(depth + 1),
-                Step::Up => depth.checked_sub(1),
+                WalkStep::Down(_) => Some(depth + 1),
+                WalkStep::Up => depth.checked_sub(1),
             });
         }
         depth.is_none()
     }
 
-    fn failed(&self, errno: Errno) -> Error {
-        os_error(errno, self.asked)
+    fn to_error(&self, errno: Errno) -> Error {
+        os_error(errno, self.requested_path)
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{ConfigLocation, escape_text, output_error, write_json};
 use crate::base::{Kind, Result};
-use crate::config::{Env, Finding, Severity};
+use crate::config::{ConfigFinding, FindingSeverity, ProcessEnv};
 use crate::registry::config_check::check_config;
 
 /// Report every error and warning in the file, with its location and how to fix it
@@ -33,15 +33,15 @@ pub struct ConfigCheckArgs {
 pub fn run(args: &ConfigCheckArgs, out: &mut impl Write) -> Result<u8> {
     let mut flags = args.places.to_flags();
     flags.config = args.file.clone().or(flags.config);
-    let look = check_config(&flags, &Env::of_process())?;
+    let look = check_config(&flags, &ProcessEnv::from_process())?;
     let count =
         |severity| look.findings.iter().filter(|finding| finding.severity == severity).count();
-    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    let (errors, warnings) = (count(FindingSeverity::Error), count(FindingSeverity::Warning));
     let is_sound = errors == 0 && (!args.strict || warnings == 0);
-    let tools = look.config.as_ref().map_or(0, |config| config.entries.len());
+    let tools = look.config.as_ref().map_or(0, |config| config.commands.len());
     if args.json {
         let result = json!({
-            "file": look.file(), "ok": is_sound, "errors": errors, "warnings": warnings, "tools": tools,
+            "file": look.file_path(), "ok": is_sound, "errors": errors, "warnings": warnings, "tools": tools,
             "findings": look.findings,
         });
         write_json(&result, out)?;
@@ -49,26 +49,27 @@ pub fn run(args: &ConfigCheckArgs, out: &mut impl Write) -> Result<u8> {
         for finding in &look.findings {
             write_finding(finding, out).map_err(output_error)?;
         }
-        let file = look.file().map_or("no config file; defaults are used".to_owned(), |file| {
-            format!(
-                "{}: {}, {}, {}",
-                file.display(),
-                format_count(errors, "error"),
-                format_count(warnings, "warning"),
-                format_count(tools, "tool")
-            )
-        });
+        let file =
+            look.file_path().map_or("no config file; defaults are used".to_owned(), |file| {
+                format!(
+                    "{}: {}, {}, {}",
+                    file.display(),
+                    format_count(errors, "error"),
+                    format_count(warnings, "warning"),
+                    format_count(tools, "tool")
+                )
+            });
         writeln!(out, "{}", escape_text(&file)).and_then(|()| out.flush()).map_err(output_error)?;
     }
-    Ok(if is_sound { 0 } else { Kind::InvalidArguments.row().exit })
+    Ok(if is_sound { 0 } else { Kind::InvalidArguments.table_row().exit })
 }
 
-fn write_finding(finding: &Finding, out: &mut impl Write) -> std::io::Result<()> {
+fn write_finding(finding: &ConfigFinding, out: &mut impl Write) -> std::io::Result<()> {
     let word = match finding.severity {
-        Severity::Error => "error",
-        Severity::Warning => "warning",
+        FindingSeverity::Error => "error",
+        FindingSeverity::Warning => "warning",
     };
-    writeln!(out, "{word}: {}", escape_text(&finding.line()))?;
+    writeln!(out, "{word}: {}", escape_text(&finding.to_line()))?;
     if let Some(picture) = &finding.picture {
         writeln!(out, "{}", escape_text(picture))?;
     }

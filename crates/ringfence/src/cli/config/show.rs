@@ -5,9 +5,9 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::{ConfigLocation, escape_text, output_error, write_json};
-use crate::base::nearest::nearest;
+use crate::base::suggest::suggest_name;
 use crate::base::{Error, Result};
-use crate::config::{self, Env, Origin, Show, Shown};
+use crate::config::{self, ConfigListing, ProcessEnv, SettingOrigin, ShownKey};
 
 /// Longest value shown, in characters; longer ones are truncated, except with --json.
 const MAX_VALUE_CHARS: usize = 60;
@@ -28,7 +28,7 @@ pub struct ConfigShowArgs {
 
 /// Runs `ringfence config show` and returns the exit code.
 pub fn run(args: &ConfigShowArgs, out: &mut impl Write) -> Result<u8> {
-    let mut show = config::show(&args.places.to_flags(), &Env::of_process())?;
+    let mut show = config::show_config(&args.places.to_flags(), &ProcessEnv::from_process())?;
     select_keys(&mut show, &args.keys)?;
     match args.json {
         true => write_json(&to_json(&show), out)?,
@@ -39,7 +39,7 @@ pub fn run(args: &ConfigShowArgs, out: &mut impl Write) -> Result<u8> {
     Ok(0)
 }
 
-fn select_keys(show: &mut Show, wanted: &[String]) -> Result<()> {
+fn select_keys(show: &mut ConfigListing, wanted: &[String]) -> Result<()> {
     let under = |key: &str, wanted: &str| {
         key == wanted || key.strip_prefix(wanted).is_some_and(|r| r.starts_with('.'))
     };
@@ -49,11 +49,11 @@ fn select_keys(show: &mut Show, wanted: &[String]) -> Result<()> {
         }
         let mut names: Vec<&str> = show.keys.iter().map(|shown| shown.key.as_str()).collect();
         names.extend(show.keys.iter().filter_map(|shown| Some(shown.key.rsplit_once('.')?.0)));
-        let hint = nearest(wanted, &names).map_or_else(
+        let hint = suggest_name(wanted, &names).map_or_else(
             || "Run `ringfence config show` without a key to list all keys.".to_owned(),
             |near| format!("Did you mean `{near}`?"),
         );
-        return Err(Error::invalid_arguments(format!("there is no key `{wanted}`")).hint(hint));
+        return Err(Error::invalid_arguments(format!("there is no key `{wanted}`")).with_hint(hint));
     }
     if !wanted.is_empty() {
         show.keys.retain(|shown| wanted.iter().any(|wanted| under(&shown.key, wanted)));
@@ -61,14 +61,14 @@ fn select_keys(show: &mut Show, wanted: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn to_json(show: &Show) -> Value {
+fn to_json(show: &ConfigListing) -> Value {
     let keys: Vec<Value> = (show.keys.iter())
         .map(|shown| {
             let mut origin = match &shown.origin {
-                Origin::Flag(name) => json!({"from": "flag", "name": name}),
-                Origin::Env(name) => json!({"from": "environment", "name": name}),
-                Origin::File(file) => json!({"from": "file", "file": file}),
-                Origin::Default => json!({"from": "default"}),
+                SettingOrigin::Flag(name) => json!({"from": "flag", "name": name}),
+                SettingOrigin::Env(name) => json!({"from": "environment", "name": name}),
+                SettingOrigin::File(file) => json!({"from": "file", "file": file}),
+                SettingOrigin::Default => json!({"from": "default"}),
             };
             if let Some(line) = shown.line {
                 origin["line"] = json!(line);
@@ -87,7 +87,7 @@ fn secret_state(is_set: bool) -> &'static str {
 }
 
 /// Writes the keys grouped by section; columns are aligned within each group.
-fn write_keys(show: &Show, whole: bool, out: &mut impl Write) -> std::io::Result<()> {
+fn write_keys(show: &ConfigListing, whole: bool, out: &mut impl Write) -> std::io::Result<()> {
     let file = show.file.as_ref().map_or("none".to_owned(), |file| file.display().to_string());
     writeln!(out, "# config file: {}", escape_text(&file))?;
     for group in show.keys.chunk_by(|one, other| key_section(&one.key) == key_section(&other.key)) {
@@ -122,7 +122,7 @@ fn key_section(key: &str) -> &str {
     key.rsplit_once('.').map_or("", |(section, _)| section)
 }
 
-fn format_value(shown: &Shown) -> String {
+fn format_value(shown: &ShownKey) -> String {
     let Some(value) = &shown.value else { return "-".to_owned() };
     let text = value.to_string();
     match text.chars().count() > MAX_VALUE_CHARS {
@@ -133,12 +133,12 @@ fn format_value(shown: &Shown) -> String {
 
 /// Returns where a value comes from. The first line of the output names the file's full path, so
 /// the file name and line are enough here.
-fn format_origin(shown: &Shown) -> String {
+fn format_origin(shown: &ShownKey) -> String {
     match (&shown.origin, shown.line) {
-        (Origin::File(file), Some(line)) => {
+        (SettingOrigin::File(file), Some(line)) => {
             format!("{}:{line}", file.file_name().unwrap_or_default().to_string_lossy())
         }
-        (Origin::Default, _) if shown.value.is_none() => "not set".to_owned(),
+        (SettingOrigin::Default, _) if shown.value.is_none() => "not set".to_owned(),
         (origin, _) => origin.to_string(),
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Env;
+use crate::config::ProcessEnv;
 use crate::config::env::HOME;
 use crate::sandbox::self_test;
 
@@ -112,8 +112,8 @@ fn has_privileges() -> bool {
 
 /// Runs a harmless program under the forbidden name and returns whether it ran.
 fn runs_forbidden() -> bool {
-    let env = Env::of_process();
-    let Some(link) = env.absolute(HOME).map(|home| home.join(FORBIDDEN)) else { return false };
+    let env = ProcessEnv::from_process();
+    let Some(link) = env.get_absolute(HOME).map(|home| home.join(FORBIDDEN)) else { return false };
     let _ = std::fs::remove_file(&link);
     let made = std::os::unix::fs::symlink("/bin/true", &link);
     let ran = made.and_then(|()| self_test::run_inside(&link));
@@ -122,8 +122,8 @@ fn runs_forbidden() -> bool {
 }
 
 fn uses_home() -> bool {
-    let env = Env::of_process();
-    let Some(file) = env.absolute(HOME).map(|home| home.join(".ringfence-doctor")) else {
+    let env = ProcessEnv::from_process();
+    let Some(file) = env.get_absolute(HOME).map(|home| home.join(".ringfence-doctor")) else {
         return false;
     };
     let made = File::create(&file).is_ok();

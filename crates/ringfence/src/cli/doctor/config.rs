@@ -4,11 +4,15 @@ use jail::probe::ProbeOutcome;
 
 use super::health::{HealthCheck, health_error, health_ok, path_text};
 use crate::base::Result;
-use crate::config::{Config, Env, Finding, Flags, Severity};
+use crate::config::{Config, ConfigFinding, ConfigFlags, FindingSeverity, ProcessEnv};
 use crate::registry::config_check::check_config;
 
 /// Checks the config and returns one entry per finding.
-pub fn check_config_health(config: &Result<Config>, flags: &Flags, env: &Env) -> Vec<HealthCheck> {
+pub fn check_config_health(
+    config: &Result<Config>,
+    flags: &ConfigFlags,
+    env: &ProcessEnv,
+) -> Vec<HealthCheck> {
     let mut all: Vec<HealthCheck> = match check_config(flags, env) {
         Ok(look) => look.findings.into_iter().map(health_from_finding).collect(),
         // The same failure is reported through `config` below.
@@ -26,10 +30,10 @@ pub fn check_config_health(config: &Result<Config>, flags: &Flags, env: &Env) ->
     all
 }
 
-fn health_from_finding(finding: Finding) -> HealthCheck {
+fn health_from_finding(finding: ConfigFinding) -> HealthCheck {
     let outcome = match finding.severity {
-        Severity::Error => ProbeOutcome::Refused,
-        Severity::Warning => ProbeOutcome::NotTried,
+        FindingSeverity::Error => ProbeOutcome::Refused,
+        FindingSeverity::Warning => ProbeOutcome::NotTried,
     };
     let without = finding
         .tool
@@ -39,7 +43,7 @@ fn health_from_finding(finding: Finding) -> HealthCheck {
     HealthCheck {
         name: "config",
         outcome,
-        text: format!("{}{without}", finding.line()),
+        text: format!("{}{without}", finding.to_line()),
         fix: Some(finding.hint),
     }
 }

@@ -104,7 +104,12 @@ pub fn health_ok(name: &'static str, text: String) -> HealthCheck {
 /// Builds the result of a check that failed, with the error's hint as the fix.
 pub fn health_error(name: &'static str, error: &Error) -> HealthCheck {
     let fix = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
-    HealthCheck { name, outcome: ProbeOutcome::Refused, text: error.detail(), fix: Some(fix) }
+    HealthCheck {
+        name,
+        outcome: ProbeOutcome::Refused,
+        text: error.message_chain(),
+        fix: Some(fix),
+    }
 }
 
 /// Looks up a program on PATH, in absolute directories only: a relative one depends on the caller's

@@ -4,7 +4,7 @@ use jail::probe::ProbeOutcome;
 use policy::{Decision, PrefixRule};
 
 use super::health::HealthCheck;
-use crate::config::{Config, EscalateRisky};
+use crate::config::{Config, RiskyEscalation};
 use crate::rulebook::escalation::{AllowTreatment, allow_treatment};
 use crate::rulebook::{EscalationStatus, RuleLocations, Rulebook, RulebookCache};
 use crate::sandbox::escalate;
@@ -76,12 +76,12 @@ fn check_escalation(config: &Config, book: &Rulebook) -> HealthCheck {
                     && allow_treatment(rule, policy.escalate_risky) != AllowTreatment::Escalates
             };
             let held_back = match (ways_out().filter(is_held_back).count(), policy.escalate_risky) {
-                (0, _) | (_, EscalateRisky::Outside) => String::new(),
-                (some, EscalateRisky::Ask) => format!(
+                (0, _) | (_, RiskyEscalation::Outside) => String::new(),
+                (some, RiskyEscalation::Ask) => format!(
                     ", {some} of them only after approval if a command has more words than the rule; if no one can \
                      be asked, it runs inside (`escalate_risky`)"
                 ),
-                (some, EscalateRisky::Inside) => {
+                (some, RiskyEscalation::Inside) => {
                     format!(
                         ", {some} of them only with the exact words of the rule (`escalate_risky`)"
                     )

@@ -135,5 +135,5 @@ fn truncate_text(text: &str) -> String {
 
 /// Escapes control characters: file names may contain anything and must not drive the terminal.
 fn escape_line(text: &str) -> String {
-    visible::one_line(text)
+    visible::escape_to_line(text)
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::canary::{Canary, CanaryResults, CanaryTask};
 use super::fixes;
 use super::workspace::TrialWorkspace;
-use crate::config::Profile;
+use crate::config::ProfileSetting;
 use crate::sandbox::self_test::{self, SelfTestOutcome};
 
 /// Result of one trial of the whole sandbox.
@@ -48,14 +48,14 @@ pub fn run_trials(
     layers: &[ProbeResult],
 ) -> Vec<TrialResult> {
     // First as an ordinary run does it, which selects its tier automatically.
-    let mut real = try_profile(place, host, Profile::Default, None);
+    let mut real = try_profile(place, host, ProfileSetting::Default, None);
     real.used = real.outcome == ProbeOutcome::Ok;
     let mut fences = Vec::new();
     for tier in self_test::ALL_TIERS {
         let used = real.used && real.tier.as_deref() == Some(tier.name());
         fences.push(match self_test::available_tiers().contains(tier) {
             _ if used => continue,
-            true => try_profile(place, host, Profile::Default, Some(*tier)),
+            true => try_profile(place, host, ProfileSetting::Default, Some(*tier)),
             false => skipped_trial(*tier, layers),
         });
     }
@@ -63,7 +63,7 @@ pub fn run_trials(
     if real.used {
         fences.insert(0, real);
     }
-    let contained = try_profile(place, host, Profile::Contained, None);
+    let contained = try_profile(place, host, ProfileSetting::Contained, None);
     fences.push(TrialResult { used: contained.outcome == ProbeOutcome::Ok, ..contained });
     fences
 }
@@ -77,11 +77,11 @@ fn skipped_trial(tier: Tier, layers: &[ProbeResult]) -> TrialResult {
     };
     TrialResult {
         tier: Some(tier.name().to_owned()),
-        ..new_trial(Profile::Default, ProbeOutcome::NotTried, text.to_owned())
+        ..new_trial(ProfileSetting::Default, ProbeOutcome::NotTried, text.to_owned())
     }
 }
 
-fn new_trial(profile: Profile, outcome: ProbeOutcome, text: String) -> TrialResult {
+fn new_trial(profile: ProfileSetting, outcome: ProbeOutcome, text: String) -> TrialResult {
     let (profile, canaries) = (profile.name(), CanaryResults::new());
     TrialResult {
         profile,
@@ -98,7 +98,7 @@ fn new_trial(profile: Profile, outcome: ProbeOutcome, text: String) -> TrialResu
 fn try_profile(
     place: &TrialWorkspace,
     host: &HostSettings,
-    profile: Profile,
+    profile: ProfileSetting,
     tier: Option<Tier>,
 ) -> TrialResult {
     let mut fence = match run_canaries(place, profile, tier) {
@@ -119,12 +119,12 @@ fn try_profile(
 
 fn run_canaries(
     place: &TrialWorkspace,
-    profile: Profile,
+    profile: ProfileSetting,
     tier: Option<Tier>,
 ) -> std::io::Result<SelfTestOutcome> {
     // Do not test what a profile does not promise.
     let task = match profile {
-        Profile::Default => place.task.clone(),
+        ProfileSetting::Default => place.task.clone(),
         _ => {
             let process = Some(rustix::process::getpid().as_raw_nonzero().get());
             CanaryTask { protected: None, hidden: None, process, ..place.task.clone() }
@@ -143,7 +143,7 @@ fn run_canaries(
 
 fn judge_canaries(
     place: &TrialWorkspace,
-    profile: Profile,
+    profile: ProfileSetting,
     tier: Option<String>,
     limits: String,
     output: &[u8],
@@ -180,7 +180,7 @@ fn describe_failure(canary: Canary, came: bool) -> Option<String> {
 }
 
 fn refused_trial(
-    profile: Profile,
+    profile: ProfileSetting,
     tier: Option<Tier>,
     fault: &SandboxError,
     host: &HostSettings,

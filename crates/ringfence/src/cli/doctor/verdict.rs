@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::canary::Canary;
 use super::trials::TrialResult;
-use crate::config::Profile;
+use crate::config::ProfileSetting;
 
 /// Conclusion about this host.
 #[derive(Serialize)]
@@ -78,24 +78,24 @@ const CONTAINED_GAPS: &[&str] = &[
 /// usable.
 pub fn judge_host(
     fences: &[TrialResult],
-    configured: Option<Profile>,
+    configured: Option<ProfileSetting>,
     network: NetworkAccess,
 ) -> HostVerdict {
-    let works = |profile: Profile| {
+    let works = |profile: ProfileSetting| {
         fences.iter().find(|fence| fence.used && fence.profile == profile.name())
     };
-    let (default, contained) = (works(Profile::Default), works(Profile::Contained));
+    let (default, contained) = (works(ProfileSetting::Default), works(ProfileSetting::Contained));
     let usable = configured.is_some();
-    let configured = configured.unwrap_or(Profile::Default);
+    let configured = configured.unwrap_or(ProfileSetting::Default);
     let gets = match configured {
-        Profile::Contained => contained,
-        Profile::Default | Profile::Seatbelt => default,
-        Profile::None => None,
+        ProfileSetting::Contained => contained,
+        ProfileSetting::Default | ProfileSetting::Seatbelt => default,
+        ProfileSetting::None => None,
     };
     let offered = (gets.is_none() && default.is_none()).then_some(contained).flatten();
     let told = gets.or(offered);
     let profile = match configured {
-        Profile::None => Some(Profile::None.name()),
+        ProfileSetting::None => Some(ProfileSetting::None.name()),
         _ => gets.map(|fence| fence.profile),
     };
     HostVerdict {
@@ -123,7 +123,9 @@ pub fn judge_host(
         },
         promises: told.map(|fence| list_promises(fence, network)).unwrap_or_default(),
         not_promised: match told {
-            Some(fence) if fence.profile == Profile::Contained.name() => CONTAINED_GAPS.to_vec(),
+            Some(fence) if fence.profile == ProfileSetting::Contained.name() => {
+                CONTAINED_GAPS.to_vec()
+            }
             _ => Vec::new(),
         },
         limits: told.map(|fence| fence.limits.clone()).unwrap_or_default(),
@@ -132,7 +134,7 @@ pub fn judge_host(
 }
 
 fn verdict_sentence(
-    configured: Profile,
+    configured: ProfileSetting,
     gets: Option<&TrialResult>,
     default: Option<&TrialResult>,
     contained: Option<&TrialResult>,
@@ -144,12 +146,12 @@ fn verdict_sentence(
         _ => "",
     };
     match (configured, gets, default, contained) {
-        (Profile::None, _, Some(_), _) => {
+        (ProfileSetting::None, _, Some(_), _) => {
             "the config says `none`: runs have no sandbox, and each needs approval. `default` works here.".to_owned()
         }
-        (Profile::None, ..) => "the config says `none`: runs have no sandbox, and each needs approval.".to_owned(),
+        (ProfileSetting::None, ..) => "the config says `none`: runs have no sandbox, and each needs approval.".to_owned(),
         (_, Some(fence), ..) => format!("`{}` works here{}.", fence.profile, tier(fence)),
-        (Profile::Contained, None, Some(_), _) => {
+        (ProfileSetting::Contained, None, Some(_), _) => {
             "`contained` does not work here, so every run is refused. `default` works and promises more.".to_owned()
         }
         (_, None, _, Some(_)) => "`default` does not work here, so every run is refused until what is marked `no` is fixed. \
@@ -160,7 +162,7 @@ fn verdict_sentence(
 }
 
 fn list_promises(fence: &TrialResult, network: NetworkAccess) -> Vec<ProfilePromise> {
-    let default = fence.profile == Profile::Default.name();
+    let default = fence.profile == ProfileSetting::Default.name();
     let seen = |canary: Canary| fence.canaries.get(&canary) == Some(&false);
     let mut all: Vec<ProfilePromise> = Vec::new();
     for (canary, text, less) in CANARY_PROMISES {

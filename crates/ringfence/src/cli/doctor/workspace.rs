@@ -12,7 +12,7 @@ use jail::rights::NetworkAccess;
 use rustix::fs::Access;
 
 use super::canary::{CanaryTask, FORBIDDEN};
-use crate::config::{Config, Flags};
+use crate::config::{Config, ConfigFlags};
 use crate::sandbox::self_test::SelfTest;
 
 /// Directories, files and listener used by the trials. Dropping it removes everything it created.
@@ -29,7 +29,7 @@ pub struct TrialWorkspace {
 
 impl TrialWorkspace {
     /// Creates the directories, in the configured root and workspace where possible.
-    pub fn create(config: Option<&Config>, flags: &Flags) -> io::Result<TrialWorkspace> {
+    pub fn create(config: Option<&Config>, flags: &ConfigFlags) -> io::Result<TrialWorkspace> {
         let name = format!("doctor-{}", std::process::id());
         let named = config.and_then(|config| Some((config, config.workspace.as_deref()?)));
         let scratch = match named {
@@ -49,7 +49,7 @@ impl TrialWorkspace {
     fn in_configured_dirs(
         config: &Config,
         workspace: &Path,
-        flags: &Flags,
+        flags: &ConfigFlags,
         scratch: &Path,
     ) -> io::Result<TrialWorkspace> {
         let mut flags_of = vec![
@@ -71,7 +71,7 @@ impl TrialWorkspace {
             scratch,
             (flags_of, env, workspace),
             &outside,
-            config.sandbox.network(),
+            config.sandbox.network_mode(),
         )?;
         if config.policy.intercept && jail::intercept::exec::SUPPORTED {
             place.add_canary_rule(scratch)?;

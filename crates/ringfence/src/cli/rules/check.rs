@@ -45,8 +45,9 @@ pub fn run(args: &RulesCheckArgs, out: &mut impl Write) -> Result<u8> {
     } else {
         serde_json::to_string(&check)
     };
-    let text = text
-        .map_err(|error| Error::internal("the verdict cannot be written as JSON").source(error))?;
+    let text = text.map_err(|error| {
+        Error::internal("the verdict cannot be written as JSON").with_source(error)
+    })?;
     writeln!(out, "{text}").map_err(output_error)?;
     Ok(0)
 }

@@ -6,7 +6,7 @@ use rustix::stdio::stdin;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
-use crate::config::secrets::VALUE_BYTES;
+use crate::config::secrets::MAX_VALUE_BYTES;
 use crate::redact::secret::Secret;
 
 /// Restores the terminal settings when dropped, on every path.
@@ -40,7 +40,7 @@ pub fn prompt_secret(question: &str) -> io::Result<Option<Secret>> {
 fn read_keys(keys: impl Iterator<Item = io::Result<u8>>) -> io::Result<Option<Secret>> {
     // Allocated in full at the start: growing the vector would leave copies of the secret in
     // memory.
-    let mut value = Zeroizing::new(Vec::with_capacity(VALUE_BYTES + 1));
+    let mut value = Zeroizing::new(Vec::with_capacity(MAX_VALUE_BYTES + 1));
     for key in keys {
         match key? {
             b'\r' | b'\n' => return Ok(Some(Secret::new(std::mem::take(&mut *value)))),
@@ -49,7 +49,7 @@ fn read_keys(keys: impl Iterator<Item = io::Result<u8>>) -> io::Result<Option<Se
             // Backspace removes a whole character, Ctrl-U the whole line.
             8 | 127 => while value.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {},
             21 => value.clear(),
-            byte if value.len() <= VALUE_BYTES => value.push(byte),
+            byte if value.len() <= MAX_VALUE_BYTES => value.push(byte),
             _ => {}
         }
     }

@@ -23,7 +23,7 @@ pub async fn prune_periodically(server: Arc<Server>) {
     let mut last: Option<(Duration, SystemTime)> = None;
     loop {
         // Read again each time, since a reload may have changed it.
-        if let Some(keep) = server.pipeline.state().config.audit_keep
+        if let Some(keep) = server.pipeline.state().config.audit_retention
             && is_due(last, keep)
         {
             last = Some((keep, SystemTime::now()));
@@ -58,7 +58,11 @@ fn prune_older_than(audit: &AuditLog, root: &std::path::Path, keep: Duration) {
         }
         Err(error) => {
             let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
-            tracing::warn!("`[audit] keep`: {}. {}", error.log_line(), visible::one_line(hint));
+            tracing::warn!(
+                "`[audit] keep`: {}. {}",
+                error.log_line(),
+                visible::escape_to_line(hint)
+            );
         }
     }
 }

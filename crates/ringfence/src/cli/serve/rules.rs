@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use policy::{Decision, PrefixRule};
 
-use crate::config::{Config, Escalate, EscalateRisky};
+use crate::config::{Config, EscalationMode, RiskyEscalation};
 use crate::mcp::Server;
 use crate::rulebook::escalation::{AllowTreatment, allow_treatment};
 use crate::rulebook::{EscalationStatus, Rulebook, escalation_risk, lint};
@@ -26,7 +26,7 @@ pub async fn report_rules(server: Arc<Server>) {
     let places = policy.locations();
     match places.unused_rules_warning(&book) {
         Some(overlooked) => tracing::warn!("rules: {overlooked}"),
-        None if book.files.is_empty() && server.config.policy.escalate != Escalate::Off => {
+        None if book.files.is_empty() && server.config.policy.escalate != EscalationMode::Off => {
             tracing::warn!("rules: none were found in {}", places.display_text());
         }
         None if book.files.is_empty() => {
@@ -74,7 +74,7 @@ fn escalation_lines(book: &Rulebook, config: &Config) -> Vec<String> {
     }
 }
 
-fn format_allow_rule(rule: &PrefixRule, place: &str, risky: EscalateRisky) -> String {
+fn format_allow_rule(rule: &PrefixRule, place: &str, risky: RiskyEscalation) -> String {
     let (words, at) = (lint::format_rule(rule), format_origin(rule));
     let exact = match escalation_risk::allows_exact_command(rule) {
         true => format!("runs {place} as written; with more words it "),
@@ -91,7 +91,7 @@ fn format_allow_rule(rule: &PrefixRule, place: &str, risky: EscalateRisky) -> St
 /// decides it.
 fn format_held_back<'a>(
     allowed: impl Iterator<Item = &'a PrefixRule>,
-    risky: EscalateRisky,
+    risky: RiskyEscalation,
 ) -> Option<String> {
     let (mut all, mut held_back) = (0, 0);
     for rule in allowed {
@@ -99,11 +99,11 @@ fn format_held_back<'a>(
         held_back += usize::from(allow_treatment(rule, risky) != AllowTreatment::Escalates);
     }
     let how = match risky {
-        EscalateRisky::Ask => {
+        RiskyEscalation::Ask => {
             "need approval first, and run inside the sandbox if no one can be asked"
         }
-        EscalateRisky::Inside => "run inside the sandbox",
-        EscalateRisky::Outside => return None,
+        RiskyEscalation::Inside => "run inside the sandbox",
+        RiskyEscalation::Outside => return None,
     };
     (held_back > 0).then(|| {
         format!(

@@ -37,7 +37,8 @@ impl DemoClient {
             ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()),
         ];
         let cannot = || Error::new(Kind::Unavailable, "the server could not be started");
-        let mut server = start_self_server(args, env).map_err(|error| cannot().source(error))?;
+        let mut server =
+            start_self_server(args, env).map_err(|error| cannot().with_source(error))?;
         let output = server.take_output().ok_or_else(cannot)?;
         // A separate thread reads, so that waiting for an answer can time out.
         let (found, lines) = sync_channel(1);
@@ -109,7 +110,7 @@ impl DemoClient {
         let input = self.server.input_mut().ok_or_else(server_gone_error)?;
         writeln!(input, "{message}")
             .and_then(|()| input.flush())
-            .map_err(|error| server_gone_error().source(error))
+            .map_err(|error| server_gone_error().with_source(error))
     }
 
     fn receive_message(&mut self) -> Result<Value> {
@@ -118,11 +119,11 @@ impl DemoClient {
                 Kind::DeadlineExceeded,
                 format!("the server gave no answer within {} s", REPLY_TIMEOUT.as_secs()),
             )
-            .hint("Its log is above. Try again when the machine is less busy."),
+            .with_hint("Its log is above. Try again when the machine is less busy."),
             RecvTimeoutError::Disconnected => server_gone_error(),
         })?;
         serde_json::from_str(&line).map_err(|error| {
-            Error::internal("the server sent something that is not JSON").source(error)
+            Error::internal("the server sent something that is not JSON").with_source(error)
         })
     }
 
@@ -144,5 +145,5 @@ impl DemoClient {
 }
 
 fn server_gone_error() -> Error {
-    Error::new(Kind::Unavailable, "the server ended early").hint("Its log is above.")
+    Error::new(Kind::Unavailable, "the server ended early").with_hint("Its log is above.")
 }

@@ -1,8 +1,8 @@
 //! Parses the config file as it is written, and reports every error in it with its line.
 
-pub mod places;
+pub mod config_text;
+pub mod key_spans;
+pub mod lenient;
 pub mod raw;
-pub mod read;
-pub mod sieve;
-pub mod syntax;
 pub mod template;
+pub mod toml_errors;

@@ -15,20 +15,22 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use crate::base::clock::parse_span;
-use crate::config::resolve::entry::{Effect, EntryStdin};
+use crate::base::clock::parse_duration;
+use crate::config::resolve::command_tool::{CommandStdin, SideEffect};
 use crate::config::resolve::log::{LogFormat, LogLevel};
-use crate::config::resolve::surface::Names;
-use crate::config::{Escalate, EscalateRisky, Heuristics, Profile, ToolNames, ToolSet};
+use crate::config::resolve::surface::NameGlob;
+use crate::config::{
+    EscalationMode, HeuristicsMode, ProfileSetting, RiskyEscalation, ToolNameStyle, ToolSet,
+};
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct File {
+pub struct ConfigFile {
     /// false leaves only the legacy pair of tools, `codex` and `codex-reply`.
     #[serde(alias = "ENABLE_MCP_SERVER_SURFACE")]
     pub enable_mcp_server_surface: Option<bool>,
     /// Spelling of tool names in lists. Calls are accepted in either spelling.
-    pub tool_names: Option<ToolNames>,
+    pub tool_names: Option<ToolNameStyle>,
     /// Built-in tools to list.
     pub tools: Option<ToolSet>,
     /// Over HTTP, one workspace for all principals instead of one each.
@@ -40,36 +42,36 @@ pub struct File {
     /// principal over HTTP.
     pub workspace: Option<PathBuf>,
     /// When calls need approval, who answers, and for how long a question is open.
-    pub approval: Approval,
+    pub approval: ApprovalSection,
     /// Limits on calls, outputs and messages.
-    pub limits: Limits,
+    pub limits: LimitsSection,
     /// Retention of the audit log.
     pub audit: AuditSection,
     /// Browser that the browser tools use.
-    pub browser: Browser,
+    pub browser: BrowserSection,
     /// Access and resource limits of every run.
-    pub sandbox: Sandbox,
+    pub sandbox: SandboxSection,
     /// Rules files, and how commands that they allow are run.
-    pub policy: Policy,
+    pub policy: PolicySection,
     /// Names under which the HTTP server is reached.
-    pub http: Http,
+    pub http: HttpSection,
     /// Bearer tokens over HTTP. There is no key for the secret itself: config files are copied,
     /// shown and checked in.
-    pub auth: Auth,
+    pub auth: AuthSection,
     /// Available tools, and the directories in which commands may work.
-    pub surface: Surface,
+    pub surface: SurfaceSection,
     /// Settings that a client may override for its own session.
-    pub session: Session,
+    pub session: SessionSection,
     /// Sources of the values of `${NAME}` and `${secret:NAME}`.
-    pub secrets: Secrets,
+    pub secrets: SecretsSection,
     /// The server's own log.
-    pub log: Log,
+    pub log: LogSection,
 }
 
 /// `[surface]`: available tools, and the directories in which commands may work.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Surface {
+pub struct SurfaceSection {
     /// Patterns over tool names, built-in tools included: only matching tools are available. A tool
     /// that is callable but usually not listed is listed if it is named in full.
     pub allow: Option<Vec<NamePattern>>,
@@ -83,13 +85,13 @@ pub struct Surface {
     /// such arguments are not restricted.
     pub arguments: Option<Vec<PathBuf>>,
     /// Time limit for commands of `[mcp.<name>]` that set no `timeout_ms`, in milliseconds.
-    pub default_timeout_ms: Option<Within<1, 604_800_000>>,
+    pub default_timeout_ms: Option<BoundedInt<1, 604_800_000>>,
 }
 
 /// `[session]`: settings that a client may override for its own session.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Session {
+pub struct SessionSection {
     /// true lets a client choose where in the workspace its commands start.
     pub cwd_override: Option<bool>,
     /// Patterns over the names of variables that a client may set, each beginning with a literal
@@ -100,7 +102,7 @@ pub struct Session {
 /// `[secrets]`: sources of the values of `${…}`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Secrets {
+pub struct SecretsSection {
     /// File of `NAME=value` lines in which `${NAME}` is looked up before the environment. It is
     /// read again when it changes.
     pub env_file: Option<PathBuf>,
@@ -112,7 +114,7 @@ pub struct Secrets {
 /// `[log]`: the server's own log.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Log {
+pub struct LogSection {
     /// Lowest severity that is logged.
     pub level: Option<LogLevel>,
     /// Format of log lines.
@@ -124,7 +126,7 @@ pub struct Log {
 /// `[mcp.<name>]`: one of the operator's commands as a tool.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Entry {
+pub struct CommandSection {
     /// Program to run: a name that is looked up on PATH, or a path. A relative path starts at the
     /// directory of this file.
     pub command: Option<String>,
@@ -133,7 +135,7 @@ pub struct Entry {
     /// missing is left out.
     pub args: Option<Vec<String>>,
     /// Standard input of the command.
-    pub stdin: Option<EntryStdin>,
+    pub stdin: Option<CommandStdin>,
     /// Working directory. Relative paths start at the workspace, which is the default.
     pub cwd: Option<PathBuf>,
     /// Variables for the command in addition to the usual few. `${NAME}` and `${secret:NAME}` are
@@ -141,7 +143,7 @@ pub struct Entry {
     pub env: Option<BTreeMap<String, String>>,
     /// Strength of its sandbox. "contained" hides nothing and is accepted only if the profile under
     /// `[sandbox]` is "contained" or "none".
-    pub sandbox_profile: Option<Profile>,
+    pub sandbox_profile: Option<ProfileSetting>,
     /// true gives it the host's whole network.
     pub allow_network: Option<bool>,
     /// Host names it may reach: `name` or `*.name`, either with `:port`.
@@ -149,12 +151,12 @@ pub struct Entry {
     /// Addresses it may reach, `address:port`, including private ones.
     pub allow_addresses: Option<Vec<String>>,
     /// Side effects of the command. The sandbox prevents those that are not declared.
-    pub side_effects: Option<Vec<Effect>>,
+    pub side_effects: Option<Vec<SideEffect>>,
     /// Ask a human before each call. A command that may write files, use the network or run without
     /// a sandbox needs approval whatever this says.
     pub requires_approval: Option<bool>,
     /// Time limit of one call, in milliseconds. Default: `surface.default_timeout_ms`.
-    pub timeout_ms: Option<Within<1, 604_800_000>>,
+    pub timeout_ms: Option<BoundedInt<1, 604_800_000>>,
     /// Pass its output on while it runs.
     pub streaming: Option<bool>,
     /// Description of the tool, for the model and for the human who approves calls.
@@ -175,9 +177,9 @@ pub struct Entry {
 /// `[approval]`: when calls need approval, who answers, and for how long a question is open.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Approval {
+pub struct ApprovalSection {
     /// Seconds after which a question without an answer counts as denied.
-    pub expiry_s: Option<Within<1, 86_400>>,
+    pub expiry_s: Option<BoundedInt<1, 86_400>>,
     /// true lets `ringfence approvals` answer. Otherwise, if a client cannot ask its user, the call
     /// is denied.
     pub terminal: Option<bool>,
@@ -239,18 +241,18 @@ impl<'de> Deserialize<'de> for OwnTools {
 /// `[limits]`: limits on calls, outputs and messages.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Limits {
+pub struct LimitsSection {
     /// Maximum duration of any call, whatever it or its tool requests, in milliseconds.
-    pub timeout_ms: Option<Within<1, 604_800_000>>,
+    pub timeout_ms: Option<BoundedInt<1, 604_800_000>>,
     /// Time between SIGTERM and SIGKILL, in milliseconds.
-    pub grace_ms: Option<Within<0, 60_000>>,
+    pub grace_ms: Option<BoundedInt<0, 60_000>>,
     /// Maximum size of one stored output, in MiB. A session may store 16 times as much, a principal
     /// 32 times.
-    pub output_file_mb: Option<Within<1, 1_048_576>>,
+    pub output_file_mb: Option<BoundedInt<1, 1_048_576>>,
     /// Maximum size of one JSON-RPC message, in MiB.
-    pub message_mb: Option<Within<1, 1024>>,
+    pub message_mb: Option<BoundedInt<1, 1024>>,
     /// Size at which an audit file is closed and the next one started, in MiB.
-    pub audit_rotate_mb: Option<Within<1, 1_048_576>>,
+    pub audit_rotate_mb: Option<BoundedInt<1, 1_048_576>>,
 }
 
 /// `[audit]`: retention of the audit log.
@@ -259,18 +261,18 @@ pub struct Limits {
 pub struct AuditSection {
     /// Audit files whose records are all older than this are pruned, when a server starts and then
     /// daily: `90d`, `12w`, at least one day. Without it, everything is kept.
-    pub keep: Option<KeepSpan>,
+    pub keep: Option<RetentionSpan>,
 }
 
 /// Duration of at least one day, and the text in which it was written.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct KeepSpan {
+pub struct RetentionSpan {
     pub span: Duration,
     pub text: String,
 }
 
-impl JsonSchema for KeepSpan {
+impl JsonSchema for RetentionSpan {
     fn schema_name() -> Cow<'static, str> {
         "KeepSpan".into()
     }
@@ -280,15 +282,15 @@ impl JsonSchema for KeepSpan {
     }
 }
 
-impl TryFrom<String> for KeepSpan {
+impl TryFrom<String> for RetentionSpan {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         const DAY: Duration = Duration::from_secs(86_400);
-        match parse_span(&text) {
+        match parse_duration(&text) {
             // A shorter duration would remove records before anyone could look at them.
             Some(span) if span < DAY => Err("records are kept for at least a day: `1d`, `24h`"),
-            Some(span) => Ok(KeepSpan { span, text }),
+            Some(span) => Ok(RetentionSpan { span, text }),
             None => Err("a span of time is a whole number and a unit: `90d`, `12w`, `48h`"),
         }
     }
@@ -297,19 +299,19 @@ impl TryFrom<String> for KeepSpan {
 /// `[browser]`: the browser that the browser tools use.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Browser {
+pub struct BrowserSection {
     /// Browser to use. Without it, the first Chromium on PATH, preferably the headless shell.
     pub program: Option<PathBuf>,
     /// Seconds after which an unused browser is stopped; the next call starts another.
-    pub idle_s: Option<Within<1, 86_400>>,
+    pub idle_s: Option<BoundedInt<1, 86_400>>,
 }
 
 /// `[sandbox]`: access and resource limits of every run.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Sandbox {
+pub struct SandboxSection {
     /// Strength of the sandbox around a run.
-    pub profile: Option<Profile>,
+    pub profile: Option<ProfileSetting>,
     /// true gives runs the host's whole network. Otherwise they reach only what `allow_domains` and
     /// `allow_addresses` list.
     pub allow_network: Option<bool>,
@@ -330,48 +332,48 @@ pub struct Sandbox {
     /// Paths that no run and no tool can read. Relative paths start at the workspace.
     pub hide: Option<Vec<PathBuf>>,
     /// Maximum memory of one run with all its processes, in MiB.
-    pub memory_mb: Option<Within<16, 1_048_576>>,
+    pub memory_mb: Option<BoundedInt<16, 1_048_576>>,
     /// Maximum number of processes of one run.
-    pub processes: Option<Within<8, 1_000_000>>,
+    pub processes: Option<BoundedInt<8, 1_000_000>>,
     /// Maximum number of open files of one process.
-    pub open_files: Option<Within<16, 1_048_576>>,
+    pub open_files: Option<BoundedInt<16, 1_048_576>>,
     /// Maximum size of a file that a process writes, in MiB.
-    pub file_mb: Option<Within<1, 16_777_216>>,
+    pub file_mb: Option<BoundedInt<1, 16_777_216>>,
     /// Maximum CPU time of one process, in seconds.
-    pub cpu_s: Option<Within<1, 604_800>>,
+    pub cpu_s: Option<BoundedInt<1, 604_800>>,
 }
 
 /// `[policy]`: rules files, and how commands that they allow are run.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Policy {
+pub struct PolicySection {
     /// Rules files in addition to those in $CODEX_HOME/rules.
     pub rules: Option<Vec<PathBuf>>,
     /// Where a command that a rule allows is run. "outside" is the default with `tools = "shell"`.
-    pub escalate: Option<Escalate>,
+    pub escalate: Option<EscalationMode>,
     /// Meaning of an `allow` for a command with more words than the rule, unless the program is
     /// known to be harmless. "ask" asks whether to run it outside or inside, and runs it inside if
     /// no one can be asked.
-    pub escalate_risky: Option<EscalateRisky>,
+    pub escalate_risky: Option<RiskyEscalation>,
     /// User that commands outside the sandbox run as. Required if the server runs as root.
     pub escalate_as: Option<String>,
     /// Variables that a command keeps when it leaves the sandbox.
     pub escalate_env: Option<Vec<String>>,
     /// Questions about known destructive commands that no rule covers.
-    pub heuristics: Option<Heuristics>,
+    pub heuristics: Option<HeuristicsMode>,
     /// false turns exec interception off, for hosts that do not support it; then no rules are
     /// accepted.
     pub intercept: Option<bool>,
     /// true records every exec in the audit log, not only those that a rule decided.
     pub audit_execs: Option<bool>,
     /// What `escalate = "wider"` allows in addition to the sandbox.
-    pub wider: Option<Wider>,
+    pub wider: Option<WiderSection>,
 }
 
 /// `[policy.wider]`: what `escalate = "wider"` allows in addition to the sandbox.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Wider {
+pub struct WiderSection {
     /// true gives the command the host's whole network.
     pub allow_network: Option<bool>,
     /// Host names in addition to those of the sandbox.
@@ -385,7 +387,7 @@ pub struct Wider {
 /// `[http]`: names under which the HTTP server is reached.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Http {
+pub struct HttpSection {
     /// `name` or `name:port` accepted in Host, in addition to the loopback names.
     pub allowed_hosts: Option<Vec<HostName>>,
     /// `scheme://host` or `scheme://host:port` accepted in Origin, in addition to the loopback
@@ -400,7 +402,7 @@ pub struct Http {
 /// files are copied, shown and checked in.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Auth {
+pub struct AuthSection {
     /// Require bearer tokens over HTTP.
     pub enabled: Option<bool>,
     /// File that holds the secret of HS256 tokens, if MCP_AUTH_JWT_SECRET is not set.
@@ -417,13 +419,13 @@ pub struct Auth {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(with = "String")]
-pub struct NamePattern(pub Names);
+pub struct NamePattern(pub NameGlob);
 
 impl TryFrom<String> for NamePattern {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        Names::parse(&text)
+        NameGlob::parse(&text)
             .map(NamePattern)
             .ok_or("a pattern is a name, in which `*` and `?` are wildcards")
     }
@@ -433,14 +435,14 @@ impl TryFrom<String> for NamePattern {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(with = "String")]
-pub struct VariablePattern(pub Names);
+pub struct VariablePattern(pub NameGlob);
 
 impl TryFrom<String> for VariablePattern {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
-        let names = Names::parse(&text).filter(|_| begins);
+        let names = NameGlob::parse(&text).filter(|_| begins);
         names
             .map(VariablePattern)
             .ok_or("give the full name of a variable, or its first letters and `*`")
@@ -477,9 +479,9 @@ impl<'de> Deserialize<'de> for InputSchema {
 
 /// Number with bounds, so that an invalid one is reported at its position in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Within<const LOW: u64, const HIGH: u64>(pub u64);
+pub struct BoundedInt<const LOW: u64, const HIGH: u64>(pub u64);
 
-impl<const LOW: u64, const HIGH: u64> JsonSchema for Within<LOW, HIGH> {
+impl<const LOW: u64, const HIGH: u64> JsonSchema for BoundedInt<LOW, HIGH> {
     fn schema_name() -> Cow<'static, str> {
         format!("From{LOW}To{HIGH}").into()
     }
@@ -489,11 +491,11 @@ impl<const LOW: u64, const HIGH: u64> JsonSchema for Within<LOW, HIGH> {
     }
 }
 
-impl<'de, const LOW: u64, const HIGH: u64> Deserialize<'de> for Within<LOW, HIGH> {
+impl<'de, const LOW: u64, const HIGH: u64> Deserialize<'de> for BoundedInt<LOW, HIGH> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = i64::deserialize(deserializer)?;
         match u64::try_from(number) {
-            Ok(number) if (LOW..=HIGH).contains(&number) => Ok(Within(number)),
+            Ok(number) if (LOW..=HIGH).contains(&number) => Ok(BoundedInt(number)),
             _ => Err(D::Error::custom(format!("{number} is not a number from {LOW} to {HIGH}"))),
         }
     }

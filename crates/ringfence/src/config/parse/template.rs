@@ -1,38 +1,38 @@
 //! Templates of a command's arguments and variables: text, `{argument}` of the call, and `${VAR}`
 //! or `${secret:NAME}`.
 
-use crate::config::secrets::Ref;
+use crate::config::secrets::SecretRef;
 
 /// Part of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
+pub enum TemplatePart {
     Text(String),
     /// An argument of the call.
     Argument(String),
     /// Reference to a value that must not be shown.
-    Secret(Ref),
+    Secret(SecretRef),
 }
 
 /// Template of one argument. It never becomes more than one, unless it is a list from the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
+pub struct ValueTemplate {
     /// As written in the file, and safe to show.
     pub text: String,
-    pub parts: Vec<Part>,
+    pub parts: Vec<TemplatePart>,
 }
 
-impl Template {
+impl ValueTemplate {
     /// Parses a template with `{name}` for arguments; `{{` and `}}` are braces.
-    pub fn with_arguments(text: &str) -> Result<Template, String> {
-        Template::parse(text, true)
+    pub fn with_arguments(text: &str) -> Result<ValueTemplate, String> {
+        ValueTemplate::parse(text, true)
     }
 
     /// Parses a template that takes nothing from the call.
-    pub fn without_arguments(text: &str) -> Result<Template, String> {
-        Template::parse(text, false)
+    pub fn without_arguments(text: &str) -> Result<ValueTemplate, String> {
+        ValueTemplate::parse(text, false)
     }
 
-    fn parse(text: &str, arguments: bool) -> Result<Template, String> {
+    fn parse(text: &str, arguments: bool) -> Result<ValueTemplate, String> {
         let mut parts = Vec::new();
         let mut plain = String::new();
         let mut rest = text;
@@ -45,8 +45,8 @@ impl Template {
                 rest = after;
             } else if rest.starts_with("${") && !(arguments && rest.starts_with("${{")) {
                 let (name, after) = rest[2..].split_once('}').ok_or("`${` has no `}`")?;
-                flush(&mut plain, &mut parts);
-                parts.push(Part::Secret(Ref::parse(name)?));
+                flush_text(&mut plain, &mut parts);
+                parts.push(TemplatePart::Secret(SecretRef::parse(name)?));
                 rest = after;
             } else if !arguments || rest.starts_with('$') {
                 let (one, after) = rest.split_at(1);
@@ -68,41 +68,41 @@ impl Template {
                             .to_owned(),
                     );
                 }
-                flush(&mut plain, &mut parts);
-                parts.push(Part::Argument(name.to_owned()));
+                flush_text(&mut plain, &mut parts);
+                parts.push(TemplatePart::Argument(name.to_owned()));
                 rest = after;
             } else {
                 return Err("`}` has no `{`; a brace itself is written `}}`".to_owned());
             }
         }
         plain.push_str(rest);
-        flush(&mut plain, &mut parts);
+        flush_text(&mut plain, &mut parts);
         if text.contains('\0') {
             return Err("a program cannot be given a NUL".to_owned());
         }
-        Ok(Template { text: text.to_owned(), parts })
+        Ok(ValueTemplate { text: text.to_owned(), parts })
     }
 
     /// Returns the arguments of the call that it uses.
-    pub fn arguments(&self) -> impl Iterator<Item = &str> {
+    pub fn argument_names(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Argument(name) => Some(name.as_str()),
+            TemplatePart::Argument(name) => Some(name.as_str()),
             _ => None,
         })
     }
 
     /// Returns the secrets that it refers to.
-    pub fn refs(&self) -> impl Iterator<Item = &Ref> {
+    pub fn secret_refs(&self) -> impl Iterator<Item = &SecretRef> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Secret(one) => Some(one),
+            TemplatePart::Secret(one) => Some(one),
             _ => None,
         })
     }
 }
 
-fn flush(plain: &mut String, parts: &mut Vec<Part>) {
+fn flush_text(plain: &mut String, parts: &mut Vec<TemplatePart>) {
     if !plain.is_empty() {
-        parts.push(Part::Text(std::mem::take(plain)));
+        parts.push(TemplatePart::Text(std::mem::take(plain)));
     }
 }
 
@@ -110,38 +110,44 @@ fn flush(plain: &mut String, parts: &mut Vec<Part>) {
 mod tests {
     use super::*;
 
-    fn parts(text: &str) -> Vec<Part> {
-        Template::with_arguments(text).unwrap().parts
+    fn parts(text: &str) -> Vec<TemplatePart> {
+        ValueTemplate::with_arguments(text).unwrap().parts
     }
 
-    fn text(text: &str) -> Part {
-        Part::Text(text.to_owned())
+    fn text(text: &str) -> TemplatePart {
+        TemplatePart::Text(text.to_owned())
     }
 
     #[test]
     fn braces_name_arguments_and_doubled_ones_are_braces() {
-        assert_eq!(parts("--path={path}"), [text("--path="), Part::Argument("path".into())]);
+        assert_eq!(
+            parts("--path={path}"),
+            [text("--path="), TemplatePart::Argument("path".into())]
+        );
         assert_eq!(
             parts("{{\"a\": {a}}}"),
-            [text("{\"a\": "), Part::Argument("a".into()), text("}")]
+            [text("{\"a\": "), TemplatePart::Argument("a".into()), text("}")]
         );
         assert_eq!(parts("a $ b $x"), [text("a $ b $x")]);
         assert_eq!(parts(""), []);
         for wrong in ["{", "}", "{}", "a{b", "{a{b}}", "${", "${}", "${secret:}", "${a b}", "x\0"] {
-            assert!(Template::with_arguments(wrong).is_err(), "{wrong}");
+            assert!(ValueTemplate::with_arguments(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn dollar_braces_name_secrets() {
-        let stored = Part::Secret(Ref::Stored("DB".into()));
+        let stored = TemplatePart::Secret(SecretRef::Stored("DB".into()));
         assert_eq!(
             parts("pg://u:${secret:DB}@h/{db}"),
-            [text("pg://u:"), stored, text("@h/"), Part::Argument("db".into())]
+            [text("pg://u:"), stored, text("@h/"), TemplatePart::Argument("db".into())]
         );
-        assert_eq!(parts("${HOME}"), [Part::Secret(Ref::Variable("HOME".into()))]);
+        assert_eq!(parts("${HOME}"), [TemplatePart::Secret(SecretRef::Variable("HOME".into()))]);
         assert_eq!(parts("${{HOME}}"), [text("${HOME}")]);
-        let plain = Template::without_arguments("{a} $${b} ${C}").unwrap();
-        assert_eq!(plain.parts, [text("{a} ${b} "), Part::Secret(Ref::Variable("C".into()))]);
+        let plain = ValueTemplate::without_arguments("{a} $${b} ${C}").unwrap();
+        assert_eq!(
+            plain.parts,
+            [text("{a} ${b} "), TemplatePart::Secret(SecretRef::Variable("C".into()))]
+        );
     }
 }

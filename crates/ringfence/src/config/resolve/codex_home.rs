@@ -14,12 +14,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::config::env::{self, Env};
+use crate::config::env::{self, ProcessEnv};
 
 /// Rules that the host's administrator provides for every Codex.
 const SYSTEM_RULES: &str = "/etc/codex/rules";
 /// The name of Codex's process.
-const PROGRAM: &str = "codex";
+const CODEX_PROCESS: &str = "codex";
 /// Write permission for everyone.
 const WRITABLE_BY_ALL: u32 = 0o002;
 
@@ -27,22 +27,22 @@ const WRITABLE_BY_ALL: u32 = 0o002;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RulesDirs {
     /// Directories whose rules apply, in the order in which they are read.
-    pub used: Vec<PathBuf>,
+    pub effective: Vec<PathBuf>,
     /// Directories of other homes, which do not apply. Rules in there are worth a warning if there
     /// are no others.
-    pub unused: Vec<PathBuf>,
+    pub ignored: Vec<PathBuf>,
 }
 
 /// Returns the home of Codex: from the environment, else that of the Codex that started us, else
 /// `~/.codex`.
-pub fn codex_home(env: &Env, workspace: Option<&Path>) -> Option<PathBuf> {
-    candidates(env, workspace).into_iter().next()
+pub fn find_codex_home(env: &ProcessEnv, workspace: Option<&Path>) -> Option<PathBuf> {
+    candidate_homes(env, workspace).into_iter().next()
 }
 
 /// Returns the directories of rules. A workspace provides no configuration, so a client's home
 /// inside one does not count.
-pub fn rules_dirs(env: &Env, workspace: Option<&Path>) -> RulesDirs {
-    let mut homes = candidates(env, workspace).into_iter();
+pub fn find_rules_dirs(env: &ProcessEnv, workspace: Option<&Path>) -> RulesDirs {
+    let mut homes = candidate_homes(env, workspace).into_iter();
     let mut used = vec![PathBuf::from(SYSTEM_RULES)];
     used.extend(homes.next().map(|home| home.join("rules")));
     let mut unused: Vec<PathBuf> = Vec::new();
@@ -52,16 +52,16 @@ pub fn rules_dirs(env: &Env, workspace: Option<&Path>) -> RulesDirs {
             unused.push(rules);
         }
     }
-    RulesDirs { used, unused }
+    RulesDirs { effective: used, ignored: unused }
 }
 
 /// Returns every possible home, the effective one first.
-fn candidates(env: &Env, workspace: Option<&Path>) -> Vec<PathBuf> {
+fn candidate_homes(env: &ProcessEnv, workspace: Option<&Path>) -> Vec<PathBuf> {
     let is_outside =
         |home: &&PathBuf| workspace.is_none_or(|workspace| !home.starts_with(workspace));
-    let named = env.absolute(env::CODEX_HOME).map(Path::to_owned);
+    let named = env.get_absolute(env::CODEX_HOME).map(Path::to_owned);
     let clients = env.client_codex_home.as_ref().filter(is_outside).cloned();
-    let usual = env.absolute(env::HOME).map(|home| home.join(".codex"));
+    let usual = env.get_absolute(env::HOME).map(|home| home.join(".codex"));
     let mut homes: Vec<PathBuf> = Vec::new();
     for home in [named, clients, usual].into_iter().flatten() {
         if !homes.contains(&home) {
@@ -73,8 +73,8 @@ fn candidates(env: &Env, workspace: Option<&Path>) -> Vec<PathBuf> {
 
 /// Returns the home of the Codex that started this process, if it can be found out. Only a
 /// directory that belongs to our user and is not writable by everyone is trusted.
-pub fn of_client(search_path: Option<&OsStr>) -> Option<PathBuf> {
-    let found = of_parent().or_else(|| search_path.and_then(in_search_path))?;
+pub fn find_client_home(search_path: Option<&OsStr>) -> Option<PathBuf> {
+    let found = home_from_parent().or_else(|| search_path.and_then(home_from_search_path))?;
     let home = found.canonicalize().ok()?;
     let about = home.metadata().ok()?;
     let is_ours = about.uid() == rustix::process::geteuid().as_raw();
@@ -83,16 +83,16 @@ pub fn of_client(search_path: Option<&OsStr>) -> Option<PathBuf> {
 
 /// Reads the home from the parent's environment, if the parent is Codex and its environment is
 /// readable.
-fn of_parent() -> Option<PathBuf> {
+fn home_from_parent() -> Option<PathBuf> {
     let parent = rustix::process::getppid()?.as_raw_nonzero();
-    if fs::read_to_string(format!("/proc/{parent}/comm")).ok()?.trim_end() != PROGRAM {
+    if fs::read_to_string(format!("/proc/{parent}/comm")).ok()?.trim_end() != CODEX_PROCESS {
         return None;
     }
-    home_in(&fs::read(format!("/proc/{parent}/environ")).ok()?)
+    home_from_environ(&fs::read(format!("/proc/{parent}/environ")).ok()?)
 }
 
 /// Finds CODEX_HOME in the contents of /proc/PID/environ.
-fn home_in(environ: &[u8]) -> Option<PathBuf> {
+fn home_from_environ(environ: &[u8]) -> Option<PathBuf> {
     let prefix = [env::CODEX_HOME.as_bytes(), b"="].concat();
     let value =
         environ.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(prefix.as_slice()))?;
@@ -101,7 +101,7 @@ fn home_in(environ: &[u8]) -> Option<PathBuf> {
 
 /// Returns the home whose helpers are on the search path. Codex removes their directory when it
 /// exits.
-fn in_search_path(search_path: &OsStr) -> Option<PathBuf> {
+fn home_from_search_path(search_path: &OsStr) -> Option<PathBuf> {
     let starts_with = |part: Option<&OsStr>, prefix: &str| {
         part.is_some_and(|part| part.as_bytes().starts_with(prefix.as_bytes()))
     };
@@ -122,8 +122,8 @@ mod tests {
     use super::*;
     use crate::config::scratch::Scratch;
 
-    fn env(pairs: &[(&str, &str)], client: Option<&str>) -> Env {
-        let mut env = Env::new(pairs.iter().copied(), "/");
+    fn env(pairs: &[(&str, &str)], client: Option<&str>) -> ProcessEnv {
+        let mut env = ProcessEnv::new(pairs.iter().copied(), "/");
         env.client_codex_home = client.map(PathBuf::from);
         env
     }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn the_variable_counts_before_the_client_and_the_client_before_the_home_directory() {
         let home = |pairs: &[(&str, &str)], client| {
-            codex_home(&env(pairs, client), Some(Path::new("/work")))
+            find_codex_home(&env(pairs, client), Some(Path::new("/work")))
         };
         let both = [("HOME", "/h"), ("CODEX_HOME", "/named")];
         assert_eq!(home(&both, Some("/client")), Some("/named".into()));
@@ -147,13 +147,16 @@ mod tests {
 
     #[test]
     fn rules_of_the_host_are_read_first_and_other_homes_are_known() {
+        let dirs = find_rules_dirs(
+            &env(&[("HOME", "/h"), ("CODEX_HOME", "/named")], Some("/client")),
+            None,
+        );
+        assert_eq!(dirs.effective, [Path::new("/etc/codex/rules"), Path::new("/named/rules")]);
+        assert_eq!(dirs.ignored, [Path::new("/client/rules"), Path::new("/h/.codex/rules")]);
         let dirs =
-            rules_dirs(&env(&[("HOME", "/h"), ("CODEX_HOME", "/named")], Some("/client")), None);
-        assert_eq!(dirs.used, [Path::new("/etc/codex/rules"), Path::new("/named/rules")]);
-        assert_eq!(dirs.unused, [Path::new("/client/rules"), Path::new("/h/.codex/rules")]);
-        let dirs = rules_dirs(&env(&[("HOME", "/h")], Some("/work/c")), Some(Path::new("/work")));
-        assert_eq!(dirs.used[1..], [Path::new("/h/.codex/rules")]);
-        assert_eq!(dirs.unused, [Path::new("/work/c/rules")]);
+            find_rules_dirs(&env(&[("HOME", "/h")], Some("/work/c")), Some(Path::new("/work")));
+        assert_eq!(dirs.effective[1..], [Path::new("/h/.codex/rules")]);
+        assert_eq!(dirs.ignored, [Path::new("/work/c/rules")]);
     }
 
     #[test]
@@ -170,14 +173,18 @@ mod tests {
             let helpers = home.join(helpers);
             let path =
                 std::env::join_paths([Path::new("/usr/bin"), &helpers, Path::new("/bin")]).unwrap();
-            assert_eq!(in_search_path(&path), None, "a directory that is gone names nothing");
+            assert_eq!(
+                home_from_search_path(&path),
+                None,
+                "a directory that is gone names nothing"
+            );
             fs::create_dir_all(&helpers).unwrap();
-            assert_eq!(in_search_path(&path).is_some(), is_found, "{}", helpers.display());
-            assert_eq!(of_client(Some(&path)).is_some(), is_found, "{}", helpers.display());
+            assert_eq!(home_from_search_path(&path).is_some(), is_found, "{}", helpers.display());
+            assert_eq!(find_client_home(Some(&path)).is_some(), is_found, "{}", helpers.display());
             fs::remove_dir_all(&home).unwrap();
         }
-        assert_eq!(home_in(b"HOME=/h\0CODEX_HOME=/c d\0X=1\0"), Some("/c d".into()));
-        assert_eq!(home_in(b"OLD_CODEX_HOME=/c\0CODEX_HOME=relative\0"), None);
+        assert_eq!(home_from_environ(b"HOME=/h\0CODEX_HOME=/c d\0X=1\0"), Some("/c d".into()));
+        assert_eq!(home_from_environ(b"OLD_CODEX_HOME=/c\0CODEX_HOME=relative\0"), None);
     }
 
     #[test]
@@ -186,8 +193,8 @@ mod tests {
         let scratch = Scratch::new();
         let helpers = scratch.path().join("tmp/arg0-linux/codex-arg0x");
         fs::create_dir_all(&helpers).unwrap();
-        assert_eq!(of_client(Some(helpers.as_os_str())), scratch.path().canonicalize().ok());
+        assert_eq!(find_client_home(Some(helpers.as_os_str())), scratch.path().canonicalize().ok());
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(of_client(Some(helpers.as_os_str())), None);
+        assert_eq!(find_client_home(Some(helpers.as_os_str())), None);
     }
 }

@@ -6,10 +6,10 @@ use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::place;
-use super::{Layers, Picker};
+use super::directories;
+use super::{Layers, SettingPicker};
 use crate::base::{Error, Result};
-use crate::config::env::{self, Env};
+use crate::config::env::{self, ProcessEnv};
 use crate::config::parse::raw;
 
 /// Lowest severity that is logged.
@@ -40,7 +40,7 @@ pub enum LogFormat {
 
 /// Resolved `[log]`.
 #[derive(Debug, Clone)]
-pub struct Log {
+pub struct LogSettings {
     pub level: LogLevel,
     pub format: LogFormat,
     /// File to append to; `None` means standard error.
@@ -56,55 +56,60 @@ pub struct LogFlags {
 }
 
 /// Resolves `[log]`.
-pub fn resolve(
-    p: &mut Picker<'_>,
-    (flags, env): (&LogFlags, &Env),
-    (file, defaults): (&raw::Log, &raw::Log),
-) -> Result<Log> {
+pub fn resolve_log(
+    p: &mut SettingPicker<'_>,
+    (flags, env): (&LogFlags, &ProcessEnv),
+    (file, defaults): (&raw::LogSection, &raw::LogSection),
+) -> Result<LogSettings> {
     let level = Layers {
         flag: flags.level.map(|level| (level, "--log-level")),
-        env: word(env, env::RINGFENCE_LOG, "log level")?,
+        env: parse_variable(env, env::RINGFENCE_LOG, "log level")?,
         ..Layers::file_only(file.level, defaults.level)
     };
     let format = Layers {
         flag: flags.format.map(|format| (format, "--log-format")),
-        env: word(env, env::RINGFENCE_LOG_FORMAT, "log format")?,
+        env: parse_variable(env, env::RINGFENCE_LOG_FORMAT, "log format")?,
         ..Layers::file_only(file.format, defaults.format)
     };
-    let from_here = |path: &std::path::Path| place::absolute(path, env.cwd.as_deref(), p.home());
+    let from_here =
+        |path: &std::path::Path| directories::make_absolute(path, env.cwd.as_deref(), p.home_dir());
     let path = Layers {
         flag: flags.file.as_deref().map(from_here).transpose()?.map(|path| (path, "--log-file")),
         env: env
-            .path(env::RINGFENCE_LOG_FILE)
+            .get_path(env::RINGFENCE_LOG_FILE)
             .map(from_here)
             .transpose()?
             .map(|path| (path, env::RINGFENCE_LOG_FILE)),
-        ..Layers::file_only(file.file.as_deref().map(|path| p.file_path(path)).transpose()?, None)
+        ..Layers::file_only(
+            file.file.as_deref().map(|path| p.resolve_file_path(path)).transpose()?,
+            None,
+        )
     };
     let path = p.pick_optional("log.file", path, |path| path.display().to_string());
-    Ok(Log {
-        level: p.pick("log.level", level, |level| name(*level))?.0,
-        format: p.pick("log.format", format, |format| name(*format))?.0,
-        file: path.map(|(path, _)| place::settle(&path)).transpose()?,
+    Ok(LogSettings {
+        level: p.pick("log.level", level, |level| value_name(*level))?.0,
+        format: p.pick("log.format", format, |format| value_name(*format))?.0,
+        file: path.map(|(path, _)| directories::canonicalize_partial(&path)).transpose()?,
     })
 }
 
-fn name(word: impl ValueEnum) -> String {
+fn value_name(word: impl ValueEnum) -> String {
     word.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Parses a variable that holds one of a few values.
-fn word<T: ValueEnum>(
-    env: &Env,
+fn parse_variable<T: ValueEnum>(
+    env: &ProcessEnv,
     variable: &'static str,
     what: &str,
 ) -> Result<Option<(T, &'static str)>> {
-    let Some(text) = env.text(variable)? else { return Ok(None) };
-    let known = || T::value_variants().iter().cloned().map(name).collect::<Vec<_>>().join(", ");
+    let Some(text) = env.get_text(variable)? else { return Ok(None) };
+    let known =
+        || T::value_variants().iter().cloned().map(value_name).collect::<Vec<_>>().join(", ");
     match T::from_str(&text, false) {
         Ok(word) => Ok(Some((word, variable))),
         Err(_) => Err(Error::invalid_arguments(format!("{variable} is not a valid {what}"))
-            .hint(format!("Use one of {}.", known()))),
+            .with_hint(format!("Use one of {}.", known()))),
     }
 }
 
@@ -112,7 +117,7 @@ fn word<T: ValueEnum>(
 mod tests {
     use super::*;
     use crate::config::scratch::Scratch;
-    use crate::config::{Config, Flags, Origin};
+    use crate::config::{Config, ConfigFlags, SettingOrigin};
 
     fn config(
         scratch: &Scratch,
@@ -122,8 +127,11 @@ mod tests {
     ) -> Result<Config> {
         let config = scratch.file("etc/config.toml", file);
         let root = Some(scratch.path().join("root"));
-        let flags = Flags { config: Some(config), root, log, ..Flags::default() };
-        crate::config::resolve(&flags, &Env::new(variables.iter().copied(), scratch.dir("project")))
+        let flags = ConfigFlags { config: Some(config), root, log, ..ConfigFlags::default() };
+        crate::config::resolve_config(
+            &flags,
+            &ProcessEnv::new(variables.iter().copied(), scratch.dir("project")),
+        )
     }
 
     #[test]
@@ -145,7 +153,7 @@ mod tests {
         let from_env = config(&scratch, none(), &variables, file).unwrap();
         let origin =
             &from_env.settings.iter().find(|setting| setting.key == "log.file").unwrap().origin;
-        assert_eq!(*origin, Origin::Env("RINGFENCE_LOG_FILE"));
+        assert_eq!(*origin, SettingOrigin::Env("RINGFENCE_LOG_FILE"));
         assert_eq!(of(from_env), (LogLevel::Error, LogFormat::Pretty, at("e")));
         let flags = LogFlags {
             level: Some(LogLevel::Trace),

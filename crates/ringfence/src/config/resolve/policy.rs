@@ -6,16 +6,16 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::codex_home::{self, RulesDirs};
-use super::{Layers, Picker};
+use super::{Layers, SettingPicker};
 use crate::base::{Error, Result};
-use crate::config::env::Env;
+use crate::config::env::ProcessEnv;
 use crate::config::parse::raw;
-use crate::config::{Sandbox, ToolSet};
+use crate::config::{SandboxSettings, ToolSet};
 
 /// Where to run a command that a rule allows, or that a human approves after a rule asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Escalate {
+pub enum EscalationMode {
     /// In the sandbox, like everything else
     Off,
     /// In the wider sandbox of [policy.wider]
@@ -24,13 +24,13 @@ pub enum Escalate {
     Outside,
 }
 
-impl Escalate {
+impl EscalationMode {
     /// Returns the name used in flags and in the file.
     pub fn name(self) -> &'static str {
         match self {
-            Escalate::Off => "off",
-            Escalate::Wider => "wider",
-            Escalate::Outside => "outside",
+            EscalationMode::Off => "off",
+            EscalationMode::Wider => "wider",
+            EscalationMode::Outside => "outside",
         }
     }
 }
@@ -39,7 +39,7 @@ impl Escalate {
 /// to be harmless with any arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum EscalateRisky {
+pub enum RiskyEscalation {
     /// Ask whether to run it outside or inside; if no one can be asked, run it inside
     Ask,
     /// Run it inside the sandbox
@@ -48,13 +48,13 @@ pub enum EscalateRisky {
     Outside,
 }
 
-impl EscalateRisky {
+impl RiskyEscalation {
     /// Returns the name used in flags and in the file.
     pub fn name(self) -> &'static str {
         match self {
-            EscalateRisky::Ask => "ask",
-            EscalateRisky::Inside => "inside",
-            EscalateRisky::Outside => "outside",
+            RiskyEscalation::Ask => "ask",
+            RiskyEscalation::Inside => "inside",
+            RiskyEscalation::Outside => "outside",
         }
     }
 }
@@ -62,63 +62,64 @@ impl EscalateRisky {
 /// Questions about known destructive commands that no rule covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Heuristics {
+pub enum HeuristicsMode {
     /// Only rules ask
     Off,
     /// Ask before a forced removal
     Prompt,
 }
 
-impl Heuristics {
+impl HeuristicsMode {
     /// Returns the name used in the file.
     pub fn name(self) -> &'static str {
         match self {
-            Heuristics::Off => "off",
-            Heuristics::Prompt => "prompt",
+            HeuristicsMode::Off => "off",
+            HeuristicsMode::Prompt => "prompt",
         }
     }
 }
 
 /// Resolved `[policy]`.
 #[derive(Debug, Clone)]
-pub struct Policy {
+pub struct PolicySettings {
     /// Directories with Codex's rules; `rules` are files named in addition.
     pub rules_dirs: RulesDirs,
     pub rules: Vec<PathBuf>,
-    pub escalate: Escalate,
-    pub escalate_risky: EscalateRisky,
+    pub escalate: EscalationMode,
+    pub escalate_risky: RiskyEscalation,
     /// User that commands outside the sandbox run as, if the server runs as root.
     pub escalate_as: Option<String>,
     /// Variables that a command keeps when it leaves the sandbox.
     pub escalate_env: Vec<String>,
-    pub heuristics: Heuristics,
+    pub heuristics: HeuristicsMode,
     /// False turns exec interception off; then there may be no rules.
     pub intercept: bool,
     /// Every exec that no rule names is recorded individually.
     pub audit_execs: bool,
     /// The sandbox for `escalate = "wider"`.
-    pub wider: Option<Box<Sandbox>>,
+    pub wider: Option<Box<SandboxSettings>>,
 }
 
 /// Values from the command line.
 #[derive(Debug, Clone, Default)]
 pub struct PolicyFlags {
     pub rules: Vec<PathBuf>,
-    pub escalate: Option<Escalate>,
-    pub escalate_risky: Option<EscalateRisky>,
+    pub escalate: Option<EscalationMode>,
+    pub escalate_risky: Option<RiskyEscalation>,
     pub audit_execs: bool,
 }
 
 /// Resolves `[policy]`.
-pub fn resolve(
-    p: &mut Picker<'_>,
-    (flags, env): (&PolicyFlags, &Env),
-    (file, defaults): (&raw::Policy, &raw::Policy),
-    (tools, sandbox, workspace): (ToolSet, &Sandbox, Option<&Path>),
-) -> Result<Policy> {
+pub fn resolve_policy(
+    p: &mut SettingPicker<'_>,
+    (flags, env): (&PolicyFlags, &ProcessEnv),
+    (file, defaults): (&raw::PolicySection, &raw::PolicySection),
+    (tools, sandbox, workspace): (ToolSet, &SandboxSettings, Option<&Path>),
+) -> Result<PolicySettings> {
     let named: Vec<PathBuf> =
-        file.rules.iter().flatten().map(|path| p.file_path(path)).collect::<Result<_>>()?;
-    let from_here = |path: &PathBuf| super::place::absolute(path, env.cwd.as_deref(), None);
+        file.rules.iter().flatten().map(|path| p.resolve_file_path(path)).collect::<Result<_>>()?;
+    let from_here =
+        |path: &PathBuf| super::directories::make_absolute(path, env.cwd.as_deref(), None);
     let flagged: Vec<PathBuf> = flags.rules.iter().map(from_here).collect::<Result<_>>()?;
     let rules = Layers {
         flag: (!flagged.is_empty())
@@ -131,26 +132,29 @@ pub fn resolve(
     let rules = p.pick("policy.rules", rules, show)?.0;
     // With `tools = "shell"` the server replaces a shell tool whose rules have always meant this,
     // so choosing that set is the operator's consent.
-    let usual = if tools == ToolSet::Shell { Some(Escalate::Outside) } else { defaults.escalate };
+    let usual =
+        if tools == ToolSet::Shell { Some(EscalationMode::Outside) } else { defaults.escalate };
     let escalate = Layers {
         flag: flags.escalate.map(|escalate| (escalate, "--escalate")),
         ..Layers::file_only(file.escalate, usual)
     };
-    let escalate =
-        p.pick("policy.escalate", escalate, |escalate: &Escalate| escalate.name().to_owned())?.0;
+    let escalate = p
+        .pick("policy.escalate", escalate, |escalate: &EscalationMode| escalate.name().to_owned())?
+        .0;
     let risky = Layers {
         flag: flags.escalate_risky.map(|risky| (risky, "--escalate-risky")),
         ..Layers::file_only(file.escalate_risky, defaults.escalate_risky)
     };
-    let escalate_risky =
-        p.pick("policy.escalate_risky", risky, |risky: &EscalateRisky| risky.name().to_owned())?.0;
-    let wider = file.wider.as_ref().map(|wider| widen(p, sandbox, wider)).transpose()?;
-    if escalate == Escalate::Wider && wider.is_none() {
+    let escalate_risky = p
+        .pick("policy.escalate_risky", risky, |risky: &RiskyEscalation| risky.name().to_owned())?
+        .0;
+    let wider = file.wider.as_ref().map(|wider| widen_sandbox(p, sandbox, wider)).transpose()?;
+    if escalate == EscalationMode::Wider && wider.is_none() {
         return Err(Error::invalid_arguments(
             "`escalate = \"wider\"` needs a section [policy.wider]",
         )
-        .with("key", "policy.escalate")
-        .hint("Add [policy.wider] with `allow_domains`, `allow_network` or `writable`."));
+        .with_fact("key", "policy.escalate")
+        .with_hint("Add [policy.wider] with `allow_domains`, `allow_network` or `writable`."));
     }
     let audit_execs = Layers {
         flag: flags.audit_execs.then_some((true, "--audit-execs")),
@@ -159,8 +163,8 @@ pub fn resolve(
     let heuristics = Layers::file_only(file.heuristics, defaults.heuristics);
     let words = |all: &Vec<String>| all.join(", ");
     let escalate_as = Layers::file_only(file.escalate_as.clone(), None);
-    Ok(Policy {
-        rules_dirs: codex_home::rules_dirs(env, workspace),
+    Ok(PolicySettings {
+        rules_dirs: codex_home::find_rules_dirs(env, workspace),
         rules,
         escalate,
         escalate_risky,
@@ -175,7 +179,7 @@ pub fn resolve(
             )?
             .0,
         heuristics: p
-            .pick("policy.heuristics", heuristics, |word: &Heuristics| word.name().to_owned())?
+            .pick("policy.heuristics", heuristics, |word: &HeuristicsMode| word.name().to_owned())?
             .0,
         intercept: p
             .pick(
@@ -190,13 +194,17 @@ pub fn resolve(
 }
 
 /// Returns the sandbox with the additional access, and otherwise unchanged.
-fn widen(p: &Picker<'_>, sandbox: &Sandbox, wider: &raw::Wider) -> Result<Sandbox> {
+fn widen_sandbox(
+    p: &SettingPicker<'_>,
+    sandbox: &SandboxSettings,
+    wider: &raw::WiderSection,
+) -> Result<SandboxSettings> {
     let mut wide = sandbox.clone();
     wide.allow_network |= wider.allow_network.unwrap_or(false);
     wide.allow_domains.extend(wider.allow_domains.iter().flatten().cloned());
     wide.allow_addresses.extend(wider.allow_addresses.iter().flatten().cloned());
     for path in wider.writable.iter().flatten() {
-        wide.writable.push(p.file_path(path)?);
+        wide.writable.push(p.resolve_file_path(path)?);
     }
     if wide.allow_network {
         // Nothing is filtered any more, so no name can be blocked.

@@ -7,8 +7,8 @@ use jail::rights::NetworkAccess;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::place;
-use super::{Layers, Picker};
+use super::directories;
+use super::{Layers, SettingPicker};
 use crate::base::{Error, Result};
 use crate::config::parse::raw;
 
@@ -17,7 +17,7 @@ const MIB: u64 = 1024 * 1024;
 /// Strength of the sandbox around a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Profile {
+pub enum ProfileSetting {
     /// Namespaces, Landlock and seccomp
     Default,
     /// Landlock and seccomp, for containers without namespaces; promises less
@@ -28,22 +28,22 @@ pub enum Profile {
     None,
 }
 
-impl Profile {
+impl ProfileSetting {
     /// Returns the name used in flags and in the file.
     pub fn name(self) -> &'static str {
         match self {
-            Profile::Default => "default",
-            Profile::Contained => "contained",
-            Profile::Seatbelt => "seatbelt",
-            Profile::None => "none",
+            ProfileSetting::Default => "default",
+            ProfileSetting::Contained => "contained",
+            ProfileSetting::Seatbelt => "seatbelt",
+            ProfileSetting::None => "none",
         }
     }
 }
 
 /// Resolved `[sandbox]`.
 #[derive(Debug, Clone)]
-pub struct Sandbox {
-    pub profile: Profile,
+pub struct SandboxSettings {
+    pub profile: ProfileSetting,
     /// Gives runs the host's whole network.
     pub allow_network: bool,
     /// Host names that the proxy lets through; if these and `allow_addresses` are empty, there is
@@ -62,9 +62,9 @@ pub struct Sandbox {
     pub limits: ResourceLimits,
 }
 
-impl Sandbox {
+impl SandboxSettings {
     /// Returns the kind of network that runs get.
-    pub fn network(&self) -> NetworkAccess {
+    pub fn network_mode(&self) -> NetworkAccess {
         match (self.allow_network, self.allow_domains.is_empty() && self.allow_addresses.is_empty())
         {
             (true, _) => NetworkAccess::All,
@@ -77,7 +77,7 @@ impl Sandbox {
 /// Values from the command line.
 #[derive(Debug, Clone, Default)]
 pub struct SandboxFlags {
-    pub profile: Option<Profile>,
+    pub profile: Option<ProfileSetting>,
     pub allow_network: bool,
     pub allow_domains: Vec<String>,
     pub deny_domains: Vec<String>,
@@ -89,22 +89,22 @@ pub struct SandboxFlags {
 }
 
 /// Resolves `[sandbox]`.
-pub fn resolve(
-    p: &mut Picker<'_>,
+pub fn resolve_sandbox(
+    p: &mut SettingPicker<'_>,
     flags: &SandboxFlags,
-    file: &raw::Sandbox,
-    defaults: &raw::Sandbox,
-) -> Result<Sandbox> {
+    file: &raw::SandboxSection,
+    defaults: &raw::SandboxSection,
+) -> Result<SandboxSettings> {
     let profile = Layers {
         flag: flags.profile.map(|profile| (profile, "--profile")),
         ..Layers::file_only(file.profile, defaults.profile)
     };
     let (profile, _) =
-        p.pick("sandbox.profile", profile, |profile: &Profile| profile.name().to_owned())?;
-    if profile == Profile::Seatbelt && cfg!(not(target_os = "macos")) {
+        p.pick("sandbox.profile", profile, |profile: &ProfileSetting| profile.name().to_owned())?;
+    if profile == ProfileSetting::Seatbelt && cfg!(not(target_os = "macos")) {
         return Err(Error::invalid_arguments("the profile `seatbelt` is for macOS")
-            .with("key", "sandbox.profile")
-            .hint("Use `default`, the strongest sandbox that this system supports."));
+            .with_fact("key", "sandbox.profile")
+            .with_hint("Use `default`, the strongest sandbox that this system supports."));
     }
     let network = Layers {
         flag: flags.allow_network.then_some((true, "--allow-network")),
@@ -139,16 +139,16 @@ pub fn resolve(
                 .0
         }};
     }
-    Ok(Sandbox {
+    Ok(SandboxSettings {
         profile,
         allow_network: p.pick("sandbox.allow_network", network, bool::to_string)?.0,
         allow_domains: texts!(allow_domains, "--allow-domain"),
         deny_domains: texts!(deny_domains, "--deny-domain"),
         allow_addresses: texts!(allow_addresses, "--allow-address"),
-        writable: paths!(writable, "--writable", Picker::file_path),
-        protect: paths!(protect, "--protect", home_path),
-        unprotect: paths!(unprotect, "--unprotect", home_path),
-        hide: paths!(hide, "--hide", home_path),
+        writable: paths!(writable, "--writable", SettingPicker::resolve_file_path),
+        protect: paths!(protect, "--protect", expand_home),
+        unprotect: paths!(unprotect, "--unprotect", expand_home),
+        hide: paths!(hide, "--hide", expand_home),
         limits: ResourceLimits {
             memory_bytes: Some(number!(memory_mb) * MIB),
             processes: Some(number!(processes)),
@@ -161,9 +161,9 @@ pub fn resolve(
 }
 
 /// Expands `~/` to the home directory; a relative path stays relative, and starts at the workspace.
-fn home_path(p: &Picker<'_>, path: &std::path::Path) -> Result<PathBuf> {
+fn expand_home(p: &SettingPicker<'_>, path: &std::path::Path) -> Result<PathBuf> {
     match path.starts_with("~") {
-        true => place::absolute(path, None, p.home()),
+        true => directories::make_absolute(path, None, p.home_dir()),
         false => Ok(path.to_owned()),
     }
 }

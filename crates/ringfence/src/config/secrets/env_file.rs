@@ -8,32 +8,36 @@ use std::path::Path;
 
 use rustix::fs::CWD;
 
-use super::is_name;
-use super::private::{self, Owner};
+use super::is_secret_name;
+use super::private_file::{self, TrustedOwner};
 use crate::base::{Error, Kind, Result};
 use crate::redact::secret::Secret;
 
-const FILE_BYTES: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Secret>> {
+pub(super) fn read_env_file(path: &Path) -> Result<BTreeMap<String, Secret>> {
     let what = format!("the env file {}", path.display());
-    let Some(bytes) = private::read(CWD, path, &what, Owner::UsOrRoot, FILE_BYTES)? else {
+    let Some(bytes) =
+        private_file::read_private_file(CWD, path, &what, TrustedOwner::UsOrRoot, MAX_FILE_BYTES)?
+    else {
         return Err(Error::new(Kind::NotFound, format!("{what} does not exist"))
-            .reason("secret_store")
-            .hint("Name another file with `env_file` under [secrets], or remove the key."));
+            .with_reason("secret_store")
+            .with_hint("Name another file with `env_file` under [secrets], or remove the key."));
     };
     let wrong = |line: usize, why: &str| {
-        Error::invalid_arguments(format!("{what}, line {line}: {why}")).reason("secret_store").hint(
-            "Write `NAME=value`, with quotes around a value that has blanks or several lines.",
-        )
+        Error::invalid_arguments(format!("{what}, line {line}: {why}"))
+            .with_reason("secret_store")
+            .with_hint(
+                "Write `NAME=value`, with quotes around a value that has blanks or several lines.",
+            )
     };
     let text = String::from_utf8(bytes).map_err(|_| wrong(1, "the file is not UTF-8 text"))?;
-    parse(&text).map_err(|(line, why)| wrong(line, why))
+    parse_lines(&text).map_err(|(line, why)| wrong(line, why))
 }
 
-type Wrong = (usize, &'static str);
+type LineError = (usize, &'static str);
 
-fn parse(text: &str) -> Result<BTreeMap<String, Secret>, Wrong> {
+fn parse_lines(text: &str) -> Result<BTreeMap<String, Secret>, LineError> {
     let mut all = BTreeMap::new();
     let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (mut line, mut counted) = (1, rest);
@@ -42,7 +46,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, Secret>, Wrong> {
         counted = rest;
         let start = rest.trim_start_matches([' ', '\t', '\r']);
         if start.is_empty() || start.starts_with(['\n', '#']) {
-            rest = after_line(start);
+            rest = skip_line(start);
             continue;
         }
         let assignment = match start.strip_prefix("export") {
@@ -53,14 +57,14 @@ fn parse(text: &str) -> Result<BTreeMap<String, Secret>, Wrong> {
         let (name, after) = assignment.split_at(end);
         let name = name.trim_end_matches([' ', '\t']);
         let after = after.strip_prefix('=').ok_or((line, "there is no `=`"))?;
-        if !is_name(name) {
+        if !is_secret_name(name) {
             return Err((
                 line,
                 "a name consists of letters, digits and `_`, and does not start with a digit",
             ));
         }
         let (value, after) =
-            value(after.trim_start_matches([' ', '\t'])).map_err(|why| (line, why))?;
+            parse_value(after.trim_start_matches([' ', '\t'])).map_err(|why| (line, why))?;
         if value.contains('\0') {
             return Err((line, "a program cannot be given a NUL"));
         }
@@ -75,34 +79,35 @@ fn parse(text: &str) -> Result<BTreeMap<String, Secret>, Wrong> {
 }
 
 /// Parses a value. Returns it and the text after its line.
-fn value(text: &str) -> Result<(String, &str), &'static str> {
+fn parse_value(text: &str) -> Result<(String, &str), &'static str> {
     let (value, after) = match text.chars().next() {
         Some('\'') => {
             let (value, after) = text[1..].split_once('\'').ok_or("the quote is not closed")?;
             (value.to_owned(), after)
         }
-        Some('"') => quoted(&text[1..])?,
+        Some('"') => parse_quoted(&text[1..])?,
         _ => {
             let line = &text[..text.find('\n').unwrap_or(text.len())];
-            let comment =
-                line.char_indices().find(|(at, c)| *c == '#' && (*at == 0 || is_blank(line, *at)));
+            let comment = line
+                .char_indices()
+                .find(|(at, c)| *c == '#' && (*at == 0 || is_after_blank(line, *at)));
             let value = &line[..comment.map_or(line.len(), |(at, _)| at)];
-            return Ok((value.trim_end().to_owned(), after_line(text)));
+            return Ok((value.trim_end().to_owned(), skip_line(text)));
         }
     };
     let line = &after[..after.find('\n').unwrap_or(after.len())];
     match line.trim_start() {
-        "" => Ok((value, after_line(after))),
-        more if more.starts_with('#') => Ok((value, after_line(after))),
+        "" => Ok((value, skip_line(after))),
+        more if more.starts_with('#') => Ok((value, skip_line(after))),
         _ => Err("there is something after the closing quote"),
     }
 }
 
-fn is_blank(line: &str, at: usize) -> bool {
+fn is_after_blank(line: &str, at: usize) -> bool {
     line[..at].ends_with([' ', '\t'])
 }
 
-fn quoted(text: &str) -> Result<(String, &str), &'static str> {
+fn parse_quoted(text: &str) -> Result<(String, &str), &'static str> {
     let mut value = String::new();
     let mut letters = text.char_indices();
     while let Some((at, letter)) = letters.next() {
@@ -124,7 +129,7 @@ fn quoted(text: &str) -> Result<(String, &str), &'static str> {
     Err("the quote is not closed")
 }
 
-fn after_line(text: &str) -> &str {
+fn skip_line(text: &str) -> &str {
     text.split_once('\n').map_or("", |(_, after)| after)
 }
 
@@ -134,7 +139,11 @@ mod tests {
 
     fn values(text: &str) -> Vec<(String, String)> {
         let text_of = |secret: &Secret| String::from_utf8(secret.expose().to_vec()).unwrap();
-        parse(text).unwrap().iter().map(|(name, value)| (name.clone(), text_of(value))).collect()
+        parse_lines(text)
+            .unwrap()
+            .iter()
+            .map(|(name, value)| (name.clone(), text_of(value)))
+            .collect()
     }
 
     fn value_of(text: &str) -> String {
@@ -172,8 +181,8 @@ mod tests {
     #[test]
     fn many_lines_are_read_as_fast_as_few() {
         let begun = std::time::Instant::now();
-        let text = "\n".repeat(usize::try_from(FILE_BYTES).unwrap() - 1) + "x";
-        assert_eq!(parse(&text).unwrap_err().0, usize::try_from(FILE_BYTES).unwrap());
+        let text = "\n".repeat(usize::try_from(MAX_FILE_BYTES).unwrap() - 1) + "x";
+        assert_eq!(parse_lines(&text).unwrap_err().0, usize::try_from(MAX_FILE_BYTES).unwrap());
         assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
     }
 
@@ -188,7 +197,7 @@ mod tests {
             ("=hunter2", 1),
             ("A=hun\0ter2", 1),
         ] {
-            assert_eq!(parse(text).unwrap_err().0, line, "{text}");
+            assert_eq!(parse_lines(text).unwrap_err().0, line, "{text}");
         }
     }
 }

@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
 
-use super::store::{VALUE_BYTES, check};
-use super::{Env, env, is_name};
+use super::store::{MAX_VALUE_BYTES, check_secret};
+use super::{ProcessEnv, env, is_secret_name};
 use crate::base::{Error, Kind, Result};
 use crate::redact::secret::Secret;
 
 /// Time for all lookups of a config together: a locked keyring waits until the user unlocks it.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 const SERVICE: &str = "ringfence";
-const MACOS: bool = cfg!(target_os = "macos");
+const IS_MACOS: bool = cfg!(target_os = "macos");
 /// Not from PATH: it may contain a project's directory.
-const PROGRAMS: &[&str] = if MACOS {
+const KEYRING_PROGRAMS: &[&str] = if IS_MACOS {
     &["/usr/bin/security"]
 } else {
     &[
@@ -34,7 +34,8 @@ const PROGRAMS: &[&str] = if MACOS {
     ]
 };
 /// Variables that it needs to find the user's session.
-const PASSED: [&str; 3] = [env::HOME, env::XDG_RUNTIME_DIR, env::DBUS_SESSION_BUS_ADDRESS];
+const PASSED_VARIABLES: [&str; 3] =
+    [env::HOME, env::XDG_RUNTIME_DIR, env::DBUS_SESSION_BUS_ADDRESS];
 
 /// Access to the system keyring.
 #[derive(Debug, Clone)]
@@ -43,7 +44,7 @@ pub struct Keyring {
     env: Vec<(&'static str, OsString)>,
 }
 
-struct Answer {
+struct KeyringOutput {
     /// `None` if it was killed by a signal.
     code: Option<i32>,
     stdout: Zeroizing<Vec<u8>>,
@@ -53,95 +54,104 @@ struct Answer {
 impl Keyring {
     /// Finds the keyring; `None` if the system has no such program, or no session to which a
     /// keyring could belong.
-    pub fn find(env: &Env) -> Option<Keyring> {
+    pub fn detect(env: &ProcessEnv) -> Option<Keyring> {
         let bus = env.get(env::DBUS_SESSION_BUS_ADDRESS).is_some()
-            || env.absolute(env::XDG_RUNTIME_DIR).is_some_and(|dir| dir.join("bus").exists());
-        let program = PROGRAMS
+            || env.get_absolute(env::XDG_RUNTIME_DIR).is_some_and(|dir| dir.join("bus").exists());
+        let program = KEYRING_PROGRAMS
             .iter()
             .map(PathBuf::from)
-            .find(|program| program.is_file() && (bus || MACOS))?;
-        let passed = PASSED.into_iter().filter_map(|name| Some((name, env.get(name)?.to_owned())));
+            .find(|program| program.is_file() && (bus || IS_MACOS))?;
+        let passed =
+            PASSED_VARIABLES.into_iter().filter_map(|name| Some((name, env.get(name)?.to_owned())));
         Some(Keyring { program, env: passed.collect() })
     }
 
     /// Looks up a value, waiting no longer than `until`.
     pub fn get(&self, name: &str, until: Instant) -> Result<Option<Secret>> {
-        let args = match MACOS {
+        let args = match IS_MACOS {
             true => vec!["find-generic-password", "-s", SERVICE, "-a", name, "-w"],
             false => vec!["lookup", "service", SERVICE, "account", name],
         };
-        let mut answer = self.ask(&args, None, until)?;
+        let mut answer = self.run_program(&args, None, until)?;
         // `security` ends its output with a newline that is not part of the value.
-        if MACOS && answer.stdout.last() == Some(&b'\n') {
+        if IS_MACOS && answer.stdout.last() == Some(&b'\n') {
             answer.stdout.pop();
         }
         let silent = answer.stdout.is_empty() && answer.stderr.is_empty();
         match answer.code {
             // A missing entry is reported by the exit code alone.
-            Some(44) if MACOS => Ok(None),
+            Some(44) if IS_MACOS => Ok(None),
             Some(0 | 1) if silent => Ok(None),
             Some(0) => {
                 let value = Secret::new(std::mem::take(&mut *answer.stdout));
-                check(name, &value)?;
+                check_secret(name, &value)?;
                 Ok(Some(value))
             }
-            _ => Err(failed(&answer)),
+            _ => Err(keyring_error(&answer)),
         }
     }
 
     /// Stores a value.
-    pub fn set(&self, name: &str, value: &Secret) -> Result<()> {
-        check(name, value)?;
-        if MACOS {
+    pub fn store_secret(&self, name: &str, value: &Secret) -> Result<()> {
+        check_secret(name, value)?;
+        if IS_MACOS {
             return Err(Error::new(
                 Kind::Unavailable,
                 "`security` takes a value only from its own prompt or its arguments",
             )
-            .hint(format!("Run `security add-generic-password -U -s {SERVICE} -a {name} -w`, which asks for it.")));
+            .with_hint(format!("Run `security add-generic-password -U -s {SERVICE} -a {name} -w`, which asks for it.")));
         }
         let label = format!("--label=Ringfence: {name}");
         let args = ["store", &label, "service", SERVICE, "account", name];
-        let answer = self.ask(&args, Some(value), Instant::now() + PATIENCE * 12)?;
-        if answer.code == Some(0) { Ok(()) } else { Err(failed(&answer)) }
+        let answer = self.run_program(&args, Some(value), Instant::now() + LOOKUP_TIMEOUT * 12)?;
+        if answer.code == Some(0) { Ok(()) } else { Err(keyring_error(&answer)) }
     }
 
     /// Removes a value. Returns whether it existed.
     pub fn remove(&self, name: &str) -> Result<bool> {
-        let until = Instant::now() + PATIENCE * 12;
+        let until = Instant::now() + LOOKUP_TIMEOUT * 12;
         if self.get(name, until)?.is_none() {
             return Ok(false);
         }
-        let args = match MACOS {
+        let args = match IS_MACOS {
             true => vec!["delete-generic-password", "-s", SERVICE, "-a", name],
             false => vec!["clear", "service", SERVICE, "account", name],
         };
-        let answer = self.ask(&args, None, until)?;
-        if answer.code == Some(0) { Ok(true) } else { Err(failed(&answer)) }
+        let answer = self.run_program(&args, None, until)?;
+        if answer.code == Some(0) { Ok(true) } else { Err(keyring_error(&answer)) }
     }
 
     /// Returns the names of our entries. On macOS they cannot be listed.
-    pub fn names(&self) -> Result<Vec<String>> {
-        if MACOS {
+    pub fn list_names(&self) -> Result<Vec<String>> {
+        if IS_MACOS {
             return Ok(Vec::new());
         }
-        let answer =
-            self.ask(&["search", "--all", "service", SERVICE], None, Instant::now() + PATIENCE)?;
+        let answer = self.run_program(
+            &["search", "--all", "service", SERVICE],
+            None,
+            Instant::now() + LOOKUP_TIMEOUT,
+        )?;
         // It prints values on standard output, and the attributes on standard error.
         let stderr = String::from_utf8_lossy(&answer.stderr);
         let names = stderr.lines().filter_map(|line| line.strip_prefix("attribute.account = "));
         let mut names: Vec<String> =
-            names.filter(|name| is_name(name)).map(str::to_owned).collect();
+            names.filter(|name| is_secret_name(name)).map(str::to_owned).collect();
         names.sort();
         names.dedup();
         Ok(names)
     }
 
-    fn ask(&self, args: &[&str], input: Option<&Secret>, until: Instant) -> Result<Answer> {
+    fn run_program(
+        &self,
+        args: &[&str],
+        input: Option<&Secret>,
+        until: Instant,
+    ) -> Result<KeyringOutput> {
         let failed = |error: std::io::Error| {
             let program = self.program.display();
             Error::new(Kind::Unavailable, format!("cannot run {program}"))
-                .reason("secret_store")
-                .source(error)
+                .with_reason("secret_store")
+                .with_source(error)
         };
         let mut child = Command::new(&self.program)
             .args(args)
@@ -158,8 +168,9 @@ impl Keyring {
             // If the program does not read its input, it reports why when it exits.
             let _ = stdin.write_all(value.expose());
         }
-        let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
-        let answer = wait(&stdout, &stderr, until);
+        let (stdout, stderr) =
+            (spawn_reader(child.stdout.take()), spawn_reader(child.stderr.take()));
+        let answer = wait_for_output(&stdout, &stderr, until);
         if answer.is_none() {
             // It may have exited in the meantime.
             let _ = child.kill();
@@ -167,20 +178,20 @@ impl Keyring {
         let status = child.wait().map_err(failed)?;
         let (stdout, stderr) = answer.ok_or_else(|| {
             Error::new(Kind::Unavailable, "the keyring does not answer")
-                .reason("secret_store")
-                .hint("Unlock it, or set `keyring = false` under [secrets].")
+                .with_reason("secret_store")
+                .with_hint("Unlock it, or set `keyring = false` under [secrets].")
         })?;
-        Ok(Answer { code: status.code(), stdout: Zeroizing::new(stdout), stderr })
+        Ok(KeyringOutput { code: status.code(), stdout: Zeroizing::new(stdout), stderr })
     }
 }
 
-fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+fn spawn_reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (done, all) = channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(pipe) = pipe {
             // After a read error, the output read so far is used.
-            let _ = pipe.take(VALUE_BYTES as u64 + 1).read_to_end(&mut bytes);
+            let _ = pipe.take(MAX_VALUE_BYTES as u64 + 1).read_to_end(&mut bytes);
         }
         let _ = done.send(bytes);
     });
@@ -188,7 +199,7 @@ fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
 }
 
 /// Waits for the end of both streams, which end when the program exits.
-fn wait(
+fn wait_for_output(
     stdout: &Receiver<Vec<u8>>,
     stderr: &Receiver<Vec<u8>>,
     until: Instant,
@@ -198,13 +209,13 @@ fn wait(
     Some((stdout, stderr))
 }
 
-fn failed(answer: &Answer) -> Error {
+fn keyring_error(answer: &KeyringOutput) -> Error {
     let said = String::from_utf8_lossy(&answer.stderr);
     let said: String = said.trim().chars().take(300).collect();
     Error::new(Kind::Unavailable, "the keyring cannot be used")
-        .reason("secret_store")
-        .hint("Unlock it, or set `keyring = false` under [secrets].")
-        .source(said)
+        .with_reason("secret_store")
+        .with_hint("Unlock it, or set `keyring = false` under [secrets].")
+        .with_source(said)
 }
 
 #[cfg(test)]
@@ -240,13 +251,13 @@ mod tests {
         let get = |script: &str| stand_in(&scratch, script).get("A", until());
         assert_eq!(get("printf 'two\\nlines'").unwrap().unwrap().expose(), b"two\nlines");
         assert!(get("exit 1").unwrap().is_none() && get("true").unwrap().is_none());
-        assert!(get("echo no bus >&2; exit 1").unwrap_err().detail().contains("no bus"));
+        assert!(get("echo no bus >&2; exit 1").unwrap_err().message_chain().contains("no bus"));
         // Killed by SIGPIPE, or exited normally: the truncated output is not the value.
         assert!(get("exec yes").is_err());
         assert_eq!(get("head -c 65537 /dev/zero | tr '\\0' x").unwrap_err().kind(), Kind::TooLarge);
         assert_eq!(
             get("head -c 65536 /dev/zero | tr '\\0' x").unwrap().unwrap().expose().len(),
-            VALUE_BYTES
+            MAX_VALUE_BYTES
         );
         assert!(get("printf half; exit 1").is_err() && get("kill -9 $$").is_err());
         assert_eq!(get("printf 'a\\000b'").unwrap_err().kind(), Kind::InvalidArguments);
@@ -272,7 +283,7 @@ mod tests {
         );
         assert!(
             stand_in(&scratch, "cat >/dev/null; exit 3")
-                .set("A", &Secret::new("value-of-it"))
+                .store_secret("A", &Secret::new("value-of-it"))
                 .is_err()
         );
     }

@@ -7,7 +7,7 @@
 
 mod env_file;
 mod keyring;
-mod private;
+mod private_file;
 mod store;
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,32 +15,32 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use keyring::Keyring;
-pub use store::{Item, Store, VALUE_BYTES};
+pub use store::{MAX_VALUE_BYTES, SecretStore, StoredSecret};
 
 use super::parse::raw;
-use super::resolve::{Layers, Picker};
-use super::{Env, env};
+use super::resolve::{Layers, SettingPicker};
+use super::{ProcessEnv, env};
 use crate::base::{Error, Kind, Result};
-use crate::redact::known;
+use crate::redact::known_secrets;
 use crate::redact::secret::Secret;
 
 /// Reference in a config file to a value that it does not contain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Ref {
+pub enum SecretRef {
     /// `${NAME}`: from the env file or the environment.
     Variable(String),
     /// `${secret:NAME}`: from the store or the keyring.
     Stored(String),
 }
 
-impl Ref {
+impl SecretRef {
     /// Parses the text between the braces.
-    pub fn parse(text: &str) -> Result<Ref, String> {
-        let (kind, name): (fn(String) -> Ref, _) = match text.strip_prefix("secret:") {
-            Some(name) => (Ref::Stored, name),
-            None => (Ref::Variable, text),
+    pub fn parse(text: &str) -> Result<SecretRef, String> {
+        let (kind, name): (fn(String) -> SecretRef, _) = match text.strip_prefix("secret:") {
+            Some(name) => (SecretRef::Stored, name),
+            None => (SecretRef::Variable, text),
         };
-        match is_name(name) {
+        match is_secret_name(name) {
             true => Ok(kind(name.to_owned())),
             false => {
                 Err("`${…}` takes a name of letters, digits and `_`, or `secret:` and such a name"
@@ -50,20 +50,20 @@ impl Ref {
     }
 
     /// Returns whether its value is not a secret.
-    fn is_plain(&self) -> bool {
-        matches!(self, Ref::Variable(name) if PLAIN.contains(&name.as_str()) || name.starts_with("LC_"))
+    fn is_public(&self) -> bool {
+        matches!(self, SecretRef::Variable(name) if PUBLIC_VARIABLES.contains(&name.as_str()) || name.starts_with("LC_"))
     }
 
     /// Returns the name of the variable or secret.
     pub fn name(&self) -> &str {
         match self {
-            Ref::Variable(name) | Ref::Stored(name) => name,
+            SecretRef::Variable(name) | SecretRef::Stored(name) => name,
         }
     }
 }
 
 /// Returns whether a text can be the name of a secret or a variable.
-pub fn is_name(name: &str) -> bool {
+pub fn is_secret_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
     !name.is_empty()
         && name.len() <= 128
@@ -73,7 +73,7 @@ pub fn is_name(name: &str) -> bool {
 
 /// Variables that describe the user and the system. Their values occur everywhere, so redacting
 /// them would only make output useless.
-const PLAIN: &[&str] = &[
+const PUBLIC_VARIABLES: &[&str] = &[
     "HOME",
     "PATH",
     "USER",
@@ -95,22 +95,22 @@ const PLAIN: &[&str] = &[
 ];
 
 /// Sources of values.
-pub struct Sources<'a> {
-    pub env: &'a Env,
+pub struct SecretSources<'a> {
+    pub env: &'a ProcessEnv,
     pub env_file: Option<PathBuf>,
-    pub store: Store,
+    pub store: SecretStore,
     pub keyring: Option<Keyring>,
 }
 
-impl<'a> Sources<'a> {
-    pub(super) fn of(
-        p: &mut Picker<'_>,
-        env: &'a Env,
-        written: (&raw::Secrets, &raw::Secrets),
-        store: Store,
-    ) -> Result<Sources<'a>> {
+impl<'a> SecretSources<'a> {
+    pub(super) fn from_config(
+        p: &mut SettingPicker<'_>,
+        env: &'a ProcessEnv,
+        written: (&raw::SecretsSection, &raw::SecretsSection),
+        store: SecretStore,
+    ) -> Result<SecretSources<'a>> {
         let (file, defaults) = written;
-        let named = file.env_file.as_deref().map(|path| p.file_path(path)).transpose()?;
+        let named = file.env_file.as_deref().map(|path| p.resolve_file_path(path)).transpose()?;
         let show = |path: &PathBuf| path.display().to_string();
         let env_file = p
             .pick_optional("secrets.env_file", Layers::file_only(named, None), show)
@@ -119,14 +119,14 @@ impl<'a> Sources<'a> {
         let keyring = p
             .pick("secrets.keyring", wanted, bool::to_string)?
             .0
-            .then(|| Keyring::find(env))
+            .then(|| Keyring::detect(env))
             .flatten();
-        Ok(Sources { env, env_file, store, keyring })
+        Ok(SecretSources { env, env_file, store, keyring })
     }
 
     /// Returns all files that are read, whether they exist yet or not.
-    fn files(&self, with_store: bool) -> Vec<PathBuf> {
-        let stored = with_store.then(|| self.store.files()).into_iter().flatten();
+    fn source_files(&self, with_store: bool) -> Vec<PathBuf> {
+        let stored = with_store.then(|| self.store.watched_files()).into_iter().flatten();
         let named = self.env_file.iter().cloned().chain(stored);
         let mut files: Vec<PathBuf> =
             named.flat_map(|file| [file.canonicalize().ok(), Some(file)]).flatten().collect();
@@ -137,99 +137,109 @@ impl<'a> Sources<'a> {
 }
 
 /// Returns the key file of the store, if it is not in its default location.
-pub(super) fn key_file(flag: Option<&PathBuf>, env: &Env) -> Result<Option<PathBuf>> {
-    let named = flag.map(PathBuf::as_path).or_else(|| env.path(env::RINGFENCE_SECRETS_KEY_FILE));
-    named.map(|path| super::resolve::place::absolute(path, env.cwd.as_deref(), None)).transpose()
+pub(super) fn resolve_key_file(
+    flag: Option<&PathBuf>,
+    env: &ProcessEnv,
+) -> Result<Option<PathBuf>> {
+    let named =
+        flag.map(PathBuf::as_path).or_else(|| env.get_path(env::RINGFENCE_SECRETS_KEY_FILE));
+    named
+        .map(|path| super::resolve::directories::make_absolute(path, env.cwd.as_deref(), None))
+        .transpose()
 }
 
 /// Every value that a config refers to, as it was at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct Secrets {
-    found: HashMap<Ref, Found>,
+pub struct SecretValues {
+    values: HashMap<SecretRef, LookupResult>,
     files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Clone)]
-enum Found {
+enum LookupResult {
     Value(Secret, Option<u64>),
     Missing,
     /// Its source cannot be read.
     Unreadable,
 }
 
-impl Secrets {
+impl SecretValues {
     /// Looks up all references, registers the values for redaction, and logs warnings.
-    pub fn resolve<'a>(refs: impl Iterator<Item = &'a Ref>, sources: &Sources<'_>) -> Secrets {
-        let mut secrets = Secrets::default();
-        let (mut variables, mut stored) = (Variables::new(sources), Stored::new(sources));
+    pub fn look_up_all<'a>(
+        refs: impl Iterator<Item = &'a SecretRef>,
+        sources: &SecretSources<'_>,
+    ) -> SecretValues {
+        let mut secrets = SecretValues::default();
+        let (mut variables, mut stored) =
+            (VariableLookup::new(sources), StoredLookup::new(sources));
         for one in refs {
-            if !secrets.found.contains_key(one) {
+            if !secrets.values.contains_key(one) {
                 let found = match one {
-                    Ref::Variable(name) => variables.find(name),
-                    Ref::Stored(name) => stored.find(name),
+                    SecretRef::Variable(name) => variables.look_up(name),
+                    SecretRef::Stored(name) => stored.look_up(name),
                 };
-                secrets.found.insert(one.clone(), found);
+                secrets.values.insert(one.clone(), found);
             }
         }
-        secrets.files = sources.files(secrets.wants_store());
-        let values = secrets.found.iter().filter_map(|(one, found)| match (one, found) {
-            _ if one.is_plain() => None,
-            (_, Found::Value(value, _)) => Some((one.name(), value)),
+        secrets.files = sources.source_files(secrets.uses_store());
+        let values = secrets.values.iter().filter_map(|(one, found)| match (one, found) {
+            _ if one.is_public() => None,
+            (_, LookupResult::Value(value, _)) => Some((one.name(), value)),
             _ => None,
         });
-        known::learn(values);
-        for warning in secrets.warnings() {
+        known_secrets::register_secrets(values);
+        for warning in secrets.list_warnings() {
             tracing::warn!("{warning}");
         }
         secrets
     }
 
     /// Returns the value, or the reason why there is none.
-    pub fn get(&self, wanted: &Ref) -> Result<&Secret> {
-        match self.found.get(wanted) {
-            Some(Found::Value(_, Some(expires))) if *expires <= unix_seconds() => {
-                Err(expired(wanted))
+    pub fn get(&self, wanted: &SecretRef) -> Result<&Secret> {
+        match self.values.get(wanted) {
+            Some(LookupResult::Value(_, Some(expires))) if *expires <= unix_seconds() => {
+                Err(expired_error(wanted))
             }
-            Some(Found::Value(secret, _)) => Ok(secret),
-            Some(Found::Unreadable) => Err(unreadable(wanted)),
-            Some(Found::Missing) | None => Err(missing(wanted)),
+            Some(LookupResult::Value(secret, _)) => Ok(secret),
+            Some(LookupResult::Unreadable) => Err(unreadable_error(wanted)),
+            Some(LookupResult::Missing) | None => Err(missing_error(wanted)),
         }
     }
 
     /// Returns whether a source could not be read; a later attempt may succeed.
-    pub fn are_missed(&self) -> bool {
-        self.found.values().any(|found| matches!(found, Found::Unreadable))
+    pub fn has_unreadable(&self) -> bool {
+        self.values.values().any(|found| matches!(found, LookupResult::Unreadable))
     }
 
     /// Returns those of these secrets that are too short to be searched for in output.
-    pub fn short(&self, refs: &[Ref]) -> Vec<(String, Secret)> {
-        let value = |one: &Ref| Some((one.name().to_owned(), self.get(one).ok()?.clone()));
-        let secret = refs.iter().filter(|one| !one.is_plain()).filter_map(value);
-        secret.filter(|(_, value)| !known::is_searchable(value)).collect()
+    pub fn short_secrets(&self, refs: &[SecretRef]) -> Vec<(String, Secret)> {
+        let value = |one: &SecretRef| Some((one.name().to_owned(), self.get(one).ok()?.clone()));
+        let secret = refs.iter().filter(|one| !one.is_public()).filter_map(value);
+        secret.filter(|(_, value)| !known_secrets::is_searchable(value)).collect()
     }
 
     /// Returns the files to watch for changes; they need not exist yet.
-    pub fn files(&self) -> &[PathBuf] {
+    pub fn watched_files(&self) -> &[PathBuf] {
         &self.files
     }
 
     /// Returns whether any value comes from the store.
-    pub fn wants_store(&self) -> bool {
-        self.found.keys().any(|one| matches!(one, Ref::Stored(_)))
+    pub fn uses_store(&self) -> bool {
+        self.values.keys().any(|one| matches!(one, SecretRef::Stored(_)))
     }
 
     /// Returns warnings for the operator, without any value.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut all: Vec<(&Ref, String)> = Vec::new();
-        for (one, found) in &self.found {
+    pub fn list_warnings(&self) -> Vec<String> {
+        let mut all: Vec<(&SecretRef, String)> = Vec::new();
+        for (one, found) in &self.values {
             let name = one.name();
             if let Err(error) = self.get(one) {
                 all.push((one, format!("{error}: {}", error.hint_text().unwrap_or_default())));
-            } else if let Found::Value(value, _) = found
-                && !known::is_searchable(value)
-                && !PLAIN.contains(&name)
+            } else if let LookupResult::Value(value, _) = found
+                && !known_secrets::is_searchable(value)
+                && !PUBLIC_VARIABLES.contains(&name)
             {
-                let shortest = known::SHORTEST;
+                let shortest = known_secrets::MIN_SECRET_BYTES;
                 let what = "so it cannot be redacted from output";
                 all.push((
                     one,
@@ -243,64 +253,69 @@ impl Secrets {
 }
 
 /// Lookup of `${NAME}`.
-struct Variables<'a> {
-    env: &'a Env,
+struct VariableLookup<'a> {
+    env: &'a ProcessEnv,
     file: Result<BTreeMap<String, Secret>>,
 }
 
-impl Variables<'_> {
-    fn new<'a>(sources: &Sources<'a>) -> Variables<'a> {
+impl VariableLookup<'_> {
+    fn new<'a>(sources: &SecretSources<'a>) -> VariableLookup<'a> {
         let file = match &sources.env_file {
-            Some(path) => env_file::read(path),
+            Some(path) => env_file::read_env_file(path),
             None => Ok(BTreeMap::new()),
         };
         if let Err(error) = &file {
             tracing::error!("{}", error.log_line());
         }
-        Variables { env: sources.env, file }
+        VariableLookup { env: sources.env, file }
     }
 
-    fn find(&mut self, name: &str) -> Found {
-        let Ok(file) = &self.file else { return Found::Unreadable };
+    fn look_up(&mut self, name: &str) -> LookupResult {
+        let Ok(file) = &self.file else { return LookupResult::Unreadable };
         match (file.get(name), self.env.get(name)) {
-            (Some(value), _) => Found::Value(value.clone(), None),
-            (None, Some(value)) => Found::Value(Secret::new(value.as_encoded_bytes()), None),
-            (None, None) => Found::Missing,
+            (Some(value), _) => LookupResult::Value(value.clone(), None),
+            (None, Some(value)) => LookupResult::Value(Secret::new(value.as_encoded_bytes()), None),
+            (None, None) => LookupResult::Missing,
         }
     }
 }
 
 /// Lookup of `${secret:NAME}`. Nothing is opened before the first lookup.
-struct Stored<'a> {
-    store: &'a Store,
+struct StoredLookup<'a> {
+    store: &'a SecretStore,
     keyring: Option<&'a Keyring>,
-    read: Option<Result<BTreeMap<String, Item>>>,
-    until: std::time::Instant,
+    items: Option<Result<BTreeMap<String, StoredSecret>>>,
+    deadline: std::time::Instant,
 }
 
-impl Stored<'_> {
-    fn new<'a>(sources: &'a Sources<'_>) -> Stored<'a> {
-        let until = std::time::Instant::now() + keyring::PATIENCE;
-        Stored { store: &sources.store, keyring: sources.keyring.as_ref(), read: None, until }
+impl StoredLookup<'_> {
+    fn new<'a>(sources: &'a SecretSources<'_>) -> StoredLookup<'a> {
+        let until = std::time::Instant::now() + keyring::LOOKUP_TIMEOUT;
+        StoredLookup {
+            store: &sources.store,
+            keyring: sources.keyring.as_ref(),
+            items: None,
+            deadline: until,
+        }
     }
 
-    fn find(&mut self, name: &str) -> Found {
+    fn look_up(&mut self, name: &str) -> LookupResult {
         let store = self.store;
-        let read = self.read.get_or_insert_with(|| {
-            store.read().inspect_err(|error| {
+        let read = self.items.get_or_insert_with(|| {
+            store.read_all().inspect_err(|error| {
                 tracing::error!("{}", error.log_line());
             })
         });
-        let Ok(items) = read else { return Found::Unreadable };
+        let Ok(items) = read else { return LookupResult::Unreadable };
         if let Some(item) = items.get(name) {
-            return Found::Value(item.value.clone(), item.expires);
+            return LookupResult::Value(item.value.clone(), item.expires_at);
         }
-        match self.keyring.map(|keyring| keyring.get(name, self.until)) {
-            Some(Ok(Some(value))) => Found::Value(value, None),
-            Some(Ok(None)) | None => Found::Missing,
+        match self.keyring.map(|keyring| keyring.get(name, self.deadline)) {
+            Some(Ok(Some(value))) => LookupResult::Value(value, None),
+            Some(Ok(None)) | None => LookupResult::Missing,
             Some(Err(error)) => {
                 tracing::error!("{}", error.log_line());
-                Found::Unreadable
+                LookupResult::Unreadable
             }
         }
     }
@@ -311,43 +326,43 @@ pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn missing(wanted: &Ref) -> Error {
+fn missing_error(wanted: &SecretRef) -> Error {
     let name = wanted.name();
     Error::new(Kind::Unauthenticated, format!("the secret `{name}` is not set"))
-        .reason("missing_secret")
-        .hint(ask_for(wanted, "set"))
+        .with_reason("missing_secret")
+        .with_hint(setting_hint(wanted, "set"))
 }
 
-fn expired(wanted: &Ref) -> Error {
+fn expired_error(wanted: &SecretRef) -> Error {
     let name = wanted.name();
     Error::new(Kind::Unauthenticated, format!("the secret `{name}` has expired"))
-        .reason("expired_secret")
-        .hint(ask_for(wanted, "renew"))
+        .with_reason("expired_secret")
+        .with_hint(setting_hint(wanted, "renew"))
 }
 
-fn ask_for(wanted: &Ref, what: &str) -> String {
+fn setting_hint(wanted: &SecretRef, what: &str) -> String {
     let name = wanted.name();
     match wanted {
-        Ref::Variable(_) => {
+        SecretRef::Variable(_) => {
             format!("Have the operator {what} the variable {name} for this server.")
         }
-        Ref::Stored(_) => format!("Have the operator run `ringfence secret set {name}`."),
+        SecretRef::Stored(_) => format!("Have the operator run `ringfence secret set {name}`."),
     }
 }
 
 /// Returns the error for an unreadable source. Details are only in the log, since they name files.
-fn unreadable(wanted: &Ref) -> Error {
+fn unreadable_error(wanted: &SecretRef) -> Error {
     let hint = match wanted {
-        Ref::Variable(_) => {
+        SecretRef::Variable(_) => {
             "Have the operator check `secrets.env_file`; the server's log says what is wrong with it."
         }
-        Ref::Stored(_) => {
+        SecretRef::Stored(_) => {
             "Have the operator run `ringfence secret list`, which says what is wrong with the store."
         }
     };
     Error::new(Kind::Unauthenticated, format!("the secret `{}` cannot be read", wanted.name()))
-        .reason("secret_store")
-        .hint(hint)
+        .with_reason("secret_store")
+        .with_hint(hint)
 }
 
 #[cfg(test)]

@@ -20,101 +20,111 @@ use rustix::fs::{
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
-use super::private::{self, Owner, broken, refused};
-use super::{is_name, unix_seconds};
-use crate::base::ids::{random, short};
+use super::private_file::{self, TrustedOwner, io_error, refused_error};
+use super::{is_secret_name, unix_seconds};
+use crate::base::ids::{random_bytes, short_id};
 use crate::base::seal::Sealer;
 use crate::base::{Error, Kind, Result};
 use crate::redact::secret::Secret;
 
 /// Maximum length of one value.
-pub const VALUE_BYTES: usize = 64 << 10;
-const SECRETS: usize = 1000;
-const STORE_BYTES: u64 = 1 << 20;
-const KEY_BYTES: u64 = 128;
-const VERSION: u32 = 1;
-const PURPOSE: &str = "ringfence secrets 1";
+pub const MAX_VALUE_BYTES: usize = 64 << 10;
+const MAX_SECRETS: usize = 1000;
+const MAX_STORE_BYTES: u64 = 1 << 20;
+const MAX_KEY_BYTES: u64 = 128;
+const FORMAT_VERSION: u32 = 1;
+const SEAL_PURPOSE: &str = "ringfence secrets 1";
 
 /// A secret and its metadata.
 #[derive(Debug, Clone)]
-pub struct Item {
+pub struct StoredSecret {
     pub value: Secret,
     /// Seconds since 1970.
-    pub set: u64,
-    pub expires: Option<u64>,
+    pub set_at: u64,
+    pub expires_at: Option<u64>,
 }
 
 /// The store below a server's root.
 #[derive(Debug, Clone)]
-pub struct Store {
+pub struct SecretStore {
     dir: PathBuf,
-    key: Option<PathBuf>,
+    key_file: Option<PathBuf>,
 }
 
 /// The file on disk.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct StoreFile {
     version: u32,
     sealed: String,
 }
 
 /// The sealed contents. Values are in base64, since they need not be text.
 #[derive(Default, Serialize, Deserialize)]
-struct Contents(BTreeMap<String, Sealed>);
+struct StoreContents(BTreeMap<String, SealedSecret>);
 
 #[derive(Serialize, Deserialize)]
-struct Sealed {
+struct SealedSecret {
     value: String,
     set: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     expires: Option<u64>,
 }
 
-impl Drop for Sealed {
+impl Drop for SealedSecret {
     fn drop(&mut self) {
         self.value.zeroize();
     }
 }
 
-impl Store {
+impl SecretStore {
     /// Creates a store in this root, with its key at another location if one is given.
-    pub fn new(root: &Path, key: Option<PathBuf>) -> Store {
-        Store { dir: root.join("secrets"), key }
+    pub fn new(root: &Path, key: Option<PathBuf>) -> SecretStore {
+        SecretStore { dir: root.join("secrets"), key_file: key }
     }
 
     /// Returns the files to watch for changes.
-    pub fn files(&self) -> Vec<PathBuf> {
+    pub fn watched_files(&self) -> Vec<PathBuf> {
         vec![self.dir.clone(), self.dir.join("store"), self.key_path()]
     }
 
     fn key_path(&self) -> PathBuf {
-        self.key.clone().unwrap_or_else(|| self.dir.join("key"))
+        self.key_file.clone().unwrap_or_else(|| self.dir.join("key"))
     }
 
-    fn name(&self) -> String {
+    fn display_name(&self) -> String {
         format!("the store of secrets {}", self.dir.join("store").display())
     }
 
     /// Reads all secrets. A store that was never written is empty.
-    pub fn read(&self) -> Result<BTreeMap<String, Item>> {
-        let Some(dir) = self.open()? else { return Ok(BTreeMap::new()) };
-        let contents = self.contents(&dir)?;
-        contents.0.into_iter().map(|(name, sealed)| Ok((name, self.item(&sealed)?))).collect()
+    pub fn read_all(&self) -> Result<BTreeMap<String, StoredSecret>> {
+        let Some(dir) = self.open_dir()? else { return Ok(BTreeMap::new()) };
+        let contents = self.read_contents(&dir)?;
+        contents
+            .0
+            .into_iter()
+            .map(|(name, sealed)| Ok((name, self.decode_secret(&sealed)?)))
+            .collect()
     }
 
-    fn item(&self, sealed: &Sealed) -> Result<Item> {
+    fn decode_secret(&self, sealed: &SealedSecret) -> Result<StoredSecret> {
         let value = URL_SAFE_NO_PAD.decode(sealed.value.as_bytes());
-        let value = value.map_err(|error| self.damaged().source(error))?;
-        Ok(Item { value: Secret::new(value), set: sealed.set, expires: sealed.expires })
+        let value = value.map_err(|error| self.damaged_error().with_source(error))?;
+        Ok(StoredSecret {
+            value: Secret::new(value),
+            set_at: sealed.set,
+            expires_at: sealed.expires,
+        })
     }
 
     /// Writes a value, replacing any value of that name.
-    pub fn set(&self, name: &str, value: &Secret, expires: Option<u64>) -> Result<()> {
-        check(name, value)?;
-        self.change(|contents| {
+    pub fn put_secret(&self, name: &str, value: &Secret, expires: Option<u64>) -> Result<()> {
+        check_secret(name, value)?;
+        self.change_contents(|contents| {
             let value = URL_SAFE_NO_PAD.encode(value.expose());
-            contents.0.insert(name.to_owned(), Sealed { value, set: unix_seconds(), expires });
+            contents
+                .0
+                .insert(name.to_owned(), SealedSecret { value, set: unix_seconds(), expires });
             true
         })
         .map(|_| ())
@@ -122,111 +132,130 @@ impl Store {
 
     /// Removes a value. Returns whether it existed.
     pub fn remove(&self, name: &str) -> Result<bool> {
-        match self.open()? {
+        match self.open_dir()? {
             None => Ok(false),
-            Some(_) => self.change(|contents| contents.0.remove(name).is_some()),
+            Some(_) => self.change_contents(|contents| contents.0.remove(name).is_some()),
         }
     }
 
     /// Changes the contents under the lock and replaces the file atomically. A store that cannot be
     /// read is left unchanged.
-    fn change(&self, change: impl FnOnce(&mut Contents) -> bool) -> Result<bool> {
-        let failed = |error: rustix::io::Errno| broken(&self.name(), "cannot be written", error);
+    fn change_contents(&self, change: impl FnOnce(&mut StoreContents) -> bool) -> Result<bool> {
+        let failed =
+            |error: rustix::io::Errno| io_error(&self.display_name(), "cannot be written", error);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
-        made.map_err(|error| broken(&self.name(), "cannot be made", error))?;
-        let gone = || refused(&self.name(), "has no directory");
-        let dir = self.open()?.ok_or_else(gone)?;
+        made.map_err(|error| io_error(&self.display_name(), "cannot be made", error))?;
+        let gone = || refused_error(&self.display_name(), "has no directory");
+        let dir = self.open_dir()?.ok_or_else(gone)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let lock = openat(&dir, "lock", flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(failed)?;
-        let mut contents = self.contents(&dir)?;
+        let mut contents = self.read_contents(&dir)?;
         if !change(&mut contents) {
             return Ok(false);
         }
-        if contents.0.len() > SECRETS {
-            return Err(too_large(&format!("the store already holds {SECRETS} secrets")));
+        if contents.0.len() > MAX_SECRETS {
+            return Err(too_large_error(&format!("the store already holds {MAX_SECRETS} secrets")));
         }
-        let sealer = match self.sealer(&dir)? {
+        let sealer = match self.load_sealer(&dir)? {
             Some(sealer) => sealer,
-            None => self.make_key(&dir)?,
+            None => self.create_key(&dir)?,
         };
-        let written = Written { version: VERSION, sealed: sealer.seal(PURPOSE, &contents)? };
+        let written =
+            StoreFile { version: FORMAT_VERSION, sealed: sealer.seal(SEAL_PURPOSE, &contents)? };
         let text = serde_json::to_vec(&written)
-            .map_err(|error| broken(&self.name(), "cannot be written", error))?;
-        if text.len() as u64 > STORE_BYTES {
-            return Err(too_large("all secrets together are too large"));
+            .map_err(|error| io_error(&self.display_name(), "cannot be written", error))?;
+        if text.len() as u64 > MAX_STORE_BYTES {
+            return Err(too_large_error("all secrets together are too large"));
         }
-        self.replace(&dir, &text)
-            .map_err(|error| broken(&self.name(), "cannot be written", error))?;
+        self.replace_file(&dir, &text)
+            .map_err(|error| io_error(&self.display_name(), "cannot be written", error))?;
         Ok(true)
     }
 
-    fn replace(&self, dir: &OwnedFd, text: &[u8]) -> std::io::Result<()> {
+    fn replace_file(&self, dir: &OwnedFd, text: &[u8]) -> std::io::Result<()> {
         // Left behind by a process that was killed at this point; we hold the lock.
         match unlinkat(dir, "store.new", AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
-        write_new(dir, Path::new("store.new"), text)?;
+        write_new_file(dir, Path::new("store.new"), text)?;
         renameat(dir, "store.new", dir, "store")?;
         Ok(rustix::fs::fsync(dir)?)
     }
 
     /// Opens the directory; `None` before anything was stored.
-    fn open(&self) -> Result<Option<OwnedFd>> {
+    fn open_dir(&self) -> Result<Option<OwnedFd>> {
         let what = format!("the directory of secrets {}", self.dir.display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(CWD, &self.dir, flags, Mode::empty()) {
             Ok(dir) => {
                 let facts =
-                    fstat(&dir).map_err(|error| broken(&what, "cannot be opened", error))?;
-                private::check(&facts, &what, Owner::Us, "700")?;
+                    fstat(&dir).map_err(|error| io_error(&what, "cannot be opened", error))?;
+                private_file::check_permissions(&facts, &what, TrustedOwner::Us, "700")?;
                 Ok(Some(dir))
             }
             Err(rustix::io::Errno::NOENT) => Ok(None),
-            Err(error) => Err(broken(&what, "cannot be opened", error)),
+            Err(error) => Err(io_error(&what, "cannot be opened", error)),
         }
     }
 
-    fn contents(&self, dir: &OwnedFd) -> Result<Contents> {
-        let Some(bytes) =
-            private::read(dir, Path::new("store"), &self.name(), Owner::Us, STORE_BYTES)?
+    fn read_contents(&self, dir: &OwnedFd) -> Result<StoreContents> {
+        let Some(bytes) = private_file::read_private_file(
+            dir,
+            Path::new("store"),
+            &self.display_name(),
+            TrustedOwner::Us,
+            MAX_STORE_BYTES,
+        )?
         else {
-            return Ok(Contents::default());
+            return Ok(StoreContents::default());
         };
         #[derive(Deserialize)]
         struct Version {
             version: u32,
         }
-        let version: Version =
-            serde_json::from_slice(&bytes).map_err(|error| self.damaged().source(error))?;
-        if version.version > VERSION {
-            return Err(refused(&self.name(), "was written by a newer version")
-                .hint("Use that version of ringfence."));
+        let version: Version = serde_json::from_slice(&bytes)
+            .map_err(|error| self.damaged_error().with_source(error))?;
+        if version.version > FORMAT_VERSION {
+            return Err(refused_error(&self.display_name(), "was written by a newer version")
+                .with_hint("Use that version of ringfence."));
         }
-        let written: Written =
-            serde_json::from_slice(&bytes).map_err(|error| self.damaged().source(error))?;
-        let Some(sealer) = self.sealer(dir)? else {
-            return Err(refused(&format!("the key of {}", self.name()), "is missing").hint(format!(
+        let written: StoreFile = serde_json::from_slice(&bytes)
+            .map_err(|error| self.damaged_error().with_source(error))?;
+        let Some(sealer) = self.load_sealer(dir)? else {
+            return Err(refused_error(&format!("the key of {}", self.display_name()), "is missing").with_hint(format!(
                 "Put it back at {}, or name it with RINGFENCE_SECRETS_KEY_FILE. If it is lost, move the store away and set the secrets again.",
                 self.key_path().display()
             )));
         };
-        sealer.open(PURPOSE, &written.sealed).ok_or_else(|| self.damaged())
+        sealer.open(SEAL_PURPOSE, &written.sealed).ok_or_else(|| self.damaged_error())
     }
 
-    fn damaged(&self) -> Error {
-        refused(&self.name(), "is damaged, or this is not its key").hint(format!(
+    fn damaged_error(&self) -> Error {
+        refused_error(&self.display_name(), "is damaged, or this is not its key").with_hint(format!(
             "Check that {} is its key, or restore both from a backup; else move the store away and set the secrets again. It is never overwritten.",
             self.key_path().display()
         ))
     }
 
-    fn sealer(&self, dir: &OwnedFd) -> Result<Option<Sealer>> {
+    fn load_sealer(&self, dir: &OwnedFd) -> Result<Option<Sealer>> {
         let what = format!("the key of the secrets {}", self.key_path().display());
-        let bytes = match &self.key {
-            Some(path) => private::read(CWD, path, &what, Owner::UsOrRoot, KEY_BYTES)?,
-            None => private::read(dir, Path::new("key"), &what, Owner::Us, KEY_BYTES)?,
+        let bytes = match &self.key_file {
+            Some(path) => private_file::read_private_file(
+                CWD,
+                path,
+                &what,
+                TrustedOwner::UsOrRoot,
+                MAX_KEY_BYTES,
+            )?,
+            None => private_file::read_private_file(
+                dir,
+                Path::new("key"),
+                &what,
+                TrustedOwner::Us,
+                MAX_KEY_BYTES,
+            )?,
         };
         let Some(bytes) = bytes.map(Zeroizing::new) else { return Ok(None) };
         // Created but never written, because the disk was full or the machine stopped. If a store
@@ -236,35 +265,36 @@ impl Store {
         }
         let key = URL_SAFE_NO_PAD.decode(bytes.trim_ascii()).ok().map(Zeroizing::new);
         let key = key.and_then(|key| <[u8; 32]>::try_from(&key[..]).ok()).ok_or_else(|| {
-            refused(&what, "is not a valid key")
-                .hint("It must hold 43 base64 characters, as written by `ringfence secret set`.")
+            refused_error(&what, "is not a valid key").with_hint(
+                "It must hold 43 base64 characters, as written by `ringfence secret set`.",
+            )
         })?;
         Sealer::with_key(&key).map(Some)
     }
 
     /// Creates the key of a store that has none yet. Never replaces another.
-    fn make_key(&self, dir: &OwnedFd) -> Result<Sealer> {
+    fn create_key(&self, dir: &OwnedFd) -> Result<Sealer> {
         let what = format!("the key of the secrets {}", self.key_path().display());
         if statat(dir, "store", AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-            return Err(refused(&what, "is missing"));
+            return Err(refused_error(&what, "is missing"));
         }
-        let key = Zeroizing::new(random::<32>());
+        let key = Zeroizing::new(random_bytes::<32>());
         let text = Zeroizing::new(format!("{}\n", URL_SAFE_NO_PAD.encode(&key[..])));
-        let written = match &self.key {
-            Some(path) => put_new(CWD, path, text.as_bytes()),
-            None => put_new(dir, Path::new("key"), text.as_bytes()),
+        let written = match &self.key_file {
+            Some(path) => create_atomically(CWD, path, text.as_bytes()),
+            None => create_atomically(dir, Path::new("key"), text.as_bytes()),
         };
-        written.map_err(|error| broken(&what, "cannot be written", error))?;
+        written.map_err(|error| io_error(&what, "cannot be written", error))?;
         Sealer::with_key(&key)
     }
 }
 
 /// Creates a file atomically. It replaces nothing but an empty file.
-fn put_new(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
+fn create_atomically(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
     let at = at.as_fd();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let fresh = path.with_file_name(format!(".{name}.{}", short("new")));
-    write_new(at, &fresh, text)?;
+    let fresh = path.with_file_name(format!(".{name}.{}", short_id("new")));
+    write_new_file(at, &fresh, text)?;
     let put = || {
         if statat(at, path, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|facts| facts.st_size == 0) {
             unlinkat(at, path, AtFlags::empty())?;
@@ -285,7 +315,7 @@ fn put_new(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
     })
 }
 
-fn write_new(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
+fn write_new_file(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(openat(at, path, flags, Mode::from_raw_mode(0o600))?);
     file.write_all(text)?;
@@ -294,24 +324,25 @@ fn write_new(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
 
 /// Checks that a name and a value can be a secret at all: programs get it as a variable or an
 /// argument.
-pub(super) fn check(name: &str, value: &Secret) -> Result<()> {
-    if !is_name(name) {
+pub(super) fn check_secret(name: &str, value: &Secret) -> Result<()> {
+    if !is_secret_name(name) {
         return Err(Error::invalid_arguments("that is not a valid name for a secret")
-            .hint("Use up to 128 letters, digits and `_`, not starting with a digit: `ringfence secret set DB_PASSWORD`."));
+            .with_hint("Use up to 128 letters, digits and `_`, not starting with a digit: `ringfence secret set DB_PASSWORD`."));
     }
     let wrong = |what: &str| Error::invalid_arguments(format!("the value of `{name}` {what}"));
     match value.expose() {
-        [] => Err(wrong("is empty").hint("Type it, or send it to standard input.")),
+        [] => Err(wrong("is empty").with_hint("Type it, or send it to standard input.")),
         bytes if bytes.contains(&0) => {
-            Err(wrong("contains a NUL, which cannot be passed to a program").hint("Encode it."))
+            Err(wrong("contains a NUL, which cannot be passed to a program")
+                .with_hint("Encode it."))
         }
-        bytes if bytes.len() > VALUE_BYTES => {
-            Err(too_large(&format!("the value of `{name}` has more than {VALUE_BYTES} bytes")))
-        }
+        bytes if bytes.len() > MAX_VALUE_BYTES => Err(too_large_error(&format!(
+            "the value of `{name}` has more than {MAX_VALUE_BYTES} bytes"
+        ))),
         _ => Ok(()),
     }
 }
 
-fn too_large(what: &str) -> Error {
-    Error::new(Kind::TooLarge, what).hint("Store less.")
+fn too_large_error(what: &str) -> Error {
+    Error::new(Kind::TooLarge, what).with_hint("Store less.")
 }

@@ -2,40 +2,47 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use super::super::scratch::Scratch;
-use super::super::{Config, Flags, resolve};
+use super::super::{Config, ConfigFlags, resolve_config};
 use super::*;
 
-fn env(scratch: &Scratch, more: &[(&str, &str)]) -> Env {
+fn env(scratch: &Scratch, more: &[(&str, &str)]) -> ProcessEnv {
     let home = scratch.dir("home").display().to_string();
     let all = [("HOME", home.as_str())].into_iter().chain(more.iter().copied());
-    Env::new(all.map(|(name, value)| (name.to_owned(), value.to_owned())), scratch.dir("project"))
+    ProcessEnv::new(
+        all.map(|(name, value)| (name.to_owned(), value.to_owned())),
+        scratch.dir("project"),
+    )
 }
 
 /// A config with one tool that wants `${VAR}` and `${secret:DB}`.
 fn config(scratch: &Scratch, more: &[(&str, &str)], lines: &str) -> Result<Config> {
     let tool = "[mcp.query]\ncommand = 'true'\ndescription = 'x'\nenv = { A = '${VAR}', B = '${secret:DB}' }\n";
     let file = scratch.file("etc/config.toml", &format!("{lines}\n{tool}"));
-    let flags = Flags { config: Some(file), root: Some(scratch.dir("root")), ..Flags::default() };
-    resolve(&flags, &env(scratch, more))
+    let flags = ConfigFlags {
+        config: Some(file),
+        root: Some(scratch.dir("root")),
+        ..ConfigFlags::default()
+    };
+    resolve_config(&flags, &env(scratch, more))
 }
 
-fn store(scratch: &Scratch) -> Store {
-    Store::new(&scratch.dir("root"), None)
+fn store(scratch: &Scratch) -> SecretStore {
+    SecretStore::new(&scratch.dir("root"), None)
 }
 
-fn variable() -> Ref {
-    Ref::Variable("VAR".into())
+fn variable() -> SecretRef {
+    SecretRef::Variable("VAR".into())
 }
 
-fn stored() -> Ref {
-    Ref::Stored("DB".into())
+fn stored() -> SecretRef {
+    SecretRef::Stored("DB".into())
 }
 
-fn value(config: &Config, wanted: &Ref) -> String {
+fn value(config: &Config, wanted: &SecretRef) -> String {
     String::from_utf8(config.secrets.get(wanted).unwrap().expose().to_vec()).unwrap()
 }
 
-fn why(config: &Config, wanted: &Ref) -> (Kind, &'static str) {
+fn why(config: &Config, wanted: &SecretRef) -> (Kind, &'static str) {
     let error = config.secrets.get(wanted).unwrap_err();
     (error.kind(), error.reason_name().unwrap_or_default())
 }
@@ -63,7 +70,7 @@ fn the_env_file_comes_before_the_environment_and_the_store_is_another_world() {
     assert_eq!(why(&plain, &stored()), (Kind::Unauthenticated, "missing_secret"));
 
     private(&scratch, "etc/env", "VAR=from-the-file\nDB=from-the-file\n");
-    store(&scratch).set("DB", &Secret::new("from-the-store"), None).unwrap();
+    store(&scratch).put_secret("DB", &Secret::new("from-the-store"), None).unwrap();
     let all = config(&scratch, &environment, "secrets.env_file = 'env'").unwrap();
     assert_eq!(
         (value(&all, &variable()), value(&all, &stored())),
@@ -71,15 +78,18 @@ fn the_env_file_comes_before_the_environment_and_the_store_is_another_world() {
     );
     for file in ["etc/env", "root/secrets/store", "root/secrets/key"] {
         assert!(
-            all.secrets.files().contains(&scratch.path().join(file)),
+            all.secrets.watched_files().contains(&scratch.path().join(file)),
             "{file}: {:?}",
-            all.secrets.files()
+            all.secrets.watched_files()
         );
     }
-    assert!(all.private.contains(&scratch.path().join("etc/env")));
+    assert!(all.private_paths.contains(&scratch.path().join("etc/env")));
     let shown = format!("{all:?}");
     assert!(!shown.contains("from-the-"), "{shown}");
-    assert_eq!(known::redact("from-the-file from-the-store"), "[secret:VAR] [secret:DB]");
+    assert_eq!(
+        known_secrets::redact_str("from-the-file from-the-store"),
+        "[secret:VAR] [secret:DB]"
+    );
 }
 
 #[test]
@@ -98,13 +108,13 @@ fn what_is_missing_or_expired_is_named_and_nothing_else_is_told() {
         );
     }
     let past = unix_seconds() - 1;
-    store(&scratch).set("DB", &Secret::new("old-value-of-it"), Some(past)).unwrap();
+    store(&scratch).put_secret("DB", &Secret::new("old-value-of-it"), Some(past)).unwrap();
     assert_eq!(
         why(&config(&scratch, &[], "").unwrap(), &stored()),
         (Kind::Unauthenticated, "expired_secret")
     );
     store(&scratch)
-        .set("DB", &Secret::new("new-value-of-it"), Some(unix_seconds() + 1000))
+        .put_secret("DB", &Secret::new("new-value-of-it"), Some(unix_seconds() + 1000))
         .unwrap();
     assert_eq!(value(&config(&scratch, &[], "").unwrap(), &stored()), "new-value-of-it");
 }
@@ -112,14 +122,14 @@ fn what_is_missing_or_expired_is_named_and_nothing_else_is_told() {
 #[test]
 fn what_is_too_short_to_be_searched_for_is_said() {
     let scratch = Scratch::new();
-    store(&scratch).set("DB", &Secret::new("short"), None).unwrap();
+    store(&scratch).put_secret("DB", &Secret::new("short"), None).unwrap();
     let config = config(&scratch, &[("VAR", "long-enough-for-it")], "").unwrap();
-    let warnings = config.secrets.warnings();
+    let warnings = config.secrets.list_warnings();
     assert!(
         warnings.len() == 1 && warnings[0].contains("`DB` is shorter than 8 bytes"),
         "{warnings:?}"
     );
-    assert!(!warnings[0].contains("short ") && known::redact("short") == "short");
+    assert!(!warnings[0].contains("short ") && known_secrets::redact_str("short") == "short");
 }
 
 #[test]
@@ -177,15 +187,18 @@ fn an_env_file_or_a_key_inside_the_workspace_is_refused() {
 fn the_store_keeps_values_sealed_and_to_its_owner() {
     let scratch = Scratch::new();
     let store = store(&scratch);
-    assert!(store.read().unwrap().is_empty() && !store.remove("DB").unwrap());
+    assert!(store.read_all().unwrap().is_empty() && !store.remove("DB").unwrap());
     assert!(!scratch.path().join("root/secrets").exists(), "reading makes nothing");
     let binary = Secret::new([0xff, 0xfe, b'\n', 1, 2, 3, 4, 5]);
-    store.set("DB", &Secret::new("hunter2hunter2"), Some(99)).unwrap();
-    store.set("BINARY", &binary, None).unwrap();
-    let items = store.read().unwrap();
+    store.put_secret("DB", &Secret::new("hunter2hunter2"), Some(99)).unwrap();
+    store.put_secret("BINARY", &binary, None).unwrap();
+    let items = store.read_all().unwrap();
     assert_eq!(items["DB"].value.expose(), b"hunter2hunter2");
-    assert_eq!((items["DB"].expires, items["BINARY"].value.expose()), (Some(99), binary.expose()));
-    assert!(unix_seconds() - items["DB"].set < 60);
+    assert_eq!(
+        (items["DB"].expires_at, items["BINARY"].value.expose()),
+        (Some(99), binary.expose())
+    );
+    assert!(unix_seconds() - items["DB"].set_at < 60);
     let dir = scratch.path().join("root/secrets");
     assert_eq!(mode(&dir), 0o700);
     for file in ["store", "key", "lock"] {
@@ -197,7 +210,7 @@ fn the_store_keeps_values_sealed_and_to_its_owner() {
         assert!(!text.contains(shown), "{text}");
     }
     assert!(store.remove("DB").unwrap() && !store.remove("DB").unwrap());
-    assert_eq!(store.read().unwrap().keys().collect::<Vec<_>>(), ["BINARY"]);
+    assert_eq!(store.read_all().unwrap().keys().collect::<Vec<_>>(), ["BINARY"]);
 }
 
 #[test]
@@ -206,23 +219,23 @@ fn what_cannot_be_a_secret_is_not_stored() {
     let store = store(&scratch);
     for (name, value) in [("", "x"), ("a-b", "x"), ("1A", "x"), ("A", ""), ("A", "a\0b")] {
         assert_eq!(
-            store.set(name, &Secret::new(value), None).unwrap_err().kind(),
+            store.put_secret(name, &Secret::new(value), None).unwrap_err().kind(),
             Kind::InvalidArguments,
             "{name}"
         );
     }
-    store.set("A", &Secret::new(vec![b'x'; VALUE_BYTES]), None).unwrap();
-    let large = Secret::new(vec![b'x'; VALUE_BYTES + 1]);
-    assert_eq!(store.set("A", &large, None).unwrap_err().kind(), Kind::TooLarge);
+    store.put_secret("A", &Secret::new(vec![b'x'; MAX_VALUE_BYTES]), None).unwrap();
+    let large = Secret::new(vec![b'x'; MAX_VALUE_BYTES + 1]);
+    assert_eq!(store.put_secret("A", &large, None).unwrap_err().kind(), Kind::TooLarge);
     let mut last = Ok(());
     for at in 0..20 {
-        last = store.set(&format!("N{at}"), &Secret::new(vec![b'x'; VALUE_BYTES]), None);
+        last = store.put_secret(&format!("N{at}"), &Secret::new(vec![b'x'; MAX_VALUE_BYTES]), None);
         if last.is_err() {
             break;
         }
     }
     assert_eq!(last.unwrap_err().kind(), Kind::TooLarge);
-    assert!(store.read().unwrap().contains_key("A"));
+    assert!(store.read_all().unwrap().contains_key("A"));
 }
 
 /// What is wrong with a store, and that it is as it was after an attempt to write to it.
@@ -231,8 +244,8 @@ fn expect_untouched(scratch: &Scratch, what: &str) {
     let file = scratch.path().join("root/secrets/store");
     let before = std::fs::read(&file).ok();
     for error in [
-        store.read().unwrap_err(),
-        store.set("NEW", &Secret::new("new-value"), None).unwrap_err(),
+        store.read_all().unwrap_err(),
+        store.put_secret("NEW", &Secret::new("new-value"), None).unwrap_err(),
         store.remove("DB").unwrap_err(),
     ] {
         assert_eq!(error.reason_name(), Some("secret_store"), "{what}: {error:?}");
@@ -246,7 +259,7 @@ fn expect_untouched(scratch: &Scratch, what: &str) {
 #[test]
 fn a_store_that_is_not_as_we_left_it_is_refused_and_never_overwritten() {
     let scratch = Scratch::new();
-    store(&scratch).set("DB", &Secret::new("hunter2hunter2"), None).unwrap();
+    store(&scratch).put_secret("DB", &Secret::new("hunter2hunter2"), None).unwrap();
     let dir = scratch.path().join("root/secrets");
     let (file, key) = (dir.join("store"), dir.join("key"));
     let (good, good_key) = (std::fs::read(&file).unwrap(), std::fs::read(&key).unwrap());
@@ -299,24 +312,24 @@ fn a_store_that_is_not_as_we_left_it_is_refused_and_never_overwritten() {
             std::os::unix::fs::chown(path, Some(0), None).unwrap();
         }
     }
-    assert_eq!(store(&scratch).read().unwrap()["DB"].value.expose(), b"hunter2hunter2");
+    assert_eq!(store(&scratch).read_all().unwrap()["DB"].value.expose(), b"hunter2hunter2");
 }
 
 #[test]
 fn a_key_elsewhere_opens_what_the_store_alone_does_not() {
     let scratch = Scratch::new();
     let key = scratch.dir("keys").join("key");
-    let store = Store::new(&scratch.dir("root"), Some(key.clone()));
-    store.set("DB", &Secret::new("hunter2hunter2"), None).unwrap();
+    let store = SecretStore::new(&scratch.dir("root"), Some(key.clone()));
+    store.put_secret("DB", &Secret::new("hunter2hunter2"), None).unwrap();
     assert!(
         key.is_file() && mode(&key) == 0o600 && !scratch.path().join("root/secrets/key").exists()
     );
-    assert_eq!(store.read().unwrap()["DB"].value.expose(), b"hunter2hunter2");
-    assert!(Store::new(&scratch.dir("root"), None).read().is_err());
+    assert_eq!(store.read_all().unwrap()["DB"].value.expose(), b"hunter2hunter2");
+    assert!(SecretStore::new(&scratch.dir("root"), None).read_all().is_err());
     let path = key.display().to_string();
     let with_key = config(&scratch, &[("RINGFENCE_SECRETS_KEY_FILE", &path)], "").unwrap();
     assert_eq!(value(&with_key, &stored()), "hunter2hunter2");
-    assert!(with_key.private.contains(&key));
+    assert!(with_key.private_paths.contains(&key));
     assert_eq!(
         why(&config(&scratch, &[], "").unwrap(), &stored()),
         (Kind::Unauthenticated, "secret_store")
@@ -327,32 +340,36 @@ fn a_key_elsewhere_opens_what_the_store_alone_does_not() {
 fn writers_at_the_same_time_lose_nothing_and_readers_see_a_whole_store() {
     let scratch = Scratch::new();
     let store = store(&scratch);
-    store.set("FIRST", &Secret::new("hunter2hunter2"), None).unwrap();
+    store.put_secret("FIRST", &Secret::new("hunter2hunter2"), None).unwrap();
     std::thread::scope(|scope| {
         for writer in 0..8 {
             let store = &store;
             scope.spawn(move || {
                 for at in 0..10 {
                     store
-                        .set(&format!("W{writer}_{at}"), &Secret::new(format!("value-{at}")), None)
+                        .put_secret(
+                            &format!("W{writer}_{at}"),
+                            &Secret::new(format!("value-{at}")),
+                            None,
+                        )
                         .unwrap();
-                    assert!(store.read().unwrap().contains_key("FIRST"));
+                    assert!(store.read_all().unwrap().contains_key("FIRST"));
                 }
             });
         }
     });
-    assert_eq!(store.read().unwrap().len(), 81);
+    assert_eq!(store.read_all().unwrap().len(), 81);
 }
 
 #[test]
 fn a_writer_that_was_ended_in_the_midst_leaves_the_store_as_it_was() {
     let scratch = Scratch::new();
     let store = store(&scratch);
-    store.set("DB", &Secret::new("hunter2hunter2"), None).unwrap();
+    store.put_secret("DB", &Secret::new("hunter2hunter2"), None).unwrap();
     scratch.file("root/secrets/store.new", "half of someth");
-    assert_eq!(store.read().unwrap().len(), 1);
-    store.set("NEXT", &Secret::new("next-value"), None).unwrap();
-    assert_eq!(store.read().unwrap().len(), 2);
+    assert_eq!(store.read_all().unwrap().len(), 1);
+    store.put_secret("NEXT", &Secret::new("next-value"), None).unwrap();
+    assert_eq!(store.read_all().unwrap().len(), 2);
     assert!(!scratch.path().join("root/secrets/store.new").exists());
 }
 
@@ -361,11 +378,15 @@ fn names_that_say_where_one_is_are_no_secrets() {
     let scratch = Scratch::new();
     let tool = "[mcp.query]\ncommand = 'true'\ndescription = 'x'\nenv = { A = '${HOME}/x' }\n";
     let file = scratch.file("etc/config.toml", tool);
-    let flags = Flags { config: Some(file), root: Some(scratch.dir("root")), ..Flags::default() };
-    let config = resolve(&flags, &env(&scratch, &[])).unwrap();
+    let flags = ConfigFlags {
+        config: Some(file),
+        root: Some(scratch.dir("root")),
+        ..ConfigFlags::default()
+    };
+    let config = resolve_config(&flags, &env(&scratch, &[])).unwrap();
     let home = scratch.path().join("home").display().to_string();
-    assert_eq!(value(&config, &Ref::Variable("HOME".into())), home);
-    assert_eq!(known::redact(&home), home);
+    assert_eq!(value(&config, &SecretRef::Variable("HOME".into())), home);
+    assert_eq!(known_secrets::redact_str(&home), home);
 }
 
 #[test]
@@ -373,13 +394,13 @@ fn a_key_that_was_never_written_is_made_again_and_one_that_is_lost_is_not() {
     let scratch = Scratch::new();
     for key in [None, Some(scratch.dir("keys").join("mine"))] {
         let root = scratch.dir(if key.is_some() { "other" } else { "root" });
-        let store = Store::new(&root, key.clone());
+        let store = SecretStore::new(&root, key.clone());
         let key = key.unwrap_or(root.join("secrets/key"));
         std::fs::create_dir_all(root.join("secrets")).unwrap();
         std::fs::set_permissions(root.join("secrets"), PermissionsExt::from_mode(0o700)).unwrap();
         std::fs::write(&key, "").unwrap();
         std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
-        store.set("DB", &Secret::new("value-in-the-store"), None).unwrap();
+        store.put_secret("DB", &Secret::new("value-in-the-store"), None).unwrap();
         assert_eq!(
             std::fs::read_dir(key.parent().unwrap())
                 .unwrap()
@@ -391,7 +412,7 @@ fn a_key_that_was_never_written_is_made_again_and_one_that_is_lost_is_not() {
             "nothing is left behind"
         );
         std::fs::write(&key, "").unwrap();
-        assert!(store.set("DB", &Secret::new("another"), None).is_err());
-        assert!(store.read().is_err());
+        assert!(store.put_secret("DB", &Secret::new("another"), None).is_err());
+        assert!(store.read_all().is_err());
     }
 }

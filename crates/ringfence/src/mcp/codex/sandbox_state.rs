@@ -9,8 +9,11 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::base::client_sandbox::{
+    ClientAccess, ClientAccessEntry, ClientAccessPath, ClientFileAccess, ClientSandbox,
+    REQUIRED_SYSTEM_DIRS,
+};
 use crate::base::glob::Glob;
-use crate::base::narrowing::{Access, Entry, Files, MINIMAL, Narrowing, Place};
 
 /// Largest number of entries; real policies have fewer.
 const MAX_ENTRIES: usize = 1024;
@@ -19,7 +22,7 @@ const MAX_ENTRIES: usize = 1024;
 type ReadResult<T> = std::result::Result<T, String>;
 
 /// Reads a sandbox state in any of its forms.
-pub fn read_state(state: &Value) -> ReadResult<Narrowing> {
+pub fn read_state(state: &Value) -> ReadResult<ClientSandbox> {
     let given = |key: &str| state.get(key).filter(|value| !value.is_null());
     let cwd = given("sandboxCwd").map(read_directory).transpose()?;
     let mut narrowing = match (given("permissionProfile"), given("sandboxPolicy")) {
@@ -30,7 +33,7 @@ pub fn read_state(state: &Value) -> ReadResult<Narrowing> {
         }
     };
     if let Some(files) = &mut narrowing.files {
-        if files.entries.len() + files.denied.len() > MAX_ENTRIES {
+        if files.entries.len() + files.denied_globs.len() > MAX_ENTRIES {
             return Err(format!("it has more than {MAX_ENTRIES} entries"));
         }
         files.cwd = cwd;
@@ -102,12 +105,18 @@ fn allows_network(value: Option<&Value>) -> bool {
     }
 }
 
-fn without_file_limits(mode: &str, network: bool, unsandboxed: bool) -> Narrowing {
-    Narrowing { mode: mode.to_owned(), files: None, network, unsandboxed, ignored: Vec::new() }
+fn without_file_limits(mode: &str, network: bool, unsandboxed: bool) -> ClientSandbox {
+    ClientSandbox {
+        mode: mode.to_owned(),
+        files: None,
+        allows_network: network,
+        unsandboxed,
+        ignored: Vec::new(),
+    }
 }
 
 /// Reads a `sandboxPolicy`, used up to 0.141.
-fn read_policy(policy: &Value) -> ReadResult<Narrowing> {
+fn read_policy(policy: &Value) -> ReadResult<ClientSandbox> {
     let kind = policy.get("type").and_then(Value::as_str).unwrap_or_default();
     let network = allows_network(policy.get("network_access"));
     let mut entries = match kind {
@@ -118,34 +127,38 @@ fn read_policy(policy: &Value) -> ReadResult<Narrowing> {
         _ => return Err("its `sandboxPolicy` has no known type".to_owned()),
     };
     if kind == "workspace-write" {
-        entries.push(Entry::project("", Access::Write));
+        entries.push(ClientAccessEntry::for_project("", ClientAccess::Write));
         entries.extend(
             read_paths(policy.get("writable_roots"))?
                 .into_iter()
-                .map(|path| Entry::path(path, Access::Write)),
+                .map(|path| ClientAccessEntry::for_path(path, ClientAccess::Write)),
         );
         if policy.get("exclude_slash_tmp") != Some(&Value::Bool(true)) {
-            entries.push(Entry::path("/tmp", Access::Write));
+            entries.push(ClientAccessEntry::for_path("/tmp", ClientAccess::Write));
         }
     }
-    let files = Some(Files { entries, ..Files::default() });
-    Ok(Narrowing { files, ..without_file_limits(kind, network, false) })
+    let files = Some(ClientFileAccess { entries, ..ClientFileAccess::default() });
+    Ok(ClientSandbox { files, ..without_file_limits(kind, network, false) })
 }
 
 /// Returns what a policy allows to read: everything, or since 0.104 what it lists.
-fn readable_entries(access: Option<&Value>) -> ReadResult<Vec<Entry>> {
+fn readable_entries(access: Option<&Value>) -> ReadResult<Vec<ClientAccessEntry>> {
     let kind = access.and_then(|access| access.get("type")).and_then(Value::as_str);
     match (access, kind) {
         (None | Some(Value::Null), _) | (_, Some("full-access")) => {
-            Ok(vec![Entry::path("/", Access::Read)])
+            Ok(vec![ClientAccessEntry::for_path("/", ClientAccess::Read)])
         }
         (Some(access), Some("restricted")) => {
-            let mut entries: Vec<Entry> = read_paths(access.get("readable_roots"))?
+            let mut entries: Vec<ClientAccessEntry> = read_paths(access.get("readable_roots"))?
                 .into_iter()
-                .map(|path| Entry::path(path, Access::Read))
+                .map(|path| ClientAccessEntry::for_path(path, ClientAccess::Read))
                 .collect();
-            entries.push(Entry::project("", Access::Read));
-            entries.extend(MINIMAL.iter().map(|path| Entry::path(*path, Access::Read)));
+            entries.push(ClientAccessEntry::for_project("", ClientAccess::Read));
+            entries.extend(
+                REQUIRED_SYSTEM_DIRS
+                    .iter()
+                    .map(|path| ClientAccessEntry::for_path(*path, ClientAccess::Read)),
+            );
             Ok(entries)
         }
         _ => Err("the read access of its `sandboxPolicy` has no known type".to_owned()),
@@ -153,7 +166,7 @@ fn readable_entries(access: Option<&Value>) -> ReadResult<Vec<Entry>> {
 }
 
 /// Reads a `permissionProfile`, used since 0.125; the form before that has no type.
-fn read_profile(profile: &Value) -> ReadResult<Narrowing> {
+fn read_profile(profile: &Value) -> ReadResult<ClientSandbox> {
     let network = allows_network(profile.get("network"));
     match profile.get("type").map(|kind| kind.as_str().unwrap_or_default()) {
         Some("disabled") => Ok(without_file_limits("disabled", true, true)),
@@ -171,27 +184,32 @@ fn read_profile(profile: &Value) -> ReadResult<Narrowing> {
 }
 
 /// Returns the name under which users know the mode.
-fn mode_name(files: Option<&Files>) -> &'static str {
+fn mode_name(files: Option<&ClientFileAccess>) -> &'static str {
     match files {
         None => "managed",
-        Some(files) if files.entries.iter().any(|entry| entry.access == Access::Write) => {
+        Some(files) if files.entries.iter().any(|entry| entry.access == ClientAccess::Write) => {
             "workspace-write"
         }
         Some(_) => "read-only",
     }
 }
 
-fn read_file_system(system: &Value, ignored: &mut Vec<String>) -> ReadResult<Option<Files>> {
+fn read_file_system(
+    system: &Value,
+    ignored: &mut Vec<String>,
+) -> ReadResult<Option<ClientFileAccess>> {
     match system.get("type").map(|kind| kind.as_str().unwrap_or_default()) {
         Some("unrestricted") => return Ok(None),
         Some("restricted") | None => {}
         Some(_) => return Err("its `file_system` has no known type".to_owned()),
     }
-    let mut files = Files::default();
-    for (key, access) in [("read", Access::Read), ("write", Access::Write)] {
-        files
-            .entries
-            .extend(read_paths(system.get(key))?.into_iter().map(|path| Entry::path(path, access)));
+    let mut files = ClientFileAccess::default();
+    for (key, access) in [("read", ClientAccess::Read), ("write", ClientAccess::Write)] {
+        files.entries.extend(
+            read_paths(system.get(key))?
+                .into_iter()
+                .map(|path| ClientAccessEntry::for_path(path, access)),
+        );
     }
     match system.get("entries") {
         Some(Value::Array(entries)) => {
@@ -206,41 +224,45 @@ fn read_file_system(system: &Value, ignored: &mut Vec<String>) -> ReadResult<Opt
     Ok(Some(files))
 }
 
-fn add_entry(files: &mut Files, entry: &Value, ignored: &mut Vec<String>) -> ReadResult<()> {
+fn add_entry(
+    files: &mut ClientFileAccess,
+    entry: &Value,
+    ignored: &mut Vec<String>,
+) -> ReadResult<()> {
     let access = match entry.get("access").and_then(Value::as_str) {
-        Some("read") => Access::Read,
-        Some("write") => Access::Write,
-        Some("deny" | "none") => Access::Deny,
+        Some("read") => ClientAccess::Read,
+        Some("write") => ClientAccess::Write,
+        Some("deny" | "none") => ClientAccess::Deny,
         _ => {
             ignored.push("an unknown access is treated as `deny`".to_owned());
-            Access::Deny
+            ClientAccess::Deny
         }
     };
     let skip_missing = entry.get("missing_path_behavior").and_then(Value::as_str) == Some("skip");
     let path = entry.get("path").unwrap_or(&Value::Null);
     let text = |key: &str| path.get(key).and_then(Value::as_str);
     let place = match (path, text("type")) {
-        (Value::String(path), _) => Some(Place::Path(absolute_path(path)?)),
-        (_, Some("path")) => {
-            Some(Place::Path(absolute_path(text("path").ok_or("an entry has no path")?)?))
-        }
+        (Value::String(path), _) => Some(ClientAccessPath::Path(absolute_path(path)?)),
+        (_, Some("path")) => Some(ClientAccessPath::Path(absolute_path(
+            text("path").ok_or("an entry has no path")?,
+        )?)),
         (_, Some("special")) => {
             resolve_special(path.get("value").unwrap_or(&Value::Null), access, files, ignored)?
         }
         (_, Some("glob_pattern")) => {
             let pattern = text("pattern").ok_or("an entry has no pattern")?;
             match access {
-                Access::Deny => {
-                    files.denied.push(Glob::parse(pattern).ok_or("a pattern in it cannot be read")?)
-                }
-                Access::Read | Access::Write => {
+                ClientAccess::Deny => files
+                    .denied_globs
+                    .push(Glob::parse(pattern).ok_or("a pattern in it cannot be read")?),
+                ClientAccess::Read | ClientAccess::Write => {
                     ignored.push("a pattern cannot grant access".to_owned())
                 }
             }
             None
         }
         // An entry that would only grant can be left out; one that would deny cannot.
-        _ if access == Access::Deny => {
+        _ if access == ClientAccess::Deny => {
             return Err("it denies something that cannot be located".to_owned());
         }
         _ => {
@@ -248,31 +270,37 @@ fn add_entry(files: &mut Files, entry: &Value, ignored: &mut Vec<String>) -> Rea
             None
         }
     };
-    files.entries.extend(place.map(|place| Entry { place, access, skip_missing }));
+    files.entries.extend(place.map(|place| ClientAccessEntry {
+        path: place,
+        access,
+        skip_missing,
+    }));
     Ok(())
 }
 
 /// Resolves a path that is given by a name.
 fn resolve_special(
     value: &Value,
-    access: Access,
-    files: &mut Files,
+    access: ClientAccess,
+    files: &mut ClientFileAccess,
     ignored: &mut Vec<String>,
-) -> ReadResult<Option<Place>> {
+) -> ReadResult<Option<ClientAccessPath>> {
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default();
     match kind {
-        "root" => Ok(Some(Place::Path("/".into()))),
-        "slash_tmp" => Ok(Some(Place::Path("/tmp".into()))),
+        "root" => Ok(Some(ClientAccessPath::Path("/".into()))),
+        "slash_tmp" => Ok(Some(ClientAccessPath::Path("/tmp".into()))),
         "project_roots" | "current_working_directory" => {
             let below = value.get("subpath").and_then(Value::as_str).unwrap_or_default();
             let plain =
                 Path::new(below).components().all(|part| matches!(part, Component::Normal(_)));
             plain
-                .then(|| Some(Place::Project(below.into())))
+                .then(|| Some(ClientAccessPath::Project(below.into())))
                 .ok_or_else(|| "a subpath in it is not plain".to_owned())
         }
         "minimal" => {
-            files.entries.extend(MINIMAL.iter().map(|path| Entry::path(*path, access)));
+            files.entries.extend(
+                REQUIRED_SYSTEM_DIRS.iter().map(|path| ClientAccessEntry::for_path(*path, access)),
+            );
             Ok(None)
         }
         // Only the client knows its path; a run has its own.

@@ -145,8 +145,8 @@ impl SlotHandle {
             let longest = idle.min_by_key(|(_, entry)| entry.idle_since).map(|(id, _)| *id);
             if !table.evict_connection(longest) {
                 return Err(Error::new(Kind::ResourceExhausted, "too many connections are in use")
-                    .reason("connections")
-                    .hint("Try again when other calls have ended."));
+                    .with_reason("connections")
+                    .with_hint("Try again when other calls have ended."));
             }
         }
         if let Some(entry) = table.entries.get_mut(&self.id) {
@@ -224,7 +224,9 @@ impl PrincipalLimits {
         let count = taken.entry(key.clone()).or_default();
         if *count >= kind.max_per_principal() {
             let (reason, message, hint) = kind.refusal_texts();
-            return Err(Error::new(Kind::ResourceExhausted, message).reason(reason).hint(hint));
+            return Err(Error::new(Kind::ResourceExhausted, message)
+                .with_reason(reason)
+                .with_hint(hint));
         }
         *count += 1;
         Ok(ResourceGuard { limits: Arc::clone(self), key })

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::super::server::ClientConnection;
-use crate::base::{Cause, Error, Kind, Result};
+use crate::base::{CancelCause, Error, Kind, Result};
 use crate::session::Principal;
 
 /// Sessions per principal: each one holds memory, and `initialize` costs its sender nothing.
@@ -49,8 +49,8 @@ impl HttpSessions {
             }
             // A session of another principal must look like a missing one.
             None => Err(Error::new(Kind::NotFound, "there is no such session")
-                .reason("unknown_session")
-                .hint("Start a new one with `initialize`.")),
+                .with_reason("unknown_session")
+                .with_hint("Start a new one with `initialize`.")),
         }
     }
 
@@ -73,10 +73,10 @@ impl HttpSessions {
             let longest = idle.min_by_key(|(_, held)| held.last_used).map(|(id, _)| id.clone());
             let id = longest.ok_or_else(|| {
                 Error::new(Kind::ResourceExhausted, "too many sessions are in use")
-                    .reason("sessions")
-                    .hint("End sessions that are not needed with DELETE.")
+                    .with_reason("sessions")
+                    .with_hint("End sessions that are not needed with DELETE.")
             })?;
-            table.end_session(&id, Cause::SessionEnd);
+            table.end_session(&id, CancelCause::SessionEnd);
             ended = Some(id);
         }
         *table.reserved.entry(principal.clone()).or_default() += 1;
@@ -86,7 +86,7 @@ impl HttpSessions {
     }
 
     /// Ends a session and everything that runs in it.
-    pub fn end_session(&self, id: &str, cause: Cause) {
+    pub fn end_session(&self, id: &str, cause: CancelCause) {
         self.lock().end_session(id, cause);
     }
 
@@ -104,13 +104,13 @@ impl HttpSessions {
                 && is_idle(&held.connection)
         });
         let ids: Vec<String> = idle.map(|(id, _)| id.clone()).collect();
-        ids.iter().for_each(|id| table.end_session(id, Cause::SessionEnd));
+        ids.iter().for_each(|id| table.end_session(id, CancelCause::SessionEnd));
         ids
     }
 }
 
 impl SessionTable {
-    fn end_session(&mut self, id: &str, cause: Cause) {
+    fn end_session(&mut self, id: &str, cause: CancelCause) {
         if let Some(held) = self.open.remove(id) {
             held.connection.session.cancel.cancel(cause);
         }

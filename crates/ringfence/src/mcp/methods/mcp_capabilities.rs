@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::tools_list::tool_permission;
 use crate::call::{PipelineState, needs_approval};
-use crate::config::Escalate;
+use crate::config::EscalationMode;
 use crate::mcp::{Server, version};
 use crate::registry::ToolSchemas;
 use crate::rulebook::EscalationStatus;
@@ -45,7 +45,7 @@ async fn describe_rules(server: &Server, state: &PipelineState, session: &Sessio
         .collect();
     let escalate = match book.escalation_status(&state.config, true) {
         EscalationStatus::Possible => state.config.policy.escalate,
-        EscalationStatus::Off | EscalationStatus::Prevented(_) => Escalate::Off,
+        EscalationStatus::Off | EscalationStatus::Prevented(_) => EscalationMode::Off,
     };
     json!({
         "generation": book.generation,

@@ -10,8 +10,8 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Map, Value, json};
 
-use crate::base::caller::Abilities;
-use crate::base::{Cause, Error, Kind, Result, TraceId};
+use crate::base::client_handle::ClientCapabilities;
+use crate::base::{CancelCause, Error, Kind, Result, TraceId};
 use crate::call::park::ResumableCall;
 use crate::call::{CallRequest, request_digest};
 use crate::mcp::attach::{AttachOutcome, AttachedRequest, attach_to_run};
@@ -36,7 +36,7 @@ pub async fn answer_call(
     incoming: IncomingCall<'_>,
     params: CallToolRequestParams,
 ) -> Result<CallToolResponse, ErrorData> {
-    let mut trace_id = TraceId::mint();
+    let mut trace_id = TraceId::generate();
     let name = params.name.clone();
     let answer = handle_call(&incoming, params, &mut trace_id).await;
     let answer = answer.map_err(|error| rewrite_hint(&incoming, error));
@@ -67,9 +67,9 @@ fn rewrite_hint(incoming: &IncomingCall<'_>, error: Error) -> Error {
     let style = NameStyle::for_client(state.config.tool_names, &incoming.client_info);
     match error.hint_text() {
         // A hint with suggestions quotes file names, and one of those may look like a tool.
-        Some(hint) if error.fact("nearest").is_none() => {
+        Some(hint) if error.get_fact("nearest").is_none() => {
             let hint = state.registry.rewrite_names(style, hint);
-            error.hint(hint)
+            error.with_hint(hint)
         }
         _ => error,
     }
@@ -172,7 +172,7 @@ pub fn collect_questions(held: &ResumableCall) -> Result<InputRequests> {
         .map(|(key, question)| {
             let request = json!({"method": question.method, "params": question.params});
             let request = serde_json::from_value(request).map_err(|error| {
-                Error::internal("a question does not match the protocol").source(error)
+                Error::internal("a question does not match the protocol").with_source(error)
             })?;
             Ok((key.clone(), request))
         })
@@ -236,10 +236,10 @@ fn build_request(
 
 /// Returns the capabilities of the client. `unsandboxed` is a client without a sandbox of its own,
 /// which accepts whatever it is asked.
-fn client_capabilities(incoming: &IncomingCall<'_>, unsandboxed: bool) -> Abilities {
+fn client_capabilities(incoming: &IncomingCall<'_>, unsandboxed: bool) -> ClientCapabilities {
     let declared = incoming.context.client_capabilities();
     let declared = declared.as_ref();
-    Abilities {
+    ClientCapabilities {
         // `{}` means forms; a client that names only `url` cannot show one.
         elicitation: declared
             .and_then(|declared| declared.elicitation.as_ref())
@@ -250,8 +250,8 @@ fn client_capabilities(incoming: &IncomingCall<'_>, unsandboxed: bool) -> Abilit
         progress: incoming.context.meta.get_progress_token().is_some(),
         logging: !codex_legacy::is_active(incoming.server)
             && (!incoming.stateless || incoming.context.meta.log_level().is_some()),
-        answers_unseen: unsandboxed || codex::auto_answers(&incoming.context.meta),
-        turns_empty_form_into_menu: incoming
+        auto_answers: unsandboxed || codex::auto_answers(&incoming.context.meta),
+        shows_empty_form_as_menu: incoming
             .client_info
             .name
             .to_ascii_lowercase()
@@ -267,10 +267,10 @@ fn output_budget(client: &ClientInfo) -> usize {
 
 /// Returns why the call is cancelled if the request ends without an answer. On 2026-07-28 over
 /// HTTP, the stream was closed.
-fn disconnect_cause(incoming: &IncomingCall<'_>) -> Cause {
+fn disconnect_cause(incoming: &IncomingCall<'_>) -> CancelCause {
     match (incoming.stateless, incoming.connection.transport) {
-        (true, "http") => Cause::Disconnect,
-        _ => Cause::Client,
+        (true, "http") => CancelCause::Disconnect,
+        _ => CancelCause::Client,
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use crate::base::ids::short;
+use crate::base::ids::short_id;
 
 const BROWSERS_DIR: &str = "browser";
 const LOCK: &str = "lock";
@@ -47,7 +47,7 @@ impl BrowserProfileDir {
         let gate = open_lock_file(&root.join(format!("{BROWSERS_DIR}.{LOCK}")))?;
         flock(&gate, FlockOperation::LockExclusive)?;
         remove_unlocked(root, &all);
-        let id = short("b");
+        let id = short_id("b");
         let lock = all.join(format!("{id}.{LOCK}"));
         let held = open_lock_file(&lock)?;
         flock(&held, FlockOperation::NonBlockingLockExclusive)?;

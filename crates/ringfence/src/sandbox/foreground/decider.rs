@@ -9,7 +9,7 @@ use jail::rights::Rights;
 use policy::{Decision, RuleTable};
 
 use crate::approval::Gate;
-use crate::config::{Config, Escalate, EscalateRisky, Heuristics};
+use crate::config::{Config, EscalationMode, HeuristicsMode, RiskyEscalation};
 use crate::sandbox::escalate::{self, ApprovalReasonFn, EscalatedExec, EscalationTarget};
 use crate::sandbox::{ExecDecider, KeptInside, Launcher, WaitingExec};
 
@@ -42,7 +42,7 @@ impl ForegroundRules {
     pub fn exec_rules(&self, config: &Config) -> ExecRules {
         ExecRules {
             table: self.table.clone(),
-            heuristics: config.policy.heuristics == Heuristics::Prompt,
+            heuristics: config.policy.heuristics == HeuristicsMode::Prompt,
             lets_out: self.escalates(config),
             granted: false,
             watchers: self.watchers,
@@ -51,12 +51,12 @@ impl ForegroundRules {
 
     /// Returns whether any exec may need a decision.
     pub fn needs_decider(&self, config: &Config) -> bool {
-        !self.table.prefixes.is_empty() || config.policy.heuristics == Heuristics::Prompt
+        !self.table.prefixes.is_empty() || config.policy.heuristics == HeuristicsMode::Prompt
     }
 
     /// Returns whether commands may leave the sandbox.
     pub fn escalates(&self, config: &Config) -> bool {
-        config.policy.escalate == Escalate::Outside && self.escalation_obstacle.is_none()
+        config.policy.escalate == EscalationMode::Outside && self.escalation_obstacle.is_none()
     }
 
     /// Builds the decider for one run.
@@ -67,9 +67,9 @@ impl ForegroundRules {
         kept_inside: &Arc<KeptInside>,
     ) -> Arc<dyn ExecDecider> {
         let stays = match config.policy.escalate {
-            Escalate::Off => None,
-            Escalate::Wider => Some("`ringfence sandbox` has no wider sandbox".to_owned()),
-            Escalate::Outside => self.escalation_obstacle.clone(),
+            EscalationMode::Off => None,
+            EscalationMode::Wider => Some("`ringfence sandbox` has no wider sandbox".to_owned()),
+            EscalationMode::Outside => self.escalation_obstacle.clone(),
         };
         Arc::new(ForegroundDecider {
             escalates: self.escalates(config),
@@ -169,8 +169,8 @@ impl ForegroundDecider {
         let [by_setting, unanswered] = self.rules.kept_inside_reasons;
         let is_asked = escalate::approval_reason(held, self.rules.reason_to_ask).is_some();
         match (is_asked, self.config.policy.escalate_risky, self.rules.on_prompt) {
-            (true, EscalateRisky::Inside, _) => ExecPlacement::Kept(by_setting.to_owned()),
-            (true, EscalateRisky::Ask, OnPrompt::Deny) => {
+            (true, RiskyEscalation::Inside, _) => ExecPlacement::Kept(by_setting.to_owned()),
+            (true, RiskyEscalation::Ask, OnPrompt::Deny) => {
                 ExecPlacement::Kept(unanswered.to_owned())
             }
             _ => ExecPlacement::Outside(Box::new(exec)),

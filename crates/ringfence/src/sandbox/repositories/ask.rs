@@ -17,7 +17,7 @@ use tokio::io::AsyncReadExt;
 use super::super::env;
 use super::super::launch::{LaunchRequest, StdinSource};
 use super::super::session_sandbox::SessionSandbox;
-use crate::base::ids::{hex, random};
+use crate::base::ids::{random_bytes, to_hex};
 use crate::base::{Error, Result, lexical};
 
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -148,7 +148,7 @@ pub async fn query_git(
     home: Option<&Path>,
     questions: &[RepositoryQuery],
 ) -> Result<Vec<RepositoryAnswer>> {
-    let word = hex(&random::<16>());
+    let word = to_hex(&random_bytes::<16>());
     let mut said = Vec::new();
     // Use what arrived in time: one repository that delays git must not hide any other.
     if let Ok(ran) =
@@ -168,7 +168,7 @@ async fn run_script(
     said: &mut Vec<u8>,
 ) -> Result<()> {
     let failed = |error: io::Error| {
-        Error::internal("git could not be asked about the repositories").source(error)
+        Error::internal("git could not be asked about the repositories").with_source(error)
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let cwd = rustix::fs::open(cell.workspace_path(), flags, Mode::empty())
@@ -273,7 +273,7 @@ fn parse_settings(base: &Path, list: &[u8], places: &[u8]) -> Option<GitSettings
         let value = entry.get(at + 1..).unwrap_or_default().to_vec();
         // Our own options have no file.
         if let Some(file) = origin.strip_prefix(b"file:") {
-            entries.push((lexical::normalize(base, &path_from_bytes(file)), key, value));
+            entries.push((lexical::normalize_path(base, &path_from_bytes(file)), key, value));
         }
     }
     Some(GitSettings {

@@ -162,9 +162,9 @@ fn expand_path(base: &Path, value: &[u8], home: Option<&Path>) -> Option<PathBuf
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     match value.strip_prefix(b"~/") {
         _ if value.is_empty() => None,
-        Some(below) => Some(lexical::normalize(home?, &path(below))),
+        Some(below) => Some(lexical::normalize_path(home?, &path(below))),
         None if value.starts_with(b"~") => None,
-        None => Some(lexical::normalize(base, &path(value))),
+        None => Some(lexical::normalize_path(base, &path(value))),
     }
 }
 
@@ -173,8 +173,10 @@ fn unprotectable_hooks(hooks: &Path) -> Error {
         UNPROTECTABLE,
         "git looks for hooks in a directory that runs must be able to write",
     )
-    .hint("Set `core.hooksPath` of the repository to a directory of its own, such as `.githooks`.")
-    .source(hooks.display().to_string())
+    .with_hint(
+        "Set `core.hooksPath` of the repository to a directory of its own, such as `.githooks`.",
+    )
+    .with_source(hooks.display().to_string())
 }
 
 #[cfg(test)]

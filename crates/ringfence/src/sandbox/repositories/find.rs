@@ -148,7 +148,7 @@ pub fn linked_queries(rights: &Rights, answer: &RepositoryAnswer) -> Vec<Reposit
     let has_git = |path: &Path| path.join(".git").symlink_metadata().is_ok();
     let mut next: Vec<RepositoryQuery> = Vec::new();
     if let RepositoryQuery::WorkTree(top) = &answer.query {
-        let links = answer.submodules.iter().map(|link| lexical::normalize(top, link));
+        let links = answer.submodules.iter().map(|link| lexical::normalize_path(top, link));
         next.extend(links.filter(|path| has_git(path)).map(RepositoryQuery::WorkTree));
     }
     let trees = answer.work_trees.iter().filter(|path| has_git(path)).cloned();
@@ -157,7 +157,7 @@ pub fn linked_queries(rights: &Rights, answer: &RepositoryAnswer) -> Vec<Reposit
     let moved =
         settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.worktree"));
     let moved = moved.map(|(_, _, value)| {
-        lexical::normalize(&settings.git_dir, &PathBuf::from(OsStr::from_bytes(value)))
+        lexical::normalize_path(&settings.git_dir, &PathBuf::from(OsStr::from_bytes(value)))
     });
     next.extend(moved.filter(|path| has_git(path)).map(RepositoryQuery::WorkTree));
     next.extend(

@@ -21,7 +21,7 @@ use jail::rights::{ProtectedPath, Rights};
 
 use super::session_sandbox::SessionSandbox;
 use crate::base::Result;
-use crate::config::Profile;
+use crate::config::ProfileSetting;
 use crate::session::Session;
 use ask::{RepositoryAnswer, RepositoryQuery};
 use compare::GitSnapshot;
@@ -70,7 +70,7 @@ impl SessionRepositories {
         cell: &SessionSandbox,
         home: Option<&Path>,
     ) -> Result<Option<Arc<RepositoryFindings>>> {
-        if cell.profile != Profile::Default {
+        if cell.profile != ProfileSetting::Default {
             return Ok(None);
         }
         let places = cell.rights.writable_roots().map(Path::to_owned).collect();

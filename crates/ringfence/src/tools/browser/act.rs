@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::navigate::{DOWNLOAD_WAIT, SnapshotChoice, format_events};
 use crate::approval::Granted;
-use crate::base::call::{Output, Prepared};
+use crate::base::call::{Prepared, ToolOutput};
 use crate::base::{Error, Kind, Result};
 use crate::browser::act::{ActOp, MouseButton};
 use crate::browser::downloads::PageDownload;
@@ -120,12 +120,11 @@ impl BrowserAct {
 
     fn parse_args(&self, arguments: &Map<String, Value>) -> Result<Args> {
         let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
-        let needs =
-            |given: bool, name: &str| match given {
-                true => Ok(()),
-                false => Err(Error::invalid_arguments(format!("this op needs `{name}`"))
-                    .with("argument", name)),
-            };
+        let needs = |given: bool, name: &str| match given {
+            true => Ok(()),
+            false => Err(Error::invalid_arguments(format!("this op needs `{name}`"))
+                .with_fact("argument", name)),
+        };
         match args.op {
             ActOp::Type => needs(args.text.is_some(), "text")?,
             ActOp::Press => needs(args.key.is_some(), "key")?,
@@ -143,7 +142,7 @@ impl BrowserAct {
     }
 }
 
-async fn act_on_page(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Result<Output> {
+async fn act_on_page(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Result<ToolOutput> {
     let (page, context) = (&held.page, &held.context);
     let limit = browser::page_timeout(args.timeout_ms);
     let end = Instant::now() + limit;
@@ -238,8 +237,9 @@ async fn perform_op(cx: &Arc<RunCx>, args: &Args, held: &PageLease, end: Instant
                 let work = tokio::task::spawn_blocking(move || {
                     uploads.copy_for_browser(&workspace, &files)
                 });
-                work.await
-                    .map_err(|error| Error::internal("the copy ended unexpectedly").source(error))?
+                work.await.map_err(|error| {
+                    Error::internal("the copy ended unexpectedly").with_source(error)
+                })?
             };
             page.upload_files(on, copy, ready).await
         }
@@ -256,7 +256,7 @@ async fn perform_op(cx: &Arc<RunCx>, args: &Args, held: &PageLease, end: Instant
             match page.move_in_history(how, LoadState::Load, left).await? {
                 Some(_) => Ok(0),
                 None => Err(Error::new(Kind::NotFound, "there is no page in that direction")
-                    .reason("no_history")),
+                    .with_reason("no_history")),
             }
         }
     }
@@ -314,7 +314,7 @@ impl Tool for BrowserAct {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let args = self.parse_args(&call.consume().arguments)?;
             let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;

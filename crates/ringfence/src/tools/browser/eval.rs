@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::approval::Granted;
 use crate::base::Result;
-use crate::base::call::{Output, Prepared};
+use crate::base::call::{Prepared, ToolOutput};
 use crate::config::Config;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
 use crate::tools::limits::ToolLimit;
@@ -71,7 +71,7 @@ impl BrowserEval {
     }
 }
 
-async fn eval_script(cx: &RunCx, args: &Args, held: &PageLease) -> Result<Output> {
+async fn eval_script(cx: &RunCx, args: &Args, held: &PageLease) -> Result<ToolOutput> {
     let most = browser::text_budget(cx, args.max_bytes);
     let limit = browser::page_timeout(args.timeout_ms);
     let found = held.page.eval_script(&args.script, args.target.as_deref(), most, limit).await?;
@@ -106,7 +106,7 @@ impl Tool for BrowserEval {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let args: Args =
                 arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::approval::Granted;
 use crate::base::Result;
-use crate::base::call::{Output, Prepared};
+use crate::base::call::{Prepared, ToolOutput};
 use crate::browser::page_log::{PageLogEntry, PageLogKind, escape_line};
 use crate::config::Config;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
@@ -147,7 +147,7 @@ fn newest_entries<'a>(
     (kept, cut)
 }
 
-fn read_logs(cx: &RunCx, args: &Args, held: &PageLease) -> Output {
+fn read_logs(cx: &RunCx, args: &Args, held: &PageLease) -> ToolOutput {
     let since = args.since.unwrap_or(0);
     let limit = args.limit.unwrap_or(DEFAULT_LIMIT);
     let mut most = browser::text_budget(cx, args.max_bytes);
@@ -211,7 +211,7 @@ impl Tool for BrowserLogs {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let args: Args =
                 arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use crate::approval::{ApprovalPrompt, Granted};
-use crate::base::call::{Output, Prepared};
+use crate::base::call::{Prepared, ToolOutput};
 use crate::base::{Error, Result};
 use crate::browser::address;
 use crate::browser::downloads::PageDownload;
@@ -119,7 +119,7 @@ impl BrowserNavigate {
         }
     }
 
-    async fn execute_call(&self, cx: &RunCx, call: Prepared) -> Result<Output> {
+    async fn execute_call(&self, cx: &RunCx, call: Prepared) -> Result<ToolOutput> {
         let args: Args = arguments::parse_arguments(&call.arguments, &self.spec.input_schema)?;
         let url = address::check_url(&args.url)?;
         let granted = match host_to_approve(&cx.config, &browser::denied_hosts(cx).await?, &url)? {
@@ -148,7 +148,7 @@ impl BrowserNavigate {
         args: &Args,
         url: &str,
         held: &PageLease,
-    ) -> Result<Output> {
+    ) -> Result<ToolOutput> {
         let started = Instant::now();
         let limit = browser::page_timeout(args.timeout_ms);
         let (page, context) = (&held.page, &held.context);
@@ -219,7 +219,7 @@ fn host_to_approve(config: &Config, denied: &[String], url: &str) -> Result<Opti
         let message = format!(
             "{host}:{port} may not be reached: it is private, or the operator has denied it"
         );
-        return Err(Error::permission_denied("blocked_by_policy", message).hint(
+        return Err(Error::permission_denied("blocked_by_policy", message).with_hint(
             "Only public addresses can be opened, and servers that you start on localhost.",
         ));
     }
@@ -313,7 +313,7 @@ impl Tool for BrowserNavigate {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move { self.execute_call(&cx, call.consume()).await })
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::approval::Granted;
-use crate::base::call::{Block, Output, Prepared};
+use crate::base::call::{OutputBlock, Prepared, ToolOutput};
 use crate::base::{Error, Result};
 use crate::browser::capture::{CaptureRegion, ImageFormat, png_size};
 use crate::config::Config;
@@ -97,14 +97,14 @@ impl BrowserScreenshot {
         BrowserScreenshot { spec: browser::build_spec(config, about) }
     }
 
-    async fn execute_call(&self, cx: &Arc<RunCx>, args: Args) -> Result<Output> {
+    async fn execute_call(&self, cx: &Arc<RunCx>, args: Args) -> Result<ToolOutput> {
         let held = PageLease::existing_page(cx, args.page.as_deref()).await?;
         let limit = browser::page_timeout(args.timeout_ms);
         browser::run_within(cx, &held, limit, take_screenshot(cx, &args, &held)).await
     }
 }
 
-async fn take_screenshot(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Result<Output> {
+async fn take_screenshot(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Result<ToolOutput> {
     let page = &held.page;
     let region =
         page.capture_region(args.full_page.unwrap_or(false), args.target.as_deref()).await?;
@@ -151,18 +151,18 @@ async fn take_screenshot(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Resu
         let work = tokio::task::spawn_blocking(move || {
             write::write_base64(&cx.workspace, path, data, &cx.cancel)
         });
-        let written = work
-            .await
-            .map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
+        let written = work.await.map_err(|error| {
+            Error::internal("the write ended unexpectedly").with_source(error)
+        })??;
         reply.path = Some(written.path);
         reply.etag = written.etag;
     }
     let text = serde_json::to_string(&reply).unwrap_or_default();
-    let mut content = vec![Block::Text(text)];
+    let mut content = vec![OutputBlock::Text(text)];
     content.extend(
-        shown.map(|data| Block::Image { data, mime: inline_format.mime_type().to_owned() }),
+        shown.map(|data| OutputBlock::Image { data, mime: inline_format.mime_type().to_owned() }),
     );
-    Ok(Output { content, ..Output::default() })
+    Ok(ToolOutput { content, ..ToolOutput::default() })
 }
 
 fn describe_image(
@@ -226,7 +226,7 @@ impl Tool for BrowserScreenshot {
         let within = |value: Option<u32>, name: &str, most: u32| match value {
             Some(number) if !(1..=most).contains(&number) => {
                 Err(Error::invalid_arguments(format!("`{name}` must be 1 to {most}"))
-                    .with("argument", name))
+                    .with_fact("argument", name))
             }
             _ => Ok(()),
         };
@@ -235,7 +235,7 @@ impl Tool for BrowserScreenshot {
         within(args.max_height, "max_height", 4096)?;
         if let Some(path) = &args.path {
             // Fails before the page is rendered; the write resolves the path again.
-            cx.workspace.place(path, false)?;
+            cx.workspace.find_write_target(path, false)?;
         } else if args.inline == Some(false) {
             return Err(Error::invalid_arguments(
                 "with `inline` off and no `path` there is no picture to return",
@@ -248,7 +248,7 @@ impl Tool for BrowserScreenshot {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let args =
                 arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;

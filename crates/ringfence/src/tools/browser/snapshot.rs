@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::approval::Granted;
 use crate::base::Result;
-use crate::base::call::{Output, Prepared};
+use crate::base::call::{Prepared, ToolOutput};
 use crate::browser::snapshot::{SnapshotLines, SnapshotMode, SnapshotRequest};
 use crate::config::Config;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
@@ -79,7 +79,7 @@ impl BrowserSnapshot {
     }
 }
 
-async fn take_snapshot(cx: &RunCx, args: &Args, held: &PageLease) -> Result<Output> {
+async fn take_snapshot(cx: &RunCx, args: &Args, held: &PageLease) -> Result<ToolOutput> {
     let wanted = SnapshotRequest {
         mode: args.mode.unwrap_or_default(),
         target: args.target.clone(),
@@ -128,7 +128,7 @@ impl Tool for BrowserSnapshot {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let args: Args =
                 arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::approval::Granted;
-use crate::base::call::{Output, Prepared};
+use crate::base::call::{Prepared, ToolOutput};
 use crate::base::{Error, Result};
 use crate::browser::downloads::PageDownload;
 use crate::browser::tabs::BrowserContext;
@@ -88,7 +88,7 @@ impl BrowserTabs {
         }
     }
 
-    async fn execute_call(&self, cx: &RunCx, args: Args) -> Result<Output> {
+    async fn execute_call(&self, cx: &RunCx, args: Args) -> Result<ToolOutput> {
         let page = args.page.as_deref();
         match args.op.unwrap_or_default() {
             TabsOp::List => {}
@@ -152,7 +152,7 @@ impl Tool for BrowserTabs {
         let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
         if args.page.is_none() && matches!(args.op, Some(TabsOp::Select | TabsOp::Close)) {
             return Err(Error::invalid_arguments("name the `page`")
-                .hint("browser.tabs without arguments lists them."));
+                .with_hint("browser.tabs without arguments lists them."));
         }
         browser::prepare_call(cx, None)
     }
@@ -161,7 +161,7 @@ impl Tool for BrowserTabs {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let args =
                 arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;

@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::approval::Granted;
-use crate::base::call::{Output, Prepared};
+use crate::base::call::{Prepared, ToolOutput};
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Result, visible};
 use crate::config::Config;
@@ -134,7 +134,7 @@ impl CodeExec {
         Ok(arguments)
     }
 
-    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
+    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<ToolOutput> {
         let arguments = self.parse_args(&call.arguments, &cx.overrides)?;
         let found = runtimes::find_runtime(&arguments.language, &cx.workspace.rights().hidden)?;
         let run =
@@ -204,7 +204,7 @@ impl Tool for CodeExec {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move { self.execute_call(&cx, call.consume()).await })
     }
 }
@@ -214,7 +214,7 @@ impl Args {
     fn command_line(&self) -> String {
         let words: Vec<String> =
             self.file.iter().chain(self.args.iter().flatten()).cloned().collect();
-        let line = visible::command_line(&self.language, &words);
+        let line = visible::format_command_line(&self.language, &words);
         match &self.code {
             Some(code) => format!("{line}, with this code:\n{code}"),
             None if self.file.is_none() => format!("{line}, restarted without code"),
@@ -224,7 +224,7 @@ impl Args {
 
     /// Validates what the schema cannot express.
     fn validate_args(&self) -> Result<()> {
-        let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).hint(hint));
+        let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).with_hint(hint));
         match (&self.code, &self.file, self.reset) {
             (Some(_), Some(_), _) => {
                 return refused("give either `code` or `file`", "`file` is a path.");
@@ -271,14 +271,14 @@ impl Args {
                 "there are no sessions for {}",
                 self.language
             ))
-            .hint("python, javascript and bash support sessions."));
+            .with_hint("python, javascript and bash support sessions."));
         }
         if self.stdin.is_some() && self.file.is_none() && way == CodeDelivery::Stdin {
             return Err(Error::invalid_arguments(format!(
                 "{} reads the code itself from standard input",
                 self.language
             ))
-            .hint("Put the code into a file and give `file`."));
+            .with_hint("Put the code into a file and give `file`."));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::redact::known;
+use crate::redact::known_secrets;
 
 /// Maximum bytes of one event. A longer one is skipped, and the output says so.
 pub const MAX_EVENT_BYTES: usize = 4 << 20;
@@ -140,7 +140,7 @@ impl EventParser {
         // Redact the parsed strings, because JSON can spell a credential in many ways, and redact
         // them before they are cut, because a truncated credential would not be recognized.
         let read = serde_json::from_slice::<Value>(line).map(|mut event| {
-            known::redact_value(&mut event);
+            known_secrets::redact_value(&mut event);
             event
         });
         let Some((told, event)) =
@@ -148,7 +148,7 @@ impl EventParser {
         else {
             // Not an event, but for example a warning of some library.
             return Some(plain_line(
-                &known::redact(&String::from_utf8_lossy(line)),
+                &known_secrets::redact_str(&String::from_utf8_lossy(line)),
                 MAX_SHOWN_CHARS,
             ));
         };
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn a_key_is_shown_nowhere_however_it_is_written() {
         let key = "sk-hunter2-\"of-events";
-        known::learn([("KEY", &crate::redact::secret::Secret::new(key))]);
+        known_secrets::register_secrets([("KEY", &crate::redact::secret::Secret::new(key))]);
         let escaped: String = key.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
         let mut events = EventParser::default();
         let mut told = events.forward_events();

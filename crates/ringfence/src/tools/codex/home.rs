@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::user_config::UserConfig;
-use crate::base::ids::short;
+use crate::base::ids::short_id;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::session::Session;
@@ -43,14 +43,15 @@ pub struct ThreadHome {
 impl ThreadHome {
     /// Creates a directory for a thread that has yet to start.
     pub fn create_new(config: &Config, session: &Session) -> Result<ThreadHome> {
-        let place = threads_dir(config, session).join(short(NEW_PREFIX));
+        let place = threads_dir(config, session).join(short_id(NEW_PREFIX));
         let made = DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&place)
             .and_then(|()| lock_dir(&place));
-        let lock =
-            made.map_err(|error| Error::internal("cannot create a home for Codex").source(error))?;
+        let lock = made.map_err(|error| {
+            Error::internal("cannot create a home for Codex").with_source(error)
+        })?;
         Ok(ThreadHome { thread_dir: place, is_assigned: false, _lock: lock })
     }
 
@@ -60,10 +61,10 @@ impl ThreadHome {
         let lock = lock_dir(&place).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
                 Error::new(Kind::Conflict, "the thread is in the middle of another turn")
-                    .reason("thread_busy")
-                    .hint("Wait until that call has ended.")
+                    .with_reason("thread_busy")
+                    .with_hint("Wait until that call has ended.")
             }
-            _ => Error::internal("cannot open the home of the thread").source(error),
+            _ => Error::internal("cannot open the home of the thread").with_source(error),
         })?;
         Ok(ThreadHome { thread_dir: place, is_assigned: true, _lock: lock })
     }
@@ -80,14 +81,16 @@ impl ThreadHome {
             clear_home(&home)?;
             users.config_files().try_for_each(|(name, bytes)| write_new(&home.join(name), bytes))
         };
-        furnish().map_err(|error| Error::internal("cannot prepare the home of Codex").source(error))
+        furnish()
+            .map_err(|error| Error::internal("cannot prepare the home of Codex").with_source(error))
     }
 
     /// Turns this into the directory of `thread` and writes its record. A run can choose any id, so
     /// an id that any principal already uses is refused.
     pub fn assign_thread(&mut self, config: &Config, thread: &str, record: &[u8]) -> Result<()> {
-        let fails =
-            |error: io::Error| Error::internal("cannot record a thread of Codex").source(error);
+        let fails = |error: io::Error| {
+            Error::internal("cannot record a thread of Codex").with_source(error)
+        };
         replace_file(&self.thread_dir.join(super::thread::RECORD_FILE), record).map_err(fails)?;
         if self.is_assigned {
             return Ok(());
@@ -99,9 +102,8 @@ impl ThreadHome {
         let all = self.thread_dir.parent().unwrap_or(&self.thread_dir).to_owned();
         let place = all.join(thread);
         if is_taken || std::fs::rename(&self.thread_dir, &place).is_err() {
-            return Err(
-                Error::internal("Codex named a thread that already exists").reason("codex_failed")
-            );
+            return Err(Error::internal("Codex named a thread that already exists")
+                .with_reason("codex_failed"));
         }
         (self.thread_dir, self.is_assigned) = (place, true);
         if let Err(error) = remove_oldest(&all) {
@@ -156,7 +158,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Replaces a file atomically.
 fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let fresh = path.with_extension(short(NEW_PREFIX));
+    let fresh = path.with_extension(short_id(NEW_PREFIX));
     write_new(&fresh, bytes)?;
     std::fs::rename(&fresh, path)
 }

@@ -24,7 +24,7 @@ pub fn check_hidden(rights: &Rights) -> Result<()> {
     match rights.hidden.iter().chain(veiled).find(inside) {
         None => Ok(()),
         Some(_) => Err(Error::permission_denied("sandbox", "something inside the workspace is hidden from its commands")
-            .hint("A run that creates its own sandbox could read it. Use `sandbox: danger-full-access`, so that only ringfence's sandbox applies, or have the operator move the hidden files out of the workspace.")),
+            .with_hint("A run that creates its own sandbox could read it. Use `sandbox: danger-full-access`, so that only ringfence's sandbox applies, or have the operator move the hidden files out of the workspace.")),
     }
 }
 

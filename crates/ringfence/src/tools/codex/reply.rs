@@ -11,7 +11,7 @@ use super::thread::ThreadRecord;
 use super::turn::{self, CodexTurn, find_codex};
 use super::{build_spec, list_limits};
 use crate::approval::Granted;
-use crate::base::call::{Output, Prepared};
+use crate::base::call::{Prepared, ToolOutput};
 use crate::base::{Error, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
@@ -61,8 +61,8 @@ impl CodexReply {
             arguments::parse_arguments(arguments, &self.spec.input_schema)?;
         let thread = thread_id.or(conversation_id).ok_or_else(|| {
             Error::invalid_arguments("either threadId or conversationId must be provided")
-                .hint("Give the `threadId` of a result of `codex`.")
-                .with("argument", "threadId")
+                .with_hint("Give the `threadId` of a result of `codex`.")
+                .with_fact("argument", "threadId")
         })?;
         let known = ThreadRecord::load_thread(config, session, &thread)?;
         // The thread determines its own directory, so the session's override does not apply.
@@ -98,7 +98,7 @@ impl Tool for CodexReply {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let call = call.consume();
             let turn = self.parse_turn(&call.arguments, &cx.config, &cx.session, &cx.overrides)?;

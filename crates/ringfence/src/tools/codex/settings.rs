@@ -208,8 +208,8 @@ pub fn check_allowed(argument: &str, key: &str, value: &Value) -> Result<()> {
             let shown: String = key.chars().take(100).collect();
             let message = format!("a call may not set `{shown}` of the Codex settings");
             Err(Error::permission_denied("codex_config", message)
-                .hint("A call may say how the model thinks and talks (`model_reasoning_effort`, `model_verbosity`, `tools.web_search` …). Have the user put the rest in CODEX_HOME/config.toml.")
-                .with("argument", argument))
+                .with_hint("A call may say how the model thinks and talks (`model_reasoning_effort`, `model_verbosity`, `tools.web_search` …). Have the user put the rest in CODEX_HOME/config.toml.")
+                .with_fact("argument", argument))
         }
     }
 }
@@ -220,8 +220,8 @@ pub fn check_profile(profile: &str) -> Result<()> {
     match !profile.is_empty() && profile.chars().all(plain) && !profile.starts_with('.') {
         true => Ok(()),
         false => Err(Error::invalid_arguments("`profile` is not the name of a profile")
-            .hint("It is the <name> of a `<name>.config.toml` in CODEX_HOME: letters, digits, `-`, `_` and `.`.")
-            .with("argument", "profile")),
+            .with_hint("It is the <name> of a `<name>.config.toml` in CODEX_HOME: letters, digits, `-`, `_` and `.`.")
+            .with_fact("argument", "profile")),
     }
 }
 
@@ -229,21 +229,21 @@ fn check_key(key: &str) -> Result<()> {
     match key.is_empty() || key.contains('=') || key.chars().any(|c| c.is_control() || c.is_whitespace()) {
         false => Ok(()),
         true => Err(Error::invalid_arguments("`config` has a key that is not a Codex setting")
-            .hint("Keys are dotted paths of CODEX_HOME/config.toml, such as `model_reasoning_effort` or `tools.web_search`.")
-            .with("argument", "config")),
+            .with_hint("Keys are dotted paths of CODEX_HOME/config.toml, such as `model_reasoning_effort` or `tools.web_search`.")
+            .with_fact("argument", "config")),
     }
 }
 
 fn check_args(words: &[String]) -> Result<()> {
     if words.iter().any(|word| word.contains('\0')) {
         return Err(Error::invalid_arguments("an argument cannot contain a NUL byte")
-            .hint("Leave the character out."));
+            .with_hint("Leave the character out."));
     }
     if words.iter().any(|word| word.len() > MAX_ARG_BYTES)
         || words.iter().map(String::len).sum::<usize>() > MAX_ARGS_BYTES
     {
         return Err(Error::new(Kind::TooLarge, "the settings do not fit on a command line")
-            .hint("Instructions and each value of `config` may be 120 KiB long; put longer text into the prompt."));
+            .with_hint("Instructions and each value of `config` may be 120 KiB long; put longer text into the prompt."));
     }
     Ok(())
 }

@@ -29,29 +29,29 @@ impl ThreadRecord {
     pub fn load_thread(config: &Config, session: &Session, id: &str) -> Result<ThreadRecord> {
         let unknown = || {
             Error::new(Kind::NotFound, "there is no such thread")
-                .reason("unknown_thread")
-                .hint("Use the `threadId` of a result of `codex` exactly as it was given, or start a new one with `codex`.")
-                .with("argument", "threadId")
+                .with_reason("unknown_thread")
+                .with_hint("Use the `threadId` of a result of `codex` exactly as it was given, or start a new one with `codex`.")
+                .with_fact("argument", "threadId")
         };
         // Checked before it becomes part of a path.
         if !is_thread_id(id) {
             return Err(unknown());
         }
         let record = threads_dir(config, session).join(id).join(RECORD_FILE);
-        let text = std::fs::read(record).map_err(|error| unknown().source(error))?;
+        let text = std::fs::read(record).map_err(|error| unknown().with_source(error))?;
         let thread: ThreadRecord =
-            serde_json::from_slice(&text).map_err(|error| unknown().source(error))?;
+            serde_json::from_slice(&text).map_err(|error| unknown().with_source(error))?;
         match thread.workspace == session.workspace.path() {
             true => Ok(thread),
             false => Err(Error::new(Kind::Conflict, "the thread was started in another workspace")
-                .reason("other_workspace")
-                .hint("Serve that workspace, or start a new thread with `codex`.")),
+                .with_reason("other_workspace")
+                .with_hint("Serve that workspace, or start a new thread with `codex`.")),
         }
     }
 
     /// Returns the content of the record file.
     pub fn to_json(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self)
-            .map_err(|error| Error::internal("a thread cannot be recorded").source(error))
+            .map_err(|error| Error::internal("a thread cannot be recorded").with_source(error))
     }
 }

@@ -16,11 +16,11 @@ use super::protected_check::{self, ProtectedPaths};
 use super::settings::{CodexSettings, SandboxMode};
 use super::thread::ThreadRecord;
 use super::user_config::UserConfig;
-use crate::base::call::{Output, Prepared, digest};
+use crate::base::call::{Prepared, ToolOutput, digest_json};
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
-use crate::config::{Config, Profile};
-use crate::redact::known;
+use crate::config::{Config, ProfileSetting};
+use crate::redact::known_secrets;
 use crate::sandbox::{
     Launcher, RunOutcome, RunState, SessionSandbox, StdinSource, StopReason, codex, env,
 };
@@ -59,23 +59,23 @@ impl TurnRestrictions {
     fn from_mode(config: &Config, mode: SandboxMode) -> Result<TurnRestrictions> {
         let is_bare = mode == SandboxMode::DangerFullAccess;
         match config.sandbox.profile {
-            Profile::None => Ok(TurnRestrictions { mode, nested: false, read_only: false }),
+            ProfileSetting::None => Ok(TurnRestrictions { mode, nested: false, read_only: false }),
             // Without a sandbox of its own there is nothing to nest, and ours is as strict as for
             // any command.
-            Profile::Default => Ok(TurnRestrictions {
+            ProfileSetting::Default => Ok(TurnRestrictions {
                 mode,
                 nested: !is_bare,
                 read_only: mode == SandboxMode::ReadOnly,
             }),
-            Profile::Contained | Profile::Seatbelt if is_bare => {
+            ProfileSetting::Contained | ProfileSetting::Seatbelt if is_bare => {
                 Ok(TurnRestrictions { mode, nested: false, read_only: false })
             }
             // Ours could protect the workspace, but the commands of Codex would have network access
             // like Codex itself.
-            Profile::Contained | Profile::Seatbelt => {
+            ProfileSetting::Contained | ProfileSetting::Seatbelt => {
                 let message =
                     "Codex's own sandbox needs namespaces, which this profile does not use";
-                Err(Error::permission_denied("sandbox", message).hint(
+                Err(Error::permission_denied("sandbox", message).with_hint(
                     "Use `sandbox: danger-full-access` to turn it off (its commands can then use the network and CODEX_HOME), or have the operator use the profile `default`.",
                 ))
             }
@@ -94,8 +94,8 @@ pub fn find_codex(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> 
     };
     find_on_path("codex", &search_path(), is_ours).ok_or_else(|| {
         Error::new(Kind::Unavailable, "Codex was not found on this host")
-            .reason("runtime_missing")
-            .hint(INSTALL_HINT)
+            .with_reason("runtime_missing")
+            .with_hint(INSTALL_HINT)
     })
 }
 
@@ -112,7 +112,7 @@ impl ResolvedTurn {
     /// full access, or to one with a different configuration.
     fn trust_scope(&self) -> String {
         let TurnRestrictions { mode, nested, read_only } = &self.restrictions;
-        digest(&json!([mode.name(), nested, read_only, self.args, self.user_config.digest()]))
+        digest_json(&json!([mode.name(), nested, read_only, self.args, self.user_config.digest()]))
     }
 }
 
@@ -124,7 +124,7 @@ pub fn prepare_turn(turn: &CodexTurn, cx: &PrepareCx<'_>) -> Result<CallPlan> {
     settled.user_config.register_secrets();
     if cx.workspace.denies_network() {
         return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
-            .hint("Codex has to reach its model, so it cannot be run for a client whose own sandbox has no network: have the client allow network access (in Codex: `sandbox_workspace_write.network_access = true`)."));
+            .with_hint("Codex has to reach its model, so it cannot be run for a client whose own sandbox has no network: have the client allow network access (in Codex: `sandbox_workspace_write.network_access = true`)."));
     }
     let run =
         codex::CodexLaunch { program: &program, home: None, nested: settled.restrictions.nested };
@@ -152,13 +152,13 @@ pub fn prepare_turn(turn: &CodexTurn, cx: &PrepareCx<'_>) -> Result<CallPlan> {
 fn starts_without_approval(cx: &PrepareCx<'_>) -> bool {
     !cx.config.surface.enabled
         && cx.session.transport == "stdio"
-        && cx.config.sandbox.profile != Profile::None
+        && cx.config.sandbox.profile != ProfileSetting::None
 }
 
 /// Returns the first line of the question, which must be enough to decide in a hurry.
-fn approval_reason(turn: &CodexTurn, held: &TurnRestrictions, profile: Profile) -> String {
+fn approval_reason(turn: &CodexTurn, held: &TurnRestrictions, profile: ProfileSetting) -> String {
     let writes = match (held.read_only, profile) {
-        (_, Profile::None) => "without ringfence's sandbox",
+        (_, ProfileSetting::None) => "without ringfence's sandbox",
         (true, _) => "with the workspace read-only",
         (false, _) => "in the workspace",
     };
@@ -217,8 +217,8 @@ impl CodexTurn {
         cx: &Arc<RunCx>,
         call: Prepared,
         launcher: &Launcher,
-    ) -> Result<Output> {
-        let limit = call.limit;
+    ) -> Result<ToolOutput> {
+        let limit = call.time_limit;
         let ResolvedTurn { user_config: users, restrictions: held, args: words, .. } =
             self.resolve_approved(cx, &call)?;
         users.register_secrets();
@@ -294,14 +294,16 @@ impl CodexTurn {
     /// since.
     fn resolve_approved(&self, cx: &RunCx, call: &Prepared) -> Result<ResolvedTurn> {
         let settled = self.resolve_turn(&cx.config, &cx.workspace)?;
-        match call.extent.as_ref() == Some(&settled.trust_scope()) {
+        match call.trust_scope.as_ref() == Some(&settled.trust_scope()) {
             true => Ok(settled),
             false => Err(Error::new(
                 Kind::Conflict,
                 "the Codex configuration has changed since the call was prepared",
             )
-            .reason("codex_changed")
-            .hint("Files in CODEX_HOME or the settings of the thread have changed. Call again.")),
+            .with_reason("codex_changed")
+            .with_hint(
+                "Files in CODEX_HOME or the settings of the thread have changed. Call again.",
+            )),
         }
     }
 
@@ -312,7 +314,7 @@ impl CodexTurn {
         (events, unkept): (EventParser, Option<Error>),
         outcome: RunOutcome,
         moved: &[String],
-    ) -> Result<Output> {
+    ) -> Result<ToolOutput> {
         let ended = &outcome.result;
         let thread = events.thread_id.clone().or_else(|| self.thread_id.clone());
         let is_other = self.thread_id.is_some()
@@ -321,7 +323,7 @@ impl CodexTurn {
         let failed = match ended.stop_reason {
             Some(StopReason::Deadline) => {
                 let limit = limit.as_millis();
-                Some(Error::new(Kind::DeadlineExceeded, format!("Codex did not finish within {limit} ms")).hint(
+                Some(Error::new(Kind::DeadlineExceeded, format!("Codex did not finish within {limit} ms")).with_hint(
                         "Its work so far is kept; continue with `codex-reply`, or raise `[limits] timeout_ms`.",
                     ))
             }
@@ -330,7 +332,7 @@ impl CodexTurn {
             }
             None if unkept.is_some() => unkept,
             None if is_other => {
-                Some(Error::internal("Codex continued another thread").reason("codex_failed"))
+                Some(Error::internal("Codex continued another thread").with_reason("codex_failed"))
             }
             None if ended.exit_code == Some(0) && events.is_completed => None,
             None => Some(failure_error(&events, &outcome)),
@@ -344,7 +346,7 @@ impl CodexTurn {
         else {
             return Err(failed.unwrap_or_else(|| failure_error(&events, &outcome)));
         };
-        let partial = || known::redact(&outcome.stdout.text);
+        let partial = || known_secrets::redact_str(&outcome.stdout.text);
         let mut content = match &failed {
             None => events.answer.clone().unwrap_or_default(),
             Some(error) if ended.stop_reason.is_some() => {
@@ -362,7 +364,7 @@ impl CodexTurn {
             ("content".to_owned(), json!(content)),
         ]);
         if let Some(error) = failed.as_ref().filter(|_| cx.config.surface.enabled) {
-            reply.insert("error".to_owned(), error.body(&cx.trace_id));
+            reply.insert("error".to_owned(), error.to_body(&cx.trace_id));
         }
         if !facts.denials.is_empty() && cx.config.surface.enabled {
             reply.insert("denials".to_owned(), json!(facts.denials));
@@ -370,10 +372,10 @@ impl CodexTurn {
         if let Some(warning) = warning.filter(|_| cx.config.surface.enabled) {
             reply.insert("warnings".to_owned(), json!([warning]));
         }
-        Ok(Output {
+        Ok(ToolOutput {
             is_error: failed.is_some(),
             facts,
-            ..Output::of(content, Value::Object(reply))
+            ..ToolOutput::from_structured(content, Value::Object(reply))
         })
     }
 }
@@ -393,7 +395,7 @@ async fn send_events(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
         ];
         count += 1;
         tokio::select! {
-            () = cx.client.notify(EVENT_METHOD, Map::from_iter(params)) => {}
+            () = cx.client.send_notification(EVENT_METHOD, Map::from_iter(params)) => {}
             _ = cx.cancel.cancelled() => return,
         }
     }
@@ -401,13 +403,13 @@ async fn send_events(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
 
 /// Returns why Codex failed, in its own words if there are any.
 fn failure_error(events: &EventParser, outcome: &RunOutcome) -> Error {
-    let said = known::redact(outcome.stderr.text.trim());
+    let said = known_secrets::redact_str(outcome.stderr.text.trim());
     let lacks_thread = events.thread_id.is_none() && said.contains("no rollout found");
     if lacks_thread {
         return Error::new(Kind::NotFound, "Codex no longer has this thread")
-            .reason("unknown_thread")
-            .hint("Start a new one with `codex`.")
-            .with("argument", "threadId");
+            .with_reason("unknown_thread")
+            .with_hint("Start a new one with `codex`.")
+            .with_fact("argument", "threadId");
     }
     let tail = || {
         let skipped = said.chars().count().saturating_sub(MAX_STDERR_CHARS);
@@ -419,7 +421,7 @@ fn failure_error(events: &EventParser, outcome: &RunOutcome) -> Error {
         (None, Some(code)) => format!("Codex exited with code {code} and no message"),
         (None, None) => "Codex was killed".to_owned(),
     };
-    Error::internal(message).reason("codex_failed").hint(
+    Error::internal(message).with_reason("codex_failed").with_hint(
         "This message comes from Codex; its configuration and credentials come from CODEX_HOME.",
     )
 }

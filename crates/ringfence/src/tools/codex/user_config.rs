@@ -8,9 +8,9 @@ use rustix::fs::{Mode, OFlags, open};
 use serde_json::{Value, json};
 
 use super::settings::{SANDBOX_MODE, SandboxMode, check_allowed, check_profile};
-use crate::base::call::digest;
+use crate::base::call::digest_json;
 use crate::base::{Error, Kind, Result};
-use crate::redact::known;
+use crate::redact::known_secrets;
 use crate::redact::secret::Secret;
 use crate::sandbox::env;
 
@@ -44,7 +44,7 @@ impl UserConfig {
             // could easily appear under a trusted path.
             users.config.remove("projects");
             let text = toml::to_string(&users.config)
-                .map_err(|error| unreadable_error(CONFIG_FILE).source(error))?;
+                .map_err(|error| unreadable_error(CONFIG_FILE).with_source(error))?;
             users.files.push((CONFIG_FILE.to_owned(), text.into_bytes()));
         }
         if let Some(profile) = profile {
@@ -52,12 +52,12 @@ impl UserConfig {
             let name = format!("{profile}.{CONFIG_FILE}");
             let bytes = of_home(&name)?.ok_or_else(|| {
                 Error::invalid_arguments("there is no such profile in CODEX_HOME")
-                    .hint("It is the <name> of a `<name>.config.toml` there.")
-                    .with("argument", "profile")
+                    .with_hint("It is the <name> of a `<name>.config.toml` there.")
+                    .with_fact("argument", "profile")
             })?;
             users.profile = parse_table(&name, &bytes)?;
             let settings = serde_json::to_value(&users.profile)
-                .map_err(|error| unreadable_error(&name).source(error))?;
+                .map_err(|error| unreadable_error(&name).with_source(error))?;
             check_allowed("profile", "", &settings)?;
             users.files.push((name, bytes));
         }
@@ -84,7 +84,7 @@ impl UserConfig {
     pub fn digest(&self) -> String {
         let texts =
             self.files.iter().map(|(name, bytes)| json!([name, String::from_utf8_lossy(bytes)]));
-        digest(&texts.collect())
+        digest_json(&texts.collect())
     }
 
     /// Registers the credentials as secrets, so that they are redacted everywhere.
@@ -93,7 +93,9 @@ impl UserConfig {
         let mut secrets: Vec<(String, Secret)> = keys.collect();
         let auth = self.auth.as_deref().and_then(|auth| serde_json::from_slice(auth).ok());
         collect_secrets(&auth.unwrap_or(Value::Null), &mut secrets);
-        known::learn(secrets.iter().map(|(name, secret)| (name.as_str(), secret)));
+        known_secrets::register_secrets(
+            secrets.iter().map(|(name, secret)| (name.as_str(), secret)),
+        );
     }
 }
 
@@ -117,7 +119,7 @@ fn read_file(home: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     let opened = match opened {
         Ok(opened) => File::from(opened),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(None),
-        Err(error) => return Err(unreadable_error(name).source(error)),
+        Err(error) => return Err(unreadable_error(name).with_source(error)),
     };
     if !opened.metadata().is_ok_and(|found| found.is_file()) {
         return Err(unreadable_error(name));
@@ -126,24 +128,26 @@ fn read_file(home: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     opened
         .take(MAX_FILE_BYTES + 1)
         .read_to_end(&mut bytes)
-        .map_err(|error| unreadable_error(name).source(error))?;
+        .map_err(|error| unreadable_error(name).with_source(error))?;
     match bytes.len() as u64 > MAX_FILE_BYTES {
-        true => Err(unreadable_error(name).source("it is longer than 1 MiB")),
+        true => Err(unreadable_error(name).with_source("it is longer than 1 MiB")),
         false => Ok(Some(bytes)),
     }
 }
 
 fn parse_table(name: &str, bytes: &[u8]) -> Result<toml::Table> {
-    let text = std::str::from_utf8(bytes).map_err(|error| unreadable_error(name).source(error))?;
+    let text =
+        std::str::from_utf8(bytes).map_err(|error| unreadable_error(name).with_source(error))?;
     // The error must not repeat the content: it may be a key.
-    toml::from_str(text)
-        .map_err(|error: toml::de::Error| unreadable_error(name).source(error.message().to_owned()))
+    toml::from_str(text).map_err(|error: toml::de::Error| {
+        unreadable_error(name).with_source(error.message().to_owned())
+    })
 }
 
 fn unreadable_error(name: &str) -> Error {
     Error::new(Kind::Unavailable, format!("`{name}` in CODEX_HOME cannot be read"))
-        .reason("codex_home")
-        .hint("It must be a file of at most 1 MiB that Codex can read.")
+        .with_reason("codex_home")
+        .with_hint("It must be a file of at most 1 MiB that Codex can read.")
 }
 
 #[cfg(test)]

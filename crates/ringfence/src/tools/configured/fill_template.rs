@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use crate::base::{Error, Kind, Result};
-use crate::config::secrets::Ref;
-use crate::config::{Part, Secrets, Template};
-use crate::redact::shown::shown;
+use crate::config::secrets::SecretRef;
+use crate::config::{SecretValues, TemplatePart, ValueTemplate};
+use crate::redact::arguments::redact_arguments;
 
 /// One argument of a command, with secrets still kept separate.
 pub struct FilledArgument(Vec<ArgumentPiece>);
@@ -19,12 +19,12 @@ enum ArgumentPiece {
         text: String,
         shown: String,
     },
-    Secret(Ref),
+    Secret(SecretRef),
 }
 
 impl FilledArgument {
     /// Returns the text that the program gets.
-    pub fn reveal_text(&self, reveal: impl Fn(&Ref) -> Result<String>) -> Result<String> {
+    pub fn reveal_text(&self, reveal: impl Fn(&SecretRef) -> Result<String>) -> Result<String> {
         let mut text = String::new();
         for piece in &self.0 {
             match piece {
@@ -60,7 +60,7 @@ impl ArgvOptions<'_> {
     fn display_argument(&self, name: &str, value: &Value) -> String {
         let none = BTreeSet::new();
         let alone = Map::from_iter([(name.to_owned(), value.clone())]);
-        value_text(&shown(&alone, self.hidden_arguments.unwrap_or(&none))[name])
+        value_text(&redact_arguments(&alone, self.hidden_arguments.unwrap_or(&none))[name])
     }
 }
 
@@ -75,7 +75,7 @@ fn value_text(value: &Value) -> String {
 /// Fills all templates. A template with an argument that was not given is left out; a list that
 /// makes up a whole template becomes one argument per item.
 pub fn fill_templates(
-    templates: &[Template],
+    templates: &[ValueTemplate],
     arguments: &Map<String, Value>,
     about: &ArgvOptions<'_>,
 ) -> Result<Vec<FilledArgument>> {
@@ -84,7 +84,7 @@ pub fn fill_templates(
     let mut only_operands = false;
     for template in templates {
         only_operands |= template.text == "--";
-        if let [Part::Argument(name)] = template.parts.as_slice()
+        if let [TemplatePart::Argument(name)] = template.parts.as_slice()
             && about.list_arguments.contains(name)
             && let Some(Value::Array(items)) = arguments.get(name)
         {
@@ -94,7 +94,7 @@ pub fn fill_templates(
             continue;
         }
         let given = |name: &str| arguments.get(name).filter(|value| !value.is_null());
-        if template.arguments().all(|name| given(name).is_some()) {
+        if template.argument_names().all(|name| given(name).is_some()) {
             words.push(fill_one(template, only_operands, about, given)?);
         }
     }
@@ -103,7 +103,7 @@ pub fn fill_templates(
 }
 
 fn fill_one<'a>(
-    template: &Template,
+    template: &ValueTemplate,
     only_operands: bool,
     about: &ArgvOptions<'_>,
     given: impl Fn(&str) -> Option<&'a Value>,
@@ -112,9 +112,9 @@ fn fill_one<'a>(
     let mut is_empty = true;
     for part in &template.parts {
         let piece = match part {
-            Part::Text(text) => ArgumentPiece::Text(text.clone()),
-            Part::Secret(one) => ArgumentPiece::Secret(one.clone()),
-            Part::Argument(name) => {
+            TemplatePart::Text(text) => ArgumentPiece::Text(text.clone()),
+            TemplatePart::Secret(one) => ArgumentPiece::Secret(one.clone()),
+            TemplatePart::Argument(name) => {
                 let value = given(name).unwrap_or(&Value::Null);
                 let text = value_text(value);
                 if text.contains('\0') {
@@ -125,8 +125,8 @@ fn fill_one<'a>(
                 // A program would parse it as an option, which the operator did not offer.
                 if is_empty && !only_operands && text.starts_with('-') && value.is_string() {
                     return Err(Error::invalid_arguments(format!("`{name}` begins with `-` and would be read as an option"))
-                        .reason("option")
-                        .hint("Write a path that begins with `-` as `./-…`. The operator can allow it with a word `--` before, or as `--option={…}`."));
+                        .with_reason("option")
+                        .with_hint("Write a path that begins with `-` as `./-…`. The operator can allow it with a word `--` before, or as `--option={…}`."));
                 }
                 ArgumentPiece::Argument { shown: about.display_argument(name, value), text }
             }
@@ -152,7 +152,7 @@ fn check_size(words: &[FilledArgument]) -> Result<()> {
     };
     let all: usize = words.iter().map(|word| size(word) + 1).sum();
     if words.iter().any(|word| size(word) > MAX_ARG_BYTES) || all > MAX_ARGS_BYTES {
-        return Err(Error::new(Kind::TooLarge, "the arguments are longer than a command line can be").hint(format!(
+        return Err(Error::new(Kind::TooLarge, "the arguments are longer than a command line can be").with_hint(format!(
             "One argument may have at most {MAX_ARG_BYTES} bytes, all together {MAX_ARGS_BYTES}. Pass long text through a file."
         )));
     }
@@ -161,28 +161,28 @@ fn check_size(words: &[FilledArgument]) -> Result<()> {
 
 /// Returns the value of an environment variable.
 pub fn fill_variable(
-    template: &Template,
-    reveal: impl Fn(&Ref) -> Result<String>,
+    template: &ValueTemplate,
+    reveal: impl Fn(&SecretRef) -> Result<String>,
 ) -> Result<String> {
     let mut text = String::new();
     for part in &template.parts {
         match part {
-            Part::Text(part) => text.push_str(part),
-            Part::Secret(one) => text.push_str(&reveal(one)?),
-            Part::Argument(_) => {}
+            TemplatePart::Text(part) => text.push_str(part),
+            TemplatePart::Secret(one) => text.push_str(&reveal(one)?),
+            TemplatePart::Argument(_) => {}
         }
     }
     Ok(text)
 }
 
 /// Returns a secret as a program gets it.
-pub fn reveal_secret(secrets: &Secrets, one: &Ref) -> Result<String> {
+pub fn reveal_secret(secrets: &SecretValues, one: &SecretRef) -> Result<String> {
     let secret = secrets.get(one)?;
     let text = std::str::from_utf8(secret.expose()).ok().filter(|text| !text.contains('\0'));
     text.map(str::to_owned).ok_or_else(|| {
         Error::new(Kind::Unauthenticated, format!("the secret `{}` is not text", one.name()))
-            .reason("bad_secret")
-            .hint("Have the operator set it again.")
+            .with_reason("bad_secret")
+            .with_hint("Have the operator set it again.")
     })
 }
 
@@ -193,8 +193,8 @@ mod tests {
     use super::*;
 
     fn run(args: &[&str], arguments: Value) -> Result<Vec<String>> {
-        let templates: Vec<Template> =
-            args.iter().map(|one| Template::with_arguments(one).unwrap()).collect();
+        let templates: Vec<ValueTemplate> =
+            args.iter().map(|one| ValueTemplate::with_arguments(one).unwrap()).collect();
         let Value::Object(arguments) = arguments else { unreachable!() };
         let about = ArgvOptions {
             list_arguments: BTreeSet::from(["files", "list"].map(str::to_owned)),
@@ -257,14 +257,14 @@ mod tests {
 
     #[test]
     fn secrets_are_shown_by_name_and_marked_arguments_not_at_all() {
-        let template = Template::with_arguments("${secret:DB}:{key}:{q}").unwrap();
+        let template = ValueTemplate::with_arguments("${secret:DB}:{key}:{q}").unwrap();
         let Value::Object(arguments) = json!({"key": "hunter2", "q": "x"}) else { unreachable!() };
         let hidden = BTreeSet::from(["key".to_owned()]);
         let about = ArgvOptions { hidden_arguments: Some(&hidden), ..ArgvOptions::default() };
         let words = fill_templates(&[template], &arguments, &about).unwrap();
         assert_eq!(words[0].display_text(), "[secret DB]:[not shown]:x");
         // Inside of what is written as one word as well, and by the names that tell.
-        let template = Template::with_arguments("{o} --token={api_token}").unwrap();
+        let template = ValueTemplate::with_arguments("{o} --token={api_token}").unwrap();
         let Value::Object(arguments) =
             json!({"o": {"key": "hunter2", "n": 1}, "api_token": "hunter2"})
         else {
@@ -272,7 +272,7 @@ mod tests {
         };
         let shown = fill_templates(&[template], &arguments, &about).unwrap()[0].display_text();
         assert!(!shown.contains("hunter2") && shown.contains("\"n\":1"), "{shown}");
-        let long = Template::with_arguments("{q}").unwrap();
+        let long = ValueTemplate::with_arguments("{q}").unwrap();
         let Value::Object(arguments) = json!({"q": "x".repeat(MAX_ARG_BYTES + 1)}) else {
             unreachable!()
         };

@@ -11,9 +11,9 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::schema_paths;
-use crate::base::workspace::quoted;
+use crate::base::workspace::quote_path;
 use crate::base::{Error, Kind, Result, lexical};
-use crate::config::{Entry, Surface};
+use crate::config::{CommandTool, ToolSurface};
 
 /// Maximum number of paths in one call, because each is resolved on disk.
 const MAX_PATHS: usize = 4096;
@@ -33,7 +33,7 @@ pub struct SurfaceFilter {
 
 impl SurfaceFilter {
     /// Creates the filter of a tool.
-    pub fn new(entry: &Entry, surface: &Surface) -> SurfaceFilter {
+    pub fn new(entry: &CommandTool, surface: &ToolSurface) -> SurfaceFilter {
         let list = entry.input_schema.get("required").and_then(Value::as_array);
         let required: Vec<&str> = list.into_iter().flatten().filter_map(Value::as_str).collect();
         let properties = entry.input_schema.get("properties").and_then(Value::as_object);
@@ -43,8 +43,8 @@ impl SurfaceFilter {
         let schema = Value::Object(entry.input_schema.clone());
         SurfaceFilter {
             cwd: entry.cwd.clone().unwrap_or_default(),
-            allowed_dirs: surface.cwd.clone(),
-            allowed_paths: surface.arguments.clone(),
+            allowed_dirs: surface.command_dirs.clone(),
+            allowed_paths: surface.argument_dirs.clone(),
             required_choices: only.filter_map(|(_, schema)| possible_values(schema)).collect(),
             schema: schema_paths::has_paths(&schema).then_some(schema),
         }
@@ -52,7 +52,7 @@ impl SurfaceFilter {
 
     /// Returns whether the tool is listed. A tool that could never be called is not.
     pub fn allows_listing(&self, workspace: &Path) -> bool {
-        let cwd = lexical::normalize(workspace, &self.cwd);
+        let cwd = lexical::normalize_path(workspace, &self.cwd);
         let possible =
             |only: &Vec<String>| only.iter().any(|path| self.allows_path(workspace, &cwd, path));
         cwd.starts_with(workspace)
@@ -72,7 +72,7 @@ impl SurfaceFilter {
                 "surface_cwd",
                 "the operator does not let commands start in this directory",
             )
-            .hint("Start it in another directory of the workspace."));
+            .with_hint("Start it in another directory of the workspace."));
         }
         let Some(schema) = self.schema.as_ref().filter(|_| !self.allowed_paths.is_empty()) else {
             return Ok(());
@@ -84,16 +84,16 @@ impl SurfaceFilter {
                 Kind::TooLarge,
                 format!("the call names more than {MAX_PATHS} paths"),
             )
-            .hint("Name fewer in one call."));
+            .with_hint("Name fewer in one call."));
         }
         for marked in found {
             if !self.allows_path(workspace, cwd, marked.path) {
                 let message = format!(
                     "the operator does not let {} name a path there",
-                    quoted(&marked.location)
+                    quote_path(&marked.location)
                 );
                 return Err(Error::permission_denied("surface_path", message)
-                    .hint("Name a path inside the workspace, where the operator allows it."));
+                    .with_hint("Name a path inside the workspace, where the operator allows it."));
             }
         }
         Ok(())
@@ -104,9 +104,12 @@ impl SurfaceFilter {
         if self.allowed_paths.is_empty() {
             return true;
         }
-        is_beneath_any(workspace, &self.allowed_paths, &lexical::normalize(cwd, Path::new(path)))
-            && resolve_path(&cwd.join(path))
-                .is_some_and(|real| is_beneath_any(workspace, &self.allowed_paths, &real))
+        is_beneath_any(
+            workspace,
+            &self.allowed_paths,
+            &lexical::normalize_path(cwd, Path::new(path)),
+        ) && resolve_path(&cwd.join(path))
+            .is_some_and(|real| is_beneath_any(workspace, &self.allowed_paths, &real))
     }
 }
 
@@ -119,7 +122,7 @@ fn possible_values(schema: &Value) -> Option<Vec<String>> {
 }
 
 fn is_beneath_any(workspace: &Path, places: &[PathBuf], path: &Path) -> bool {
-    places.iter().any(|place| path.starts_with(lexical::normalize(workspace, place)))
+    places.iter().any(|place| path.starts_with(lexical::normalize_path(workspace, place)))
 }
 
 /// Resolves a path as the kernel would, one component at a time: `..` is the parent of a symlink's

@@ -6,21 +6,22 @@ use std::path::{Path, PathBuf};
 
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
-use crate::config::{Config, Entry, Profile, ProgramFault};
+use crate::config::{CommandTool, Config, ProfileSetting, ProgramError};
 use crate::sandbox::env;
 use crate::tools::code::exec::runtimes::{find_on_path, search_path};
 
 /// Returns the absolute path of the program.
-pub fn find_program(entry: &Entry, workspace: &Workspace) -> Result<PathBuf> {
+pub fn find_program(entry: &CommandTool, workspace: &Workspace) -> Result<PathBuf> {
     let named = Path::new(&entry.command);
     if named.is_absolute() {
         // The operator named this path, so it may be in the workspace; but then it must not get
         // secrets or run without a sandbox.
-        let is_trusted = entry.profile == Profile::None || entry.refs().next().is_some();
+        let is_trusted =
+            entry.profile == ProfileSetting::None || entry.secret_refs().next().is_some();
         return match is_trusted && is_agent_writable(named, workspace) {
             false => Ok(named.to_owned()),
             true => Err(Error::permission_denied("command_in_workspace", "the command of this tool is in a place where an agent can change it")
-                .hint("Have the operator move it out of the workspace, or remove `sandbox_profile = \"none\"` and the secrets.")),
+                .with_hint("Have the operator move it out of the workspace, or remove `sandbox_profile = \"none\"` and the secrets.")),
         };
     }
     let path = match entry_path(entry) {
@@ -29,32 +30,32 @@ pub fn find_program(entry: &Entry, workspace: &Workspace) -> Result<PathBuf> {
     };
     find_on_path(&entry.command, &path, |file| !is_agent_writable(file, workspace)).ok_or_else(
         || {
-            Error::new(Kind::Internal, "the program is not on PATH").reason("spawn_failed").source(
-                format!(
+            Error::new(Kind::Internal, "the program is not on PATH")
+                .with_reason("spawn_failed")
+                .with_source(format!(
                     "{}: not found in the directories of PATH that no agent can write to",
                     entry.command
-                ),
-            )
+                ))
         },
     )
 }
 
 /// Returns why the entry's program cannot be started on this host, as far as can be told without
 /// starting it.
-pub fn diagnose_program(entry: &Entry, config: &Config) -> Option<ProgramFault> {
+pub fn diagnose_program(entry: &CommandTool, config: &Config) -> Option<ProgramError> {
     let path = entry_path(entry).unwrap_or_else(search_path);
     let folders: Vec<PathBuf> =
         std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect();
-    config.program_search(entry, &folders).fault(&entry.command)
+    config.program_search(entry, &folders).find_error(&entry.command)
 }
 
 /// Returns the program's name, which a caller may know; its location is not disclosed.
-pub fn program_name(entry: &Entry) -> String {
+pub fn program_name(entry: &CommandTool) -> String {
     let file = Path::new(&entry.command).file_name();
     file.map_or_else(|| entry.command.clone(), |name| name.to_string_lossy().into_owned())
 }
 
-fn entry_path(entry: &Entry) -> Option<String> {
+fn entry_path(entry: &CommandTool) -> Option<String> {
     entry.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.text.clone())
 }
 

@@ -37,8 +37,8 @@ pub fn check_depth(arguments: &Map<String, Value>, deepest: usize) -> Result<()>
         }
     }
     Err(Error::new(Kind::TooLarge, "the arguments are nested too deeply for this tool")
-        .reason("depth")
-        .hint(format!("Nest at most {deepest} levels.")))
+        .with_reason("depth")
+        .with_hint(format!("Nest at most {deepest} levels.")))
 }
 
 fn child_values(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {

@@ -18,9 +18,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::content::{check_cancelled, is_same_state};
-use crate::base::ids::{hex, random};
-use crate::base::workspace::{os_error, quoted};
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::ids::{random_bytes, to_hex};
+use crate::base::workspace::{os_error, quote_path};
+use crate::base::{CancelToken, Error, Kind, Result};
 
 const WRITE_CHUNK_BYTES: usize = 1 << 20;
 
@@ -57,7 +57,7 @@ impl TempFile {
     }
 
     /// Appends `bytes`, checking for cancellation between chunks.
-    pub fn write(&mut self, bytes: &[u8], cancel: &Cancel) -> Result<()> {
+    pub fn write(&mut self, bytes: &[u8], cancel: &CancelToken) -> Result<()> {
         for chunk in bytes.chunks(WRITE_CHUNK_BYTES) {
             check_cancelled(cancel)?;
             self.file.write_all(chunk).map_err(|error| io_error(&error, &self.target_path))?;
@@ -233,29 +233,29 @@ impl ExchangedFile {
     /// Leaves the replaced file permanently under its other name and returns the error that reports
     /// it.
     fn abandon_backup(&mut self, errno: Option<Errno>) -> Error {
-        let shown = quoted(&self.path);
+        let shown = quote_path(&self.path);
         let error = Error::new(
             Kind::Conflict,
             format!("{shown} was changed by another process while it was being written"),
         )
-        .reason("displaced");
+        .with_reason("displaced");
         let error = match errno {
-            Some(errno) => error.source(errno),
+            Some(errno) => error.with_source(errno),
             None => error,
         };
         if self.backup_name.is_empty() {
-            return error.hint(
+            return error.with_hint(
                 "The new content is in place, and the content it replaced is lost. Read the file again.",
             );
         }
         let kept = std::mem::take(&mut self.backup_name);
         let kept = Path::new(&self.path).with_file_name(kept).to_string_lossy().into_owned();
         error
-            .hint(format!(
+            .with_hint(format!(
                 "The previous file could not be restored and is kept as {}. Compare the two.",
-                quoted(&kept)
+                quote_path(&kept)
             ))
-            .with("kept", kept)
+            .with_fact("kept", kept)
     }
 }
 
@@ -291,7 +291,7 @@ fn temporary_name(target: &OsStr) -> OsString {
     let target = target.as_bytes();
     let mut name = vec![b'.'];
     name.extend_from_slice(&target[..target.len().min(200)]);
-    name.extend_from_slice(format!(".{}.tmp", hex(&random::<8>())).as_bytes());
+    name.extend_from_slice(format!(".{}.tmp", to_hex(&random_bytes::<8>())).as_bytes());
     OsString::from_vec(name)
 }
 
@@ -323,7 +323,7 @@ pub fn append_in_place(
     end: u64,
     bytes: &[u8],
     path: &str,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<()> {
     let mut at = end;
     for chunk in bytes.chunks(WRITE_CHUNK_BYTES) {

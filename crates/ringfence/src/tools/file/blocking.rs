@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 
 use super::content::check_cancelled;
-use crate::base::{Cancel, Error, Result};
+use crate::base::{CancelToken, Error, Result};
 
 /// Concurrent pieces of blocking work per core.
 const PERMITS_PER_CORE: usize = 4;
@@ -23,7 +23,7 @@ fn blocking_permits() -> &'static Arc<Semaphore> {
 /// The thread owns the permit: a call that no one waits for any more releases it only when its work
 /// has really ended. Otherwise cancelled calls could pile up more threads than the limit allows.
 pub async fn run_blocking<T: Send + 'static>(
-    cancel: &Cancel,
+    cancel: &CancelToken,
     failed: &'static str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -32,12 +32,12 @@ pub async fn run_blocking<T: Send + 'static>(
 
 async fn run_with_permit<T: Send + 'static>(
     turns: &Arc<Semaphore>,
-    cancel: &Cancel,
+    cancel: &CancelToken,
     failed: &'static str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let turn = tokio::select! {
-        turn = Arc::clone(turns).acquire_owned() => turn.map_err(|error| Error::internal(failed).source(error))?,
+        turn = Arc::clone(turns).acquire_owned() => turn.map_err(|error| Error::internal(failed).with_source(error))?,
         _ = cancel.cancelled() => {
             check_cancelled(cancel)?;
             return Err(Error::internal(failed));
@@ -48,20 +48,20 @@ async fn run_with_permit<T: Send + 'static>(
         let _turn = turn;
         span.in_scope(work)
     });
-    work.await.map_err(|error| Error::internal(failed).source(error))?
+    work.await.map_err(|error| Error::internal(failed).with_source(error))?
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{Cause, Kind};
+    use crate::base::{CancelCause, Kind};
 
     #[tokio::test]
     async fn work_that_was_given_up_keeps_its_turn_until_it_ends() {
         let turns = Arc::new(Semaphore::new(1));
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let (began, has_begun) = tokio::sync::oneshot::channel();
-        let cancel = Cancel::new();
+        let cancel = CancelToken::new();
         let first = run_with_permit(&turns, &cancel, "failed", move || {
             let _ = began.send(());
             let _ = wait.recv();
@@ -74,8 +74,8 @@ mod tests {
         }
         drop(first);
         assert_eq!(turns.available_permits(), 0);
-        let late = Cancel::new();
-        late.cancel(Cause::Client);
+        let late = CancelToken::new();
+        late.cancel(CancelCause::Client);
         let error = run_with_permit(&turns, &late, "failed", || Ok(())).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Cancelled);
         go.send(()).unwrap();

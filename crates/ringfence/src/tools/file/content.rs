@@ -10,9 +10,9 @@ use rustix::fs::{Stat, fstat};
 use rustix::io::Errno;
 
 use super::text::{self, CodeUnit, EncodingGuesser, HEAD_BYTES, TextDetector, TextFormat};
-use crate::base::ids::hex;
+use crate::base::ids::to_hex;
 use crate::base::workspace::os_error;
-use crate::base::{Cancel, Cause, Error, Kind, Result};
+use crate::base::{CancelCause, CancelToken, Error, Kind, Result};
 
 /// Largest file that is hashed and read through to count its lines. A larger file gets a weak etag.
 pub const MAX_HASHED_BYTES: u64 = 64 << 20;
@@ -20,10 +20,10 @@ const CHUNK_BYTES: usize = 256 << 10;
 const MAX_OFFSET: u64 = i64::MAX as u64 / 2;
 
 /// Stops blocking work between two chunks once the call has been cancelled or has timed out.
-pub fn check_cancelled(cancel: &Cancel) -> Result<()> {
+pub fn check_cancelled(cancel: &CancelToken) -> Result<()> {
     match cancel.is_cancelled().then(|| cancel.cause()) {
         None => Ok(()),
-        Some(Some(Cause::Deadline)) => {
+        Some(Some(CancelCause::Deadline)) => {
             Err(Error::new(Kind::DeadlineExceeded, "the file operation timed out"))
         }
         Some(_) => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
@@ -136,7 +136,7 @@ impl FileContent {
     pub fn inspect_text(
         &self,
         known: Option<&'static Encoding>,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<ContentSurvey> {
         let head = self.read(0, HEAD_BYTES)?;
         let mark = text::detect_bom(&head);
@@ -169,7 +169,7 @@ impl FileContent {
     }
 
     /// Guesses the encoding of text that is not UTF-8 from the bytes before `end`.
-    fn guess_encoding(&self, end: u64, cancel: &Cancel) -> Result<&'static Encoding> {
+    fn guess_encoding(&self, end: u64, cancel: &CancelToken) -> Result<&'static Encoding> {
         let mut guess = EncodingGuesser::default();
         let mut at = 0;
         while guess.wants_more() && at < end {
@@ -228,7 +228,7 @@ impl FileContent {
         &self,
         line: u64,
         survey: &ContentSurvey,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<Option<u64>> {
         let unit = CodeUnit::from_encoding(survey.format.encoding);
         let mut at = survey.bom_len as u64;
@@ -263,7 +263,7 @@ impl FileContent {
         &self,
         count: u64,
         survey: &ContentSurvey,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<u64> {
         let first = survey.bom_len as u64;
         // The newline at the end of the file ends its last line; it does not start another one.
@@ -295,7 +295,7 @@ pub fn etag_from_bytes(bytes: &[u8]) -> String {
 }
 
 fn etag_from_hasher(hasher: &blake3::Hasher) -> String {
-    format!("b3:{}", hex(&hasher.finalize().as_bytes()[..16]))
+    format!("b3:{}", to_hex(&hasher.finalize().as_bytes()[..16]))
 }
 
 /// Returns the etag of a file that is too large to hash, based on its metadata.

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
-use crate::base::call::digest;
+use crate::base::call::digest_json;
 use crate::base::{Error, Result};
 
 /// Longer than any cursor we create: a path, a line and the check bytes.
@@ -26,7 +26,7 @@ impl CursorQuery {
             ["cursor", "limit", "max_results", "max_bytes", "timeout_ms", "details"];
         let mut asked = arguments.clone();
         asked.retain(|name, _| !ABOUT_THE_PAGE.contains(&name.as_str()));
-        CursorQuery(format!("{tool} {}", digest(&Value::Object(asked))))
+        CursorQuery(format!("{tool} {}", digest_json(&Value::Object(asked))))
     }
 
     fn compute_check(&self, place: &[u8]) -> [u8; CHECK_BYTES] {
@@ -51,11 +51,13 @@ impl CursorQuery {
     pub fn decode_cursor(&self, cursor: &str) -> Result<(Vec<u8>, u64)> {
         let wrong = || {
             Error::invalid_arguments("the argument `cursor` does not belong to this call")
-                .hint("Pass `next_cursor` exactly as returned, with the other arguments unchanged.")
-                .with("argument", "cursor")
+                .with_hint(
+                    "Pass `next_cursor` exactly as returned, with the other arguments unchanged.",
+                )
+                .with_fact("argument", "cursor")
         };
         let whole = Some(cursor).filter(|cursor| cursor.len() <= MAX_BYTES).ok_or_else(wrong)?;
-        let whole = URL_SAFE_NO_PAD.decode(whole).map_err(|error| wrong().source(error))?;
+        let whole = URL_SAFE_NO_PAD.decode(whole).map_err(|error| wrong().with_source(error))?;
         let (check, place) = whole.split_at_checked(CHECK_BYTES).ok_or_else(wrong)?;
         let (line, path) = place.split_first_chunk::<8>().ok_or_else(wrong)?;
         if check != self.compute_check(place) {

@@ -70,7 +70,7 @@ pub fn fit_diff(diff: &mut Option<String>, outputs: &OutputStore) -> (bool, Opti
 /// Stores a text that is too long for a result and returns its handle.
 pub fn store_text(text: &str, outputs: &OutputStore) -> Option<String> {
     let stored = outputs.create_output().and_then(|mut output| {
-        let lost = |error| Error::internal("cannot store a part of a result").source(error);
+        let lost = |error| Error::internal("cannot store a part of a result").with_source(error);
         match output.write_all(text.as_bytes()) {
             Ok(()) => Ok(output.handle.clone()),
             Err(error) => {
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(found.added, 2000);
         let whole = found.unified_diff.unwrap();
         let (mut diff, dir) =
-            (Some(whole.clone()), std::env::temp_dir().join(crate::base::ids::short("diff")));
+            (Some(whole.clone()), std::env::temp_dir().join(crate::base::ids::short_id("diff")));
         let (cut, handle) = {
             let outputs = OutputStore::new(dir.clone());
             let (cut, handle) = fit_diff(&mut diff, &outputs);

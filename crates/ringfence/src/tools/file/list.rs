@@ -14,10 +14,10 @@ use super::blocking;
 use super::cursor::CursorQuery;
 use super::path_filter::PathFilter;
 use crate::approval::Granted;
-use crate::base::call::{Output, Prepared};
+use crate::base::call::{Prepared, ToolOutput};
 use crate::base::workspace::Workspace;
-use crate::base::workspace::tree::{Halt, Sight, Start, Tree, threads};
-use crate::base::{Cancel, Cause, Error, Kind, Result};
+use crate::base::workspace::tree::{WalkFilter, WalkStart, WalkStop, WorkspaceTree, thread_count};
+use crate::base::{CancelCause, CancelToken, Error, Kind, Result};
 use crate::tools::limits::{ItemCount, ToolLimit};
 use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
@@ -113,7 +113,7 @@ struct ListEntry {
 /// Validated arguments.
 struct ListJob {
     path: String,
-    sight: Sight,
+    sight: WalkFilter,
     query: ListQuery,
     cursor_query: CursorQuery,
     sorted_by_name: bool,
@@ -129,15 +129,15 @@ impl Args {
         let after = match &self.cursor {
             Some(_) if sort != ListOrder::Name => {
                 return Err(Error::invalid_arguments("`cursor` works only with `sort: \"name\"`")
-                    .hint("Raise `limit`, or narrow the list with `glob`."));
+                    .with_hint("Raise `limit`, or narrow the list with `glob`."));
             }
             Some(cursor) => Some(question.decode_cursor(cursor)?.0),
             None => None,
         };
-        let sight = Sight {
-            gitignore: self.gitignore.unwrap_or(true),
-            hidden: self.hidden.unwrap_or(false) || selection.names_hidden,
-            left_out: false,
+        let sight = WalkFilter {
+            skip_ignored: self.gitignore.unwrap_or(true),
+            show_hidden: self.hidden.unwrap_or(false) || selection.names_hidden,
+            inverted: false,
         };
         let depth = self.depth.unwrap_or(u64::from(!selection.has_globs()));
         let wanted = ListQuery {
@@ -226,7 +226,7 @@ impl Tool for FileList {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let arguments = call.consume().arguments;
             let args: Args = arguments::parse_arguments(&arguments, &self.spec.input_schema)?;
@@ -236,7 +236,10 @@ impl Tool for FileList {
             let reply =
                 blocking::run_blocking(&cancel, "the list ended unexpectedly", work).await?;
             let text = top_entries::render_list(&reply);
-            Ok(Output::of(text, serde_json::to_value(reply).unwrap_or(Value::Null)))
+            Ok(ToolOutput::from_structured(
+                text,
+                serde_json::to_value(reply).unwrap_or(Value::Null),
+            ))
         })
     }
 }
@@ -245,13 +248,13 @@ fn list_directory(
     workspace: &Arc<Workspace>,
     job: &ListJob,
     budget: usize,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<Reply> {
     list_until_halted(
         workspace,
         job,
         budget,
-        &Halt::new(cancel.clone(), Some(Instant::now() + LIST_TIMEOUT)),
+        &WalkStop::new(cancel.clone(), Some(Instant::now() + LIST_TIMEOUT)),
         cancel,
     )
 }
@@ -260,35 +263,35 @@ fn list_until_halted(
     workspace: &Arc<Workspace>,
     job: &ListJob,
     budget: usize,
-    halt: &Halt,
-    cancel: &Cancel,
+    halt: &WalkStop,
+    cancel: &CancelToken,
 ) -> Result<Reply> {
-    let tree = match Tree::at(workspace, &job.path, job.sight)? {
-        Start::Tree(tree) => tree,
-        Start::File(_, path) => {
+    let tree = match WorkspaceTree::find_start(workspace, &job.path, job.sight)? {
+        WalkStart::Tree(tree) => tree,
+        WalkStart::File(_, path) => {
             return Err(Error::invalid_arguments(format!(
                 "{} is a file, not a directory",
-                crate::base::workspace::quoted(&path)
+                crate::base::workspace::quote_path(&path)
             ))
-            .reason("not_a_directory")
-            .hint("Read it with `file.read`, or list its parent directory."));
+            .with_reason("not_a_directory")
+            .with_hint("Read it with `file.read`, or list its parent directory."));
         }
     };
     let picker = EntryCollector::new(&job.query, tree.path());
-    let hands = if job.query.depth == 1 { 1 } else { threads() };
+    let hands = if job.query.depth == 1 { 1 } else { thread_count() };
     tree.walk(&picker, hands, halt);
     // A timeout still returns what was found; a cancelled call needs no result.
-    if cancel.is_cancelled() && cancel.cause() != Some(Cause::Deadline) {
+    if cancel.is_cancelled() && cancel.cause() != Some(CancelCause::Deadline) {
         return Err(Error::new(Kind::Cancelled, "the list was cancelled"));
     }
     let mut picked = picker.into_top_entries();
-    if halt.is_called() {
+    if halt.is_stopped() {
         picked.warnings.push(
             "the tree is very large and was listed only in part; list a subdirectory".to_owned(),
         );
     }
     let (items, shown, last) = picked.take_fitting(budget.saturating_sub(RESERVED_BYTES));
-    let halted = halt.is_called();
+    let halted = halt.is_stopped();
     let truncated = picked.total > picked.already_shown + shown || halted;
     let next_cursor = match last {
         // After an incomplete walk there may be entries before the last one shown: continuing after

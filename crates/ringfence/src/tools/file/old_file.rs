@@ -13,15 +13,15 @@ use serde_json::Value;
 
 use super::atomic_write::{self, TempFile};
 use super::content::{ContentSurvey, FileContent, check_cancelled, etag_from_bytes, is_same_state};
-use crate::base::workspace::{Object, os_error, quoted};
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::workspace::{HeldFile, os_error, quote_path};
+use crate::base::{CancelToken, Error, Kind, Result};
 
 /// Longer than the timestamp granularity of any file system.
 const RECENT_CHANGE: Duration = Duration::from_secs(3);
 
 /// Existing file, as it was when it was read.
 pub struct OldFile {
-    pub object: Object,
+    pub object: HeldFile,
     pub content: FileContent,
     pub survey: ContentSurvey,
     /// The file was modified shortly before it was read.
@@ -30,7 +30,7 @@ pub struct OldFile {
 
 impl OldFile {
     /// Reads a file and keeps its bytes if there are at most `hold`.
-    pub fn inspect(object: Object, hold: u64, cancel: &Cancel) -> Result<OldFile> {
+    pub fn inspect(object: HeldFile, hold: u64, cancel: &CancelToken) -> Result<OldFile> {
         let content = FileContent::new(object.open_read()?, object.path.clone(), hold)?;
         let survey = content.inspect_text(None, cancel)?;
         let fresh = SystemTime::now().duration_since(content.modified()).unwrap_or_default()
@@ -43,7 +43,7 @@ impl OldFile {
     /// On an overlay file system, opening for writing copies the file up, which gives it another
     /// identity. So this must come before the read whose state is compared later, or not be
     /// followed by a comparison.
-    pub fn check_writable(object: &Object) -> Result<()> {
+    pub fn check_writable(object: &HeldFile) -> Result<()> {
         match object.open_write() {
             // A running program cannot be opened for writing, but it can be replaced.
             Ok(_) | Err(Errno::TXTBSY) => Ok(()),
@@ -64,8 +64,8 @@ impl OldFile {
     }
 
     /// Reads the same file again. Returns `None` if it has become longer than `hold`.
-    pub fn inspect_again(&self, hold: u64, cancel: &Cancel) -> Result<Option<OldFile>> {
-        let now = OldFile::inspect(self.object.again()?, hold, cancel)?;
+    pub fn inspect_again(&self, hold: u64, cancel: &CancelToken) -> Result<Option<OldFile>> {
+        let now = OldFile::inspect(self.object.try_clone()?, hold, cancel)?;
         Ok(now.content.snapshot_bytes().is_some().then_some(now))
     }
 
@@ -101,7 +101,7 @@ impl OldFile {
         name: &OsStr,
         bytes: &[u8],
         mode: u32,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<TempFile> {
         let path = &self.object.path;
         // A rename needs no permission on the file itself, so check that here.
@@ -119,7 +119,7 @@ impl OldFile {
     pub fn write_in_place(
         &self,
         mode: u32,
-        cancel: &Cancel,
+        cancel: &CancelToken,
         write: impl FnOnce(&File) -> Result<()>,
     ) -> Result<Option<String>> {
         let path = &self.object.path;
@@ -138,7 +138,7 @@ impl OldFile {
         write(&file)?;
         // The bytes are written, so even a cancelled call gets the correct etag.
         let written = FileContent::new(self.object.open_read()?, path.clone(), 0)?;
-        Ok(Some(written.inspect_text(None, &Cancel::new())?.etag))
+        Ok(Some(written.inspect_text(None, &CancelToken::new())?.etag))
     }
 
     /// Returns whether the bytes are still the ones that were read. A change within the same tick
@@ -159,7 +159,7 @@ impl OldFile {
 
 /// Identity and state of a file that was read, without its bytes.
 pub struct FileFingerprint {
-    object: Object,
+    object: HeldFile,
     pub stat: Stat,
     etag: String,
     /// Number of bytes to compare, if a comparison is needed.
@@ -179,11 +179,11 @@ impl FileFingerprint {
 /// Returns the error for a file that no longer matches the caller's etag.
 pub fn stale_error(path: &str, current: Option<&str>) -> Error {
     let message = match current {
-        Some(_) => format!("{} has changed since it had this etag", quoted(path)),
-        None => format!("{} no longer exists", quoted(path)),
+        Some(_) => format!("{} has changed since it had this etag", quote_path(path)),
+        None => format!("{} no longer exists", quote_path(path)),
     };
     Error::new(Kind::Conflict, message)
-        .reason("stale")
-        .hint("Read the file again and retry with its current etag.")
-        .with("etag", current.map_or(Value::Null, Value::from))
+        .with_reason("stale")
+        .with_hint("Read the file again and retry with its current etag.")
+        .with_fact("etag", current.map_or(Value::Null, Value::from))
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use ignore::types::{Types, TypesBuilder};
 
-use crate::base::nearest::nearest;
+use crate::base::suggest::suggest_name;
 use crate::base::{Error, Result};
 
 const MAX_GLOBS: usize = 100;
@@ -83,14 +83,14 @@ fn build_glob_matcher(argument: &str, globs: &[&str], contents: bool) -> Result<
     if globs.is_empty() {
         return Ok(None);
     }
-    let wrong = |why: String| Error::invalid_arguments(why).with("argument", argument);
+    let wrong = |why: String| Error::invalid_arguments(why).with_fact("argument", argument);
     if globs.len() > MAX_GLOBS || globs.iter().any(|glob| glob.len() > MAX_GLOB_BYTES) {
         let most = format!("`{argument}` takes up to {MAX_GLOBS} globs of {MAX_GLOB_BYTES} bytes");
         return Err(wrong(most));
     }
     let unclear = |glob: &str, why: String| {
-        wrong(format!("`{}` in `{argument}` is not a valid glob: {why}", crate::base::workspace::quoted(glob).trim_matches('`')))
-            .hint("Globs are written as in .gitignore: `*.rs`, `src/**/*.ts`, `{a,b}/*`. Escape special characters with `\\`.")
+        wrong(format!("`{}` in `{argument}` is not a valid glob: {why}", crate::base::workspace::quote_path(glob).trim_matches('`')))
+            .with_hint("Globs are written as in .gitignore: `*.rs`, `src/**/*.ts`, `{a,b}/*`. Escape special characters with `\\`.")
     };
     let mut builder = GitignoreBuilder::new(".");
     // An unclosed bracket is a mistake, not a literal name.
@@ -122,7 +122,7 @@ fn build_type_matcher(name: &str) -> Result<Types> {
     let known = builder.definitions();
     let known: Vec<&str> = known.iter().map(ignore::types::FileTypeDef::name).collect();
     if !known.contains(&name) {
-        let hint = match nearest(name, &known) {
+        let hint = match suggest_name(name, &known) {
             Some(near) => format!("Did you mean `{near}`?"),
             None => {
                 "Types are ripgrep's: rust, py, js, ts, go, java, c, cpp, md, json … or use `glob`."
@@ -130,13 +130,13 @@ fn build_type_matcher(name: &str) -> Result<Types> {
             }
         };
         return Err(Error::invalid_arguments("the argument `type` is not a known file type")
-            .hint(hint)
-            .with("argument", "type"));
+            .with_hint(hint)
+            .with_fact("argument", "type"));
     }
     builder.select(name);
-    builder
-        .build()
-        .map_err(|error| Error::internal("the file type filter could not be built").source(error))
+    builder.build().map_err(|error| {
+        Error::internal("the file type filter could not be built").with_source(error)
+    })
 }
 
 #[cfg(test)]

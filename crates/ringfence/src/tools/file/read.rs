@@ -17,10 +17,10 @@ use serde_json::{Map, Value};
 use super::content::{ContentSurvey, FileContent};
 use super::{image, mime};
 use crate::approval::Granted;
-use crate::base::call::{Block, Output, Prepared};
+use crate::base::call::{OutputBlock, Prepared, ToolOutput};
 use crate::base::clock::format_utc;
-use crate::base::{Cancel, Error, Kind, Result};
-use crate::redact::known;
+use crate::base::{CancelToken, Error, Kind, Result};
+use crate::redact::known_secrets;
 use crate::tools::limits::{ByteCount, DisplayAmount, ItemCount, ToolLimit};
 use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
@@ -139,8 +139,8 @@ impl Args {
             Some("base64") => Ok(TextDecoding::Base64),
             Some(label) => Encoding::for_label_no_replacement(label.as_bytes()).map(TextDecoding::Named).ok_or_else(|| {
                 Error::invalid_arguments("the argument `encoding` is not a known encoding")
-                    .hint("Use auto, utf-8, base64 or a WHATWG label such as gbk, shift_jis, windows-1252, utf-16le.")
-                    .with("argument", "encoding")
+                    .with_hint("Use auto, utf-8, base64 or a WHATWG label such as gbk, shift_jis, windows-1252, utf-16le.")
+                    .with_fact("argument", "encoding")
             }),
         }
     }
@@ -259,7 +259,7 @@ impl Tool for FileRead {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let args: Args =
                 arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
@@ -273,8 +273,9 @@ impl Tool for FileRead {
                 };
                 read_content(content, &args, stored, cx.text_budget, &cx.cancel)
             });
-            work.await
-                .map_err(|error| Error::internal("the read ended unexpectedly").source(error))?
+            work.await.map_err(|error| {
+                Error::internal("the read ended unexpectedly").with_source(error)
+            })?
         })
     }
 }
@@ -286,8 +287,8 @@ fn read_content(
     args: &Args,
     stored: bool,
     budget: usize,
-    cancel: &Cancel,
-) -> Result<Output> {
+    cancel: &CancelToken,
+) -> Result<ToolOutput> {
     let decoding = args.validate()?;
     let mut tries = MAX_ATTEMPTS;
     loop {
@@ -323,7 +324,7 @@ impl ReadAnswer {
         decoding: TextDecoding,
         stored: bool,
         budget: usize,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<ReadAnswer> {
         let named = match decoding {
             TextDecoding::Named(encoding) => Some(encoding),
@@ -404,7 +405,7 @@ impl ReadAnswer {
     /// Masks secret values in bytes that are returned as base64 or hex, where later redaction does
     /// not find all of them.
     fn mask_secrets(&mut self, content: &FileContent, from: u64, bytes: &mut [u8]) -> Result<()> {
-        if known::mask_part(from, bytes, |at, length| content.read(at, length))? {
+        if known_secrets::mask_part(from, bytes, |at, length| content.read(at, length))? {
             self.notes.push("secret values are shown as `*`".to_owned());
         }
         Ok(())
@@ -451,7 +452,7 @@ impl ReadAnswer {
         }
         let mut first = survey.head[..survey.head.len().min(64)].to_vec();
         self.mask_secrets(content, 0, &mut first)?;
-        let first = crate::base::ids::hex(&first);
+        let first = crate::base::ids::to_hex(&first);
         self.notes.push(format!(
             "binary file, {}, {} bytes; first bytes {first}; use encoding \"base64\" to read its bytes",
             self.reply.mime, survey.size
@@ -465,7 +466,7 @@ impl ReadAnswer {
         args: &Args,
         survey: &ContentSurvey,
         max: usize,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<()> {
         let found = &survey.format;
         let window = args.requested_window();
@@ -537,13 +538,13 @@ impl ReadAnswer {
         }
     }
 
-    fn into_output(self) -> Output {
+    fn into_output(self) -> ToolOutput {
         let ReadAnswer { reply, mut text, notes, image_base64: image } = self;
         // Serializing plain fields cannot fail; if it did, null would at least not be wrong data.
         let metadata = serde_json::to_value(&reply).unwrap_or(Value::Null);
-        let json = Block::Text(metadata.to_string());
+        let json = OutputBlock::Text(metadata.to_string());
         let content = match image {
-            Some(data) => vec![json, Block::Image { data, mime: reply.mime }],
+            Some(data) => vec![json, OutputBlock::Image { data, mime: reply.mime }],
             None => {
                 if !notes.is_empty() {
                     if !text.is_empty() && !text.ends_with('\n') {
@@ -551,17 +552,17 @@ impl ReadAnswer {
                     }
                     text.push_str(&format!("[{}]", notes.join("; ")));
                 }
-                vec![Block::Text(text), json]
+                vec![OutputBlock::Text(text), json]
             }
         };
-        Output { content, ..Output::default() }.with_meta(META, metadata)
+        ToolOutput { content, ..ToolOutput::default() }.with_meta(META, metadata)
     }
 }
 
 /// Returns the error for a file that is too large for the requested operation.
 fn too_large_error(what: &str) -> Error {
     Error::new(Kind::TooLarge, format!("the file is too large {what}"))
-        .hint("Use `byte_offset` and `byte_length`.")
+        .with_hint("Use `byte_offset` and `byte_length`.")
 }
 
 #[cfg(test)]

@@ -19,9 +19,9 @@ use serde_json::{Map, Value};
 
 use super::{blocking, diff};
 use crate::approval::Granted;
-use crate::base::call::{Output, Prepared};
+use crate::base::call::{Prepared, ToolOutput};
 use crate::base::workspace::Workspace;
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::{CancelToken, Error, Kind, Result};
 use crate::session::OutputStore;
 use crate::tools::limits::{ByteCount, ItemCount, ToolLimit};
 use crate::tools::{
@@ -213,7 +213,7 @@ impl Tool for FileReplace {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let args: Args =
                 arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
@@ -230,7 +230,7 @@ impl Tool for FileReplace {
     }
 }
 
-fn replace_text(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<Reply> {
+fn replace_text(workspace: &Arc<Workspace>, args: &Args, cancel: &CancelToken) -> Result<Reply> {
     match args.glob {
         None => single_file::replace_in_file(workspace, args, cancel),
         Some(_) => multi_file::replace_in_files(workspace, args, cancel),
@@ -244,7 +244,7 @@ impl Args {
             return Err(Error::invalid_arguments(format!(
                 "`edits` must contain 1 to {MAX_EDITS} edits"
             ))
-            .with("argument", "edits"));
+            .with_fact("argument", "edits"));
         }
         if self.glob.is_some() {
             self.check_glob()?;
@@ -261,12 +261,12 @@ impl Args {
     fn check_glob(&self) -> Result<()> {
         if !self.is_dry_run() && self.total_expected.is_none() {
             return Err(Error::invalid_arguments("`glob` needs `dry_run` or `total_expected`")
-                .hint("Call it with dry_run: true first, then repeat it with total_expected set to `replacements`.")
-                .with("argument", "total_expected"));
+                .with_hint("Call it with dry_run: true first, then repeat it with total_expected set to `replacements`.")
+                .with_fact("argument", "total_expected"));
         }
         if self.if_match.is_some() {
             return Err(Error::invalid_arguments("`if_match` is for one file, not for `glob`")
-                .with("argument", "if_match"));
+                .with_fact("argument", "if_match"));
         }
         Ok(())
     }
@@ -279,10 +279,10 @@ impl Args {
         match self.total_expected {
             Some(expected) if expected != found => {
                 Err(Error::new(Kind::Conflict, format!("there are {found} matches in total, not {expected}"))
-                    .reason("ambiguous_match")
-                    .hint("Nothing was written. Check the matches with dry_run and diff unified, then correct total_expected.")
-                    .with("count", found)
-                    .with("expected", expected))
+                    .with_reason("ambiguous_match")
+                    .with_hint("Nothing was written. Check the matches with dry_run and diff unified, then correct total_expected.")
+                    .with_fact("count", found)
+                    .with_fact("expected", expected))
             }
             _ => Ok(()),
         }
@@ -325,7 +325,7 @@ impl Reply {
         }
     }
 
-    fn into_output(self) -> Output {
+    fn into_output(self) -> ToolOutput {
         let verb = if self.dry_run { "would replace" } else { "replaced" };
         let plural = if self.replacements == 1 { "" } else { "es" };
         let mut text =
@@ -353,7 +353,7 @@ impl Reply {
             text.push_str(&format!("[full diff: {output}]"));
         }
         // Serializing plain fields cannot fail.
-        Output::of(text, serde_json::to_value(&self).unwrap_or(Value::Null))
+        ToolOutput::from_structured(text, serde_json::to_value(&self).unwrap_or(Value::Null))
     }
 }
 

@@ -19,10 +19,10 @@ use super::blocking;
 use super::cursor::CursorQuery;
 use super::path_filter::PathFilter;
 use crate::approval::Granted;
-use crate::base::call::{Output, Prepared};
+use crate::base::call::{Prepared, ToolOutput};
 use crate::base::workspace::Workspace;
-use crate::base::workspace::tree::{Halt, Sight, Start, Tree, threads};
-use crate::base::{Cancel, Cause, Error, Kind, Result};
+use crate::base::workspace::tree::{WalkFilter, WalkStart, WalkStop, WorkspaceTree, thread_count};
+use crate::base::{CancelCause, CancelToken, Error, Kind, Result};
 use crate::tools::limits::{ItemCount, ToolLimit};
 use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
@@ -139,7 +139,7 @@ struct SearchHit {
 /// Validated arguments.
 struct SearchJob {
     path: String,
-    sight: Sight,
+    sight: WalkFilter,
     filter: PathFilter,
     spec: SearchSpec,
     max_results: usize,
@@ -171,10 +171,10 @@ impl Args {
         let mode = self.output.unwrap_or_default();
         Ok(SearchJob {
             path: self.path.clone().unwrap_or_else(|| ".".to_owned()),
-            sight: Sight {
-                gitignore: self.gitignore.unwrap_or(true),
-                hidden: self.hidden.unwrap_or(false) || selection.names_hidden,
-                left_out: false,
+            sight: WalkFilter {
+                skip_ignored: self.gitignore.unwrap_or(true),
+                show_hidden: self.hidden.unwrap_or(false) || selection.names_hidden,
+                inverted: false,
             },
             filter: selection,
             spec: SearchSpec {
@@ -272,7 +272,7 @@ impl Tool for FileSearch {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let arguments = call.consume().arguments;
             let args: Args = arguments::parse_arguments(&arguments, &self.spec.input_schema)?;
@@ -289,7 +289,10 @@ impl Tool for FileSearch {
                 });
             let reply = work.await?;
             let text = render::render_results(&reply);
-            Ok(Output::of(text, serde_json::to_value(reply).unwrap_or(Value::Null)))
+            Ok(ToolOutput::from_structured(
+                text,
+                serde_json::to_value(reply).unwrap_or(Value::Null),
+            ))
         })
     }
 }
@@ -300,17 +303,17 @@ fn search_workspace(
     stored: Option<File>,
     job: &SearchJob,
     budget: usize,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<Reply> {
     let start = match stored {
-        Some(file) => Start::File(file, job.path.clone()),
-        None => Tree::at(workspace, &job.path, job.sight)?,
+        Some(file) => WalkStart::File(file, job.path.clone()),
+        None => WorkspaceTree::find_start(workspace, &job.path, job.sight)?,
     };
     let room = job.match_budget(budget);
-    let halt = Halt::new(cancel.clone(), Some(Instant::now() + job.timeout));
+    let halt = WalkStop::new(cancel.clone(), Some(Instant::now() + job.timeout));
     let (mut reply, left_out) = collect_reply(job, &start, room, &halt);
     // A timeout still returns what was found; a cancelled call needs no result.
-    if cancel.is_cancelled() && cancel.cause() != Some(Cause::Deadline) {
+    if cancel.is_cancelled() && cancel.cause() != Some(CancelCause::Deadline) {
         return Err(Error::new(Kind::Cancelled, "the search was cancelled"));
     }
     if reply.files_matched == 0 && !reply.timed_out && left_out > 0 {
@@ -321,21 +324,21 @@ fn search_workspace(
 }
 
 /// Runs the search. Returns the reply and the number of names that were left out.
-fn collect_reply(job: &SearchJob, start: &Start, room: usize, halt: &Halt) -> (Reply, u64) {
+fn collect_reply(job: &SearchJob, start: &WalkStart, room: usize, halt: &WalkStop) -> (Reply, u64) {
     let found = SearchResults::new(job.max_results, room, job.page_start.clone());
     let mut reply = Reply::default();
     match start {
-        Start::Tree(tree) => {
+        WalkStart::Tree(tree) => {
             let seeker = SearchVisitor::new(&job.spec, &job.filter, tree.path(), &found, halt);
-            tree.walk(&seeker, threads(), halt);
-            if found.files_searched() == 0 && !halt.is_called() {
+            tree.walk(&seeker, thread_count(), halt);
+            if found.files_searched() == 0 && !halt.is_stopped() {
                 reply.warnings.push(
                     "no file was searched: there are none, or `glob`, `exclude`, `type` and the ignore rules exclude all of them"
                         .to_owned(),
                 );
             }
         }
-        Start::File(file, path) => {
+        WalkStart::File(file, path) => {
             if engine::search_one_file(&job.spec, file, path, &found, halt) {
                 reply.warnings.push(
                     "this is a binary file: its zero bytes were treated as line ends".to_owned(),
@@ -344,7 +347,7 @@ fn collect_reply(job: &SearchJob, start: &Start, room: usize, halt: &Halt) -> (R
         }
     }
     let left_out = found.left_out();
-    found.fill_reply(&mut reply, &job.cursor_query, job.spec.mode, halt.is_called());
+    found.fill_reply(&mut reply, &job.cursor_query, job.spec.mode, halt.is_stopped());
     if reply.timed_out {
         reply.warnings.push(
             "files that were not searched may match too: narrow the search with `path` or `glob`, or raise `timeout_ms`"
@@ -358,11 +361,14 @@ fn collect_reply(job: &SearchJob, start: &Start, room: usize, halt: &Halt) -> (R
 fn check_left_out(
     workspace: &Arc<Workspace>,
     job: &SearchJob,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<Option<String>> {
-    let sight = Sight { left_out: true, ..job.sight };
-    let Start::Tree(tree) = Tree::at(workspace, &job.path, sight)? else { return Ok(None) };
-    let halt = Halt::new(cancel.clone(), Some(Instant::now() + LEFT_OUT_TIMEOUT.min(job.timeout)));
+    let sight = WalkFilter { inverted: true, ..job.sight };
+    let WalkStart::Tree(tree) = WorkspaceTree::find_start(workspace, &job.path, sight)? else {
+        return Ok(None);
+    };
+    let halt =
+        WalkStop::new(cancel.clone(), Some(Instant::now() + LEFT_OUT_TIMEOUT.min(job.timeout)));
     let found = SearchResults::new(3, MIN_BYTES, None);
     let want = SearchSpec {
         mode: SearchOutput::Files,
@@ -372,15 +378,15 @@ fn check_left_out(
         ..job.spec.clone()
     };
     let seeker = SearchVisitor::new(&want, &job.filter, tree.path(), &found, &halt);
-    tree.walk(&seeker, threads(), &halt);
+    tree.walk(&seeker, thread_count(), &halt);
     let mut left_out = Reply::default();
     found.fill_reply(&mut left_out, &job.cursor_query, SearchOutput::Files, false);
     if left_out.files_matched == 0 {
         return Ok(None);
     }
     let names: Vec<_> =
-        left_out.matches.iter().map(|hit| crate::base::workspace::quoted(&hit.path)).collect();
-    let at_least = if halt.is_called() { "at least " } else { "" };
+        left_out.matches.iter().map(|hit| crate::base::workspace::quote_path(&hit.path)).collect();
+    let at_least = if halt.is_stopped() { "at least " } else { "" };
     Ok(Some(format!(
         "{at_least}{} files that are ignored by git or hidden match, such as {}: set `gitignore: false` or `hidden: true`",
         left_out.files_matched,

@@ -22,9 +22,9 @@ use super::diff::{self, LineChanges, diff_lines};
 use super::old_file::{OldFile, stale_error};
 use super::text::{self, LineEnding};
 use crate::approval::Granted;
-use crate::base::call::{Output, Prepared};
-use crate::base::workspace::{Place, Workspace, quoted};
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::call::{Prepared, ToolOutput};
+use crate::base::workspace::{Workspace, WriteTarget, quote_path};
+use crate::base::{CancelToken, Error, Kind, Result};
 use crate::tools::limits::{ByteCount, ToolLimit};
 use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
@@ -193,7 +193,7 @@ impl Tool for FileWrite {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move {
             let args: Args =
                 arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
@@ -203,9 +203,9 @@ impl Tool for FileWrite {
                     diff::fit_diff(&mut reply.diff, &cx.session.outputs);
                 Ok::<_, Error>(reply)
             });
-            let reply = work
-                .await
-                .map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
+            let reply = work.await.map_err(|error| {
+                Error::internal("the write ended unexpectedly").with_source(error)
+            })??;
             Ok(reply.into_output())
         })
     }
@@ -216,7 +216,7 @@ pub fn write_base64(
     workspace: &Workspace,
     path: String,
     content: String,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<Reply> {
     let (encoding, diff) = (Some(WriteEncoding::Base64), Some(WriteDiffMode::None));
     write_with_retries(
@@ -238,8 +238,8 @@ impl Args {
             WriteEncoding::Base64 => {
                 STANDARD.decode(&self.content).map(WriteInput::Bytes).map_err(|error| {
                     Error::invalid_arguments("the argument `content` is not base64")
-                        .with("argument", "content")
-                        .source(error)
+                        .with_fact("argument", "content")
+                        .with_source(error)
                 })
             }
             WriteEncoding::Keep | WriteEncoding::Utf8 => Ok(WriteInput::Text(&self.content)),
@@ -252,22 +252,22 @@ impl Args {
 }
 
 /// Writes what `args` ask for, and starts over if the file is changed in the meantime.
-fn write_with_retries(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
+fn write_with_retries(workspace: &Workspace, args: &Args, cancel: &CancelToken) -> Result<Reply> {
     let input = args.decode_input()?;
     for _ in 0..MAX_ATTEMPTS {
         check_cancelled(cancel)?;
-        let place = match workspace.place(&args.path, false)? {
-            Place::NoParent { path } => {
+        let place = match workspace.find_write_target(&args.path, false)? {
+            WriteTarget::NoParent { path } => {
                 WriteJob::new(args, &input, path, None)?;
                 // Everything that can be refused has been checked; only now may directories be
                 // created.
-                workspace.place(&args.path, !args.is_dry_run())?
+                workspace.find_write_target(&args.path, !args.is_dry_run())?
             }
             ready => ready,
         };
         let (path, target, existing) = match place {
-            Place::NoParent { path } => (path, None, None),
-            Place::Ready { dir, name, path, existing } => {
+            WriteTarget::NoParent { path } => (path, None, None),
+            WriteTarget::Ready { dir, name, path, existing } => {
                 (path, Some((Arc::new(dir), name)), existing)
             }
         };
@@ -290,10 +290,10 @@ fn write_with_retries(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Re
     }
     Err(Error::new(
         Kind::Conflict,
-        format!("{} keeps changing while it is being written", quoted(&args.path)),
+        format!("{} keeps changing while it is being written", quote_path(&args.path)),
     )
-    .reason("busy")
-    .hint("Stop the process that writes to it, or try again."))
+    .with_reason("busy")
+    .with_hint("Stop the process that writes to it, or try again."))
 }
 
 /// One attempt to write, fully determined before anything is touched.
@@ -359,7 +359,7 @@ impl<'a> WriteJob<'a> {
         self,
         dir: &Arc<OwnedFd>,
         name: &OsString,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<Option<Reply>> {
         let etag = match &self.old {
             None => self.create_file(dir, name, cancel)?,
@@ -373,7 +373,7 @@ impl<'a> WriteJob<'a> {
         &self,
         dir: &Arc<OwnedFd>,
         name: &OsString,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<Option<String>> {
         let mode = if self.args.executable == Some(true) { 0o777 } else { 0o666 };
         let mut temporary = TempFile::create(dir, name, &self.path, mode)?;
@@ -393,7 +393,7 @@ impl<'a> WriteJob<'a> {
         old: &OldFile,
         dir: &Arc<OwnedFd>,
         name: &OsString,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<Option<String>> {
         let temporary =
             old.stage_replacement(dir, name, &self.bytes, self.compute_mode(old), cancel)?;
@@ -407,7 +407,7 @@ impl<'a> WriteJob<'a> {
         Ok(exchanged.confirm_or_restore(old.is_unchanged())?.map(|_| etag))
     }
 
-    fn write_in_place(&self, old: &OldFile, cancel: &Cancel) -> Result<Option<String>> {
+    fn write_in_place(&self, old: &OldFile, cancel: &CancelToken) -> Result<Option<String>> {
         old.write_in_place(self.compute_mode(old), cancel, |file| {
             if self.is_append {
                 atomic_write::append_in_place(
@@ -492,9 +492,9 @@ fn check_preconditions(args: &Args, old: Option<&OldFile>, path: &str) -> Result
 }
 
 fn already_exists_error(path: &str) -> Error {
-    Error::new(Kind::Conflict, format!("{} already exists", quoted(path)))
-        .reason("already_exists")
-        .hint("Use mode overwrite to replace it, or another path.")
+    Error::new(Kind::Conflict, format!("{} already exists", quote_path(path)))
+        .with_reason("already_exists")
+        .with_hint("Use mode overwrite to replace it, or another path.")
 }
 
 fn target_line_ending(args: &Args, old: Option<&OldFile>) -> LineEnding {
@@ -523,11 +523,11 @@ fn encode_for_file(
         return Err(Error::invalid_arguments(format!(
             "the file is in {encoding}: UTF-8 appended to it would not be readable text"
         ))
-        .reason("encoding_error")
-        .hint(
+        .with_reason("encoding_error")
+        .with_hint(
             "Use encoding keep to append in the file's own encoding, or overwrite the whole file.",
         )
-        .with("encoding", encoding.to_ascii_lowercase()));
+        .with_fact("encoding", encoding.to_ascii_lowercase()));
     }
     let Some(old) = old.filter(|old| keep && old.is_text()) else {
         return Ok((text.as_bytes().to_vec(), UTF_8));
@@ -538,16 +538,18 @@ fn encode_for_file(
             "the file is in {}, which cannot express this text",
             encoding.name()
         ))
-        .reason("encoding_error")
-        .hint("Use encoding utf-8 to convert the file to UTF-8, or leave those characters out.")
-        .with("encoding", encoding.name().to_ascii_lowercase())
+        .with_reason("encoding_error")
+        .with_hint(
+            "Use encoding utf-8 to convert the file to UTF-8, or leave those characters out.",
+        )
+        .with_fact("encoding", encoding.name().to_ascii_lowercase())
     })?;
     let marked = old.survey.bom_len > 0 && !append && !text.starts_with('\u{feff}');
     Ok((if marked { [text::bom_bytes(encoding), &body].concat() } else { body }, encoding))
 }
 
 impl Reply {
-    fn into_output(self) -> Output {
+    fn into_output(self) -> ToolOutput {
         let verb = match (self.dry_run, self.created) {
             (true, true) => "would create",
             (true, false) => "would write",
@@ -567,7 +569,7 @@ impl Reply {
             text.push_str(diff);
         }
         // Serializing plain fields cannot fail.
-        Output::of(text, serde_json::to_value(&self).unwrap_or(Value::Null))
+        ToolOutput::from_structured(text, serde_json::to_value(&self).unwrap_or(Value::Null))
     }
 }
 

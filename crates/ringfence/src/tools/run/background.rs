@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::command::{self, StartedCommand};
 use crate::base::clock::Deadline;
-use crate::base::ids::short;
+use crate::base::ids::short_id;
 use crate::base::{Error, Kind, Result};
 use crate::sandbox::{DriverSocket, StopReason};
 use crate::session::Session;
@@ -64,7 +64,7 @@ impl BackgroundRun {
         started: StartedCommand,
         line: Option<DriverSocket>,
     ) -> BackgroundRun {
-        let id = short(if line.is_some() { "sh" } else { "x" });
+        let id = short_id(if line.is_some() { "sh" } else { "x" });
         let is_cut = shown.chars().nth(200).is_some();
         let shown = shown.chars().take(200).map(|c| if c.is_control() { ' ' } else { c });
         let shown = shown.chain(is_cut.then_some('…')).collect();
@@ -121,7 +121,7 @@ impl BackgroundRuns {
             Kind::ResourceExhausted,
             format!("{MAX_RUNNING} commands and shells are already running in this session"),
         )
-        .hint("See them with shell.session and `op: list`; end some with `op: close`."))
+        .with_hint("See them with shell.session and `op: list`; end some with `op: close`."))
     }
 
     /// Drops all runs once the session is over. The runs hold their calls and the calls hold the
@@ -155,7 +155,7 @@ impl BackgroundRuns {
         all.get(id).cloned().ok_or_else(|| {
             let shown: String = id.chars().take(64).collect();
             Error::new(Kind::NotFound, format!("there is no command or shell `{shown}` in this session"))
-                .hint("List them with `op: list` of shell.session; those that have ended are forgotten after ten minutes.")
+                .with_hint("List them with `op: list` of shell.session; those that have ended are forgotten after ten minutes.")
         })
     }
 

@@ -14,11 +14,11 @@ use super::background::BackgroundRuns;
 use super::exec_decisions::{self, ExecList, RunExecRules};
 use super::run_owner::RunOwner;
 use crate::audit::CallEvents;
-use crate::base::call::{Facts, Prepared, Status};
+use crate::base::call::{CallFacts, CallStatus, Prepared};
+use crate::base::client_sandbox::ClientSandbox;
 use crate::base::clock::Deadline;
-use crate::base::narrowing::Narrowing;
 use crate::base::{Error, Kind, Result};
-use crate::config::{Config, Profile};
+use crate::config::{Config, ProfileSetting};
 use crate::sandbox::repositories::{RepositoryFindings, SessionRepositories};
 use crate::sandbox::{
     KeptInside, LaunchRequest, Launcher, OutputFilter, OutputRequest, RunHandle, RunOptions,
@@ -65,8 +65,8 @@ pub struct SpecTexts {
 impl SpecTexts {
     /// Describes commands under this configuration.
     pub fn from_config(config: &Config) -> SpecTexts {
-        let fenced = config.sandbox.profile != Profile::None;
-        let network = config.sandbox.network();
+        let fenced = config.sandbox.profile != ProfileSetting::None;
+        let network = config.sandbox.network_mode();
         let description = match (fenced, network) {
             (false, _) => UNSANDBOXED_TEXT.to_owned(),
             (true, NetworkAccess::Off) => {
@@ -93,11 +93,11 @@ impl SpecTexts {
 /// Returns why approval is required if there is no sandbox. Without one, the client's own sandbox
 /// settings are not enforced either.
 pub fn approval_reason(cx: &PrepareCx<'_>) -> Option<String> {
-    let why = match cx.workspace.is_narrowed() {
+    let why = match cx.workspace.has_client_sandbox() {
         true => "It runs without a sandbox, the client's own included.",
         false => "It runs without a sandbox.",
     };
-    (cx.config.sandbox.profile == Profile::None).then(|| why.to_owned())
+    (cx.config.sandbox.profile == ProfileSetting::None).then(|| why.to_owned())
 }
 
 /// Returns the shell that runs command lines.
@@ -107,12 +107,12 @@ pub fn shell_path() -> &'static str {
 
 /// A command that has been started and may outlive its call.
 pub struct StartedCommand {
-    pub profile: Profile,
+    pub profile: ProfileSetting,
     pub run_handle: RunHandle,
     pub owner: Arc<RunOwner>,
     /// Restrictions of the client's sandbox and generation of the rules when it was started. A
     /// later call may use the run only if that does not exceed what the call is allowed.
-    client_sandbox: Option<Arc<Narrowing>>,
+    client_sandbox: Option<Arc<ClientSandbox>>,
     rules_generation: Option<u64>,
     /// A restriction of the client's sandbox that our sandbox cannot enforce.
     unenforced_restriction: Option<String>,
@@ -230,8 +230,8 @@ fn end_fields(ended: &RunResult) -> Map<String, Value> {
     add("stdout_bytes", facts.stdout_bytes.map(Into::into));
     add("stderr_bytes", facts.stderr_bytes.map(Into::into));
     add("denials", (!facts.denials.is_empty()).then(|| facts.denials.into()));
-    add("execs", facts.execs);
-    add("report", facts.report.map(Into::into));
+    add("execs", facts.unruled_execs);
+    add("report", facts.report_gap.map(Into::into));
     add("git_changed", (!facts.git_changed.is_empty()).then(|| facts.git_changed.into()));
     add("duration_ms", Some(to_millis(ended.duration).into()));
     fields
@@ -250,7 +250,7 @@ pub async fn run_to_end(
     call: Prepared,
     launcher: &Launcher,
     command: CommandRequest,
-) -> Result<(Profile, RunOutcome)> {
+) -> Result<(ProfileSetting, RunOutcome)> {
     let max_bytes = command.max_bytes;
     let started =
         start_command(cx, call, launcher, command, Some(Arc::clone(&cx.deadline))).await?;
@@ -310,8 +310,8 @@ pub async fn start_in(
             Kind::Conflict,
             "the working directory was replaced while the call was waiting",
         )
-        .reason("cwd_changed")
-        .hint("Check the directory and call again."));
+        .with_reason("cwd_changed")
+        .with_hint("Check the directory and call again."));
     }
     let lacking = check_enforceable(cx, cell.profile)?;
     let policed = RunExecRules::current(cx)
@@ -397,7 +397,7 @@ pub async fn start_in(
     };
     let live = cell.start_run(launch).await?.into_handle(keep);
     let streaming = command.streaming;
-    let (profile, narrowing) = (cell.profile, cx.workspace.taken_away().cloned());
+    let (profile, narrowing) = (cell.profile, cx.workspace.stricter_client_sandbox().cloned());
     Ok(StartedCommand {
         profile,
         run_handle: live,
@@ -449,15 +449,15 @@ impl GitBaseline {
 pub async fn check_still_allowed(cx: &RunCx, started: &StartedCommand) -> Result<()> {
     let StartedCommand { client_sandbox: narrowing, rules_generation: rules, .. } = started;
     let again = "Close it with shell.session and start it again.";
-    let now = cx.workspace.taken_away();
+    let now = cx.workspace.stricter_client_sandbox();
     if now.is_some() && now != narrowing.as_ref() {
         let message = "it was started with different rights than this call has";
-        return Err(Error::permission_denied("client_sandbox", message).hint(again));
+        return Err(Error::permission_denied("client_sandbox", message).with_hint(again));
     }
     let current = RunExecRules::current(cx).await?.map(|policed| policed.rulebook.generation);
     if current != *rules {
         let message = "the rules have changed since it was started";
-        return Err(Error::permission_denied("rules_changed", message).hint(again));
+        return Err(Error::permission_denied("rules_changed", message).with_hint(again));
     }
     Ok(())
 }
@@ -465,15 +465,16 @@ pub async fn check_still_allowed(cx: &RunCx, started: &StartedCommand) -> Result
 /// Checks for restrictions of the client's sandbox that a sandbox without mounts cannot enforce.
 /// Those on reading are refused; those on writing to parts of a writable directory are returned as
 /// a warning.
-fn check_enforceable(cx: &RunCx, profile: Profile) -> Result<Option<String>> {
-    if profile != Profile::Contained || !cx.workspace.is_narrowed() {
+fn check_enforceable(cx: &RunCx, profile: ProfileSetting) -> Result<Option<String>> {
+    if profile != ProfileSetting::Contained || !cx.workspace.has_client_sandbox() {
         return Ok(None);
     }
     let (before, now) = (cx.session.workspace.rights(), cx.workspace.rights());
     if now.hidden.len() > before.hidden.len() || !now.veils.is_empty() {
         let message = "the profile `contained` cannot hide what the client's sandbox denies";
-        return Err(Error::permission_denied("client_sandbox", message)
-            .hint("Have the operator use the profile `default`, or the client allow reading."));
+        return Err(Error::permission_denied("client_sandbox", message).with_hint(
+            "Have the operator use the profile `default`, or the client allow reading.",
+        ));
     }
     let told = "the profile `contained` cannot keep parts of a writable directory read-only, as the client's sandbox would";
     Ok((now.protected.len() > before.protected.len()).then(|| told.to_owned()))
@@ -491,23 +492,23 @@ pub fn status_name(ended: &RunResult) -> &'static str {
 }
 
 /// Returns the facts about a run that go into the audit record.
-pub fn collect_facts(ended: &RunResult) -> Facts {
+pub fn collect_facts(ended: &RunResult) -> CallFacts {
     let status = match (ended.stop_reason, ended.exit_code) {
-        (Some(StopReason::Deadline), _) => Status::TimedOut,
-        (Some(StopReason::Cancelled(_)), _) => Status::Cancelled,
-        (None, Some(0)) => Status::Completed,
-        (None, _) => Status::Failed,
+        (Some(StopReason::Deadline), _) => CallStatus::TimedOut,
+        (Some(StopReason::Cancelled(_)), _) => CallStatus::Cancelled,
+        (None, Some(0)) => CallStatus::Completed,
+        (None, _) => CallStatus::Failed,
     };
     let [stdout, stderr] = ended.stream_bytes;
-    Facts {
+    CallFacts {
         status: Some(status),
         exit_code: ended.exit_code,
         signal: ended.signal,
         stdout_bytes: Some(stdout),
         stderr_bytes: Some(stderr),
         denials: ended.denials.clone(),
-        execs: ended.exec_summary.clone(),
-        report: ended.reported.audit_name(),
+        unruled_execs: ended.exec_summary.clone(),
+        report_gap: ended.reported.audit_name(),
         git_changed: ended.git_changed.clone(),
     }
 }

@@ -25,11 +25,11 @@ use serde_json::{Map, Value, json};
 use super::run_owner::RunOwner;
 use crate::approval::{ApprovalPrompt, Granted};
 use crate::audit::CallEvents;
-use crate::base::call::{Prepared, digest};
+use crate::base::call::{Prepared, digest_json};
 use crate::base::{Error, Kind, Result};
-use crate::config::{Escalate, EscalateRisky, Heuristics, Profile};
-use crate::redact::own::Own;
+use crate::config::{EscalationMode, HeuristicsMode, ProfileSetting, RiskyEscalation};
 use crate::redact::secret::is_sensitive;
+use crate::redact::short_secrets::ShortSecrets;
 use crate::rulebook::escalation::{KEPT_BY_SETTING, NO_ONE_ANSWERED, NO_ONE_TO_ASK};
 use crate::rulebook::{EscalationStatus, Rulebook, escalation_risk};
 use crate::sandbox::escalate::{self, EscalatedExec};
@@ -61,7 +61,7 @@ pub struct RunExecRules {
 impl RunExecRules {
     /// Takes the current rules. A run keeps those it started with.
     pub async fn current(cx: &RunCx) -> Result<Option<RunExecRules>> {
-        if cx.config.sandbox.profile == Profile::None {
+        if cx.config.sandbox.profile == ProfileSetting::None {
             return Ok(None);
         }
         let book = cx.policy.current_rules(cx.workspace.path()).await;
@@ -70,7 +70,7 @@ impl RunExecRules {
             return match book.table.prefixes.is_empty() && book.faults.is_empty() {
                 true => Ok(None),
                 false => Err(Error::permission_denied("rules_unwatched", "rules are configured but exec interception is off")
-                    .hint("Set `intercept = true` under [policy], or remove the rules; `ringfence doctor` shows what this host supports.")),
+                    .with_hint("Set `intercept = true` under [policy], or remove the rules; `ringfence doctor` shows what this host supports.")),
             };
         }
         // The rules may have changed since the call was prepared. If they now let git out, the
@@ -78,13 +78,13 @@ impl RunExecRules {
         let is_guarded =
             !git::escalates_git(&book.table) || git::is_repository_closed(cx.workspace.rights());
         let leaving =
-            match book.escalation_status(&cx.config, cx.gate.can_ask(cx.client.abilities())) {
+            match book.escalation_status(&cx.config, cx.gate.can_ask(cx.client.capabilities())) {
                 EscalationStatus::Possible if !is_guarded => {
                     EscalationStatus::Prevented("the rules changed as the call began".to_owned())
                 }
                 leaving => leaving,
             };
-        let heuristics = cx.config.policy.heuristics == Heuristics::Prompt;
+        let heuristics = cx.config.policy.heuristics == HeuristicsMode::Prompt;
         let lets_out = leaving == EscalationStatus::Possible;
         let rules =
             ExecRules { table: book.table.clone(), heuristics, lets_out, ..ExecRules::default() };
@@ -181,7 +181,7 @@ struct CallDecider {
     leaving: EscalationStatus,
     kept_inside: Arc<KeptInside>,
     audited_count: AtomicUsize,
-    short_secrets: Own,
+    short_secrets: ShortSecrets,
     current_sandbox: CurrentSandbox,
 }
 
@@ -239,7 +239,8 @@ impl CallDecider {
                         return self.run_inside(&held, "rule", Some(why));
                     }
                     self.record_exec(&held, "approval", "refused", None);
-                    let (why, hint) = (error.detail(), error.hint_text().unwrap_or_default());
+                    let (why, hint) =
+                        (error.message_chain(), error.hint_text().unwrap_or_default());
                     let line =
                         format!("ringfence: {}: not allowed: {why}. {hint}", held.program.path);
                     return ExecAnswer::Refuse(format!("{}\n", line.trim_end()), 1);
@@ -263,7 +264,7 @@ impl CallDecider {
             Ok(place) => {
                 escalate::run_escalated(granted.map(|waiting| (*exec, waiting)), place).await
             }
-            Err(error) => Err(error.detail()),
+            Err(error) => Err(error.message_chain()),
         };
         match ran {
             Ok(answer) => answer,
@@ -296,7 +297,7 @@ impl CallDecider {
     fn is_repository_closed(&self) -> bool {
         let cx = self.owner.owner_cx();
         // Without mounts nothing inside the workspace can be made read-only.
-        cx.config.sandbox.profile != Profile::Contained
+        cx.config.sandbox.profile != ProfileSetting::Contained
             && git::is_repository_closed(cx.workspace.rights())
     }
 
@@ -319,11 +320,11 @@ impl CallDecider {
             ExecDestination::InPlace(_) | ExecDestination::KeptInside(_) => None,
         };
         match (asked, self.owner.owner_cx().config.policy.escalate_risky) {
-            (None, _) | (Some(_), EscalateRisky::Outside) => (place, None),
-            (Some(_), EscalateRisky::Inside) => {
+            (None, _) | (Some(_), RiskyEscalation::Outside) => (place, None),
+            (Some(_), RiskyEscalation::Inside) => {
                 (ExecDestination::KeptInside(KEPT_BY_SETTING.to_owned()), None)
             }
-            (Some(reason), EscalateRisky::Ask) => (
+            (Some(reason), RiskyEscalation::Ask) => (
                 place,
                 Some(format!(
                     "It would run outside the sandbox with more than its rule says: {reason}."
@@ -351,10 +352,10 @@ impl CallDecider {
             );
         }
         let cx = self.owner.owner_cx();
-        if cx.config.policy.escalate == Escalate::Outside
+        if cx.config.policy.escalate == EscalationMode::Outside
             && let Err(error) = escalate::escalation_account(&cx.config)
         {
-            return ExecDestination::KeptInside(error.detail());
+            return ExecDestination::KeptInside(error.message_chain());
         }
         let is_repository_open = cx.policy.has_open_repository(cx.workspace.path());
         let (held, rights, book) = (held.clone(), self.rights.clone(), Arc::clone(&self.rulebook));
@@ -383,7 +384,7 @@ impl CallDecider {
         let verdict = &held.verdict;
         let cx = self.owner.owner_cx();
         // The subject is cut; the arguments below show the command in full.
-        let words = quote_argv(&self.short_secrets.words(&held.argv));
+        let words = quote_argv(&self.short_secrets.redact_argv(&held.argv));
         let is_cut = words.chars().nth(120).is_some();
         let subject: String = words.chars().take(120).chain(is_cut.then_some('…')).collect();
         let prompt = ApprovalPrompt::for_exec(
@@ -408,8 +409,12 @@ impl CallDecider {
             .iter()
             .filter(|(name, _)| cx.config.policy.escalate_env.contains(name))
             .collect();
-        let argv =
-            digest(&json!([files, held.argv, kept, matches!(place, ExecDestination::Outside(_))]));
+        let argv = digest_json(&json!([
+            files,
+            held.argv,
+            kept,
+            matches!(place, ExecDestination::Outside(_))
+        ]));
         let rule = format!("exec {}:{}", verdict.origin.file, verdict.origin.line);
         let clocks = self.owner.pausable_deadlines();
         let pauses: Vec<_> = clocks.iter().map(|clock| clock.pause()).collect();
@@ -426,7 +431,7 @@ impl CallDecider {
         if let Some(script) = &held.script {
             add("script", script.path.clone());
         }
-        add("command", quote_argv(&self.short_secrets.words(&held.argv)));
+        add("command", quote_argv(&self.short_secrets.redact_argv(&held.argv)));
         add("in", held.cwd.path.clone());
         let path = match place {
             ExecDestination::InPlace(_) | ExecDestination::KeptInside(_) => {
@@ -452,7 +457,7 @@ impl CallDecider {
                 ExecDestination::InPlace(why) => format!("in the sandbox ({why})"),
                 ExecDestination::KeptInside(why) => format!("in the sandbox ({why})"),
                 ExecDestination::Outside(_) => match self.owner.owner_cx().config.policy.escalate {
-                    Escalate::Wider => "in the wider sandbox".to_owned(),
+                    EscalationMode::Wider => "in the wider sandbox".to_owned(),
                     _ => "outside the sandbox, with your rights and without the environment below"
                         .to_owned(),
                 },
@@ -473,7 +478,10 @@ impl CallDecider {
             true => format!("+{name}=[redacted]"),
             // A URL may also contain a password.
             false => {
-                format!("+{}", self.short_secrets.words(&[format!("{name}={value}")]).join(" "))
+                format!(
+                    "+{}",
+                    self.short_secrets.redact_argv(&[format!("{name}={value}")]).join(" ")
+                )
             }
         };
         let added = env.iter().filter(|pair| !noise(&pair.0) && !self.initial_env.contains(pair));
@@ -527,7 +535,7 @@ fn denies_reading(cx: &RunCx) -> bool {
     let (before, now) = (cx.session.workspace.rights(), cx.workspace.rights());
     // Paths that became private later are hidden by us, not by the client, and no command outside
     // is sent to read them.
-    let is_ours = |path| before.hidden.contains(path) || cx.config.private.contains(path);
+    let is_ours = |path| before.hidden.contains(path) || cx.config.private_paths.contains(path);
     !now.hidden.iter().all(is_ours) || !now.veils.is_empty()
 }
 

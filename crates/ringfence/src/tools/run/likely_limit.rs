@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use jail::rights::NetworkAccess;
 use serde_json::{Map, Value};
 
-use crate::config::Profile;
+use crate::config::ProfileSetting;
 use crate::tools::RunCx;
 
 /// The reason for a failure is near the end of the output.
@@ -68,7 +68,7 @@ impl EffectiveLimits {
                 .as_ref()
                 .map_or("[sandbox]".to_owned(), |ground| ground.config_table()),
             declares_no_writes,
-            client_mode: cx.workspace.client_mode().map(str::to_owned),
+            client_mode: cx.workspace.client_sandbox_mode().map(str::to_owned),
             read_only_by_client: rights.read_only && !declares_no_writes,
             offline_by_client: cx.workspace.denies_network(),
             refused_roots: cx.workspace.refused_roots().to_vec(),
@@ -80,12 +80,12 @@ impl EffectiveLimits {
 /// Returns the hint for a command that failed with this output and these denials.
 pub fn hint_for_failure(
     cx: &RunCx,
-    profile: Profile,
+    profile: ProfileSetting,
     output: &[&str],
     denials: &[Map<String, Value>],
 ) -> Option<String> {
     match profile {
-        Profile::None => None,
+        ProfileSetting::None => None,
         _ => EffectiveLimits::from_cx(cx).explain_failure(output, denials),
     }
 }

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::approval::Granted;
-use crate::base::call::{Facts, Output, Prepared, Status};
+use crate::base::call::{CallFacts, CallStatus, Prepared, ToolOutput};
 use crate::base::clock::Deadline;
 use crate::base::{Error, Result, visible};
 use crate::config::Config;
@@ -109,7 +109,7 @@ impl ShellExec {
         Ok(arguments)
     }
 
-    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
+    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<ToolOutput> {
         let arguments = self.parse_args(&call.arguments, &cx.overrides)?;
         arguments.check_persistent(cx.session_ref.persistent)?;
         if arguments.session.is_some() {
@@ -125,7 +125,7 @@ impl ShellExec {
         let (program, args) = arguments.resolve_program()?;
         // The run has its own deadline because it continues when the call's ends, but never longer
         // than the caller, the client and the operator allow.
-        let deadline = Arc::new(Deadline::after(call.limit));
+        let deadline = Arc::new(Deadline::after(call.time_limit));
         let stdin = arguments.stdin.clone().unwrap_or_default().into_bytes();
         let command = CommandRequest {
             program,
@@ -165,18 +165,18 @@ impl ShellExec {
 /// Waits until the deadline, or indefinitely if the run cannot continue without the call.
 fn wait_until(wait: Option<Arc<Deadline>>) -> BoxFuture<'static, ()> {
     match wait {
-        Some(wait) => Box::pin(async move { wait.passed().await }),
+        Some(wait) => Box::pin(async move { wait.wait_until_passed().await }),
         None => Box::pin(std::future::pending()),
     }
 }
 
 /// Builds the result for a command that is still running.
-pub fn running_output(reply: Reply) -> Result<Output> {
-    let facts = Facts {
-        status: Some(Status::Running),
+pub fn running_output(reply: Reply) -> Result<ToolOutput> {
+    let facts = CallFacts {
+        status: Some(CallStatus::Running),
         stdout_bytes: Some(reply.stdout_bytes),
         stderr_bytes: Some(reply.stderr_bytes),
-        ..Facts::default()
+        ..CallFacts::default()
     };
     reply.into_output(facts)
 }
@@ -237,7 +237,7 @@ impl Tool for ShellExec {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move { self.execute_call(&cx, call.consume()).await })
     }
 }
@@ -249,10 +249,10 @@ impl Args {
         self.build_env()?;
         if self.timeout_ms == Some(0) {
             return Err(Error::invalid_arguments("`timeout_ms` is zero")
-                .hint("Omit it for the default of two minutes."));
+                .with_hint("Omit it for the default of two minutes."));
         }
         let Some(session) = &self.session else { return Ok(()) };
-        let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).hint(hint));
+        let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).with_hint(hint));
         if self.argv.is_some() {
             return refused(
                 "a shell session takes `command`, not `argv`",
@@ -283,8 +283,10 @@ impl Args {
             () => return Ok(()),
         };
         Err(Error::invalid_arguments(format!("{needs} needs a persistent session"))
-            .reason("no_session")
-            .hint("Send the session handle of an earlier result's `_meta` along with the call."))
+            .with_reason("no_session")
+            .with_hint(
+                "Send the session handle of an earlier result's `_meta` along with the call.",
+            ))
     }
 
     fn timeout_within(&self, config: &Config) -> Duration {
@@ -309,7 +311,7 @@ impl Args {
     /// two different commands may look the same there.
     fn command_line(&self) -> String {
         match self.argv.as_deref().and_then(<[String]>::split_first) {
-            Some((program, words)) => visible::command_line(program, words),
+            Some((program, words)) => visible::format_command_line(program, words),
             None => self.display_text(),
         }
     }
@@ -324,17 +326,18 @@ impl Args {
                 Some((program, args)) if !program.is_empty() => (program.clone(), args.to_vec()),
                 _ => {
                     return Err(Error::invalid_arguments("`argv` names no program")
-                        .hint("Its first item is the program."));
+                        .with_hint("Its first item is the program."));
                 }
             },
             _ => {
-                return Err(Error::invalid_arguments("give either `command` or `argv`")
-                    .hint("`command` is a line for bash, `argv` a program with its arguments."));
+                return Err(Error::invalid_arguments("give either `command` or `argv`").with_hint(
+                    "`command` is a line for bash, `argv` a program with its arguments.",
+                ));
             }
         };
         if args.iter().chain([&program]).any(|part| part.contains('\0')) {
             return Err(Error::invalid_arguments("a command cannot contain a NUL byte")
-                .hint("Pass such bytes through a file."));
+                .with_hint("Pass such bytes through a file."));
         }
         Ok((program, args))
     }

@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 
 use super::exec::{self, Reply};
 use crate::approval::Granted;
-use crate::base::call::{Facts, Output, Prepared, Status};
+use crate::base::call::{CallFacts, CallStatus, Prepared, ToolOutput};
 use crate::base::clock::{Deadline, format_utc};
-use crate::base::{Cause, Error, Kind, Result};
+use crate::base::{CancelCause, Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::{OutputRequest, RunState, StopReason};
 use crate::tools::limits::{ItemCount, ToolLimit};
@@ -133,12 +133,12 @@ impl ShellSession {
         Ok(arguments)
     }
 
-    async fn execute_call(&self, cx: &Arc<RunCx>, call: &Prepared) -> Result<Output> {
+    async fn execute_call(&self, cx: &Arc<RunCx>, call: &Prepared) -> Result<ToolOutput> {
         let arguments = self.parse_args(&call.arguments)?;
         let runs = BackgroundRuns::for_session(&cx.session)?;
         let Some(id) = &arguments.id else { return list_runs(&runs) };
         let kept = runs.get(id)?;
-        let wait = Arc::new(Deadline::after(arguments.read_wait().min(call.limit * 9 / 10)));
+        let wait = Arc::new(Deadline::after(arguments.read_wait().min(call.time_limit * 9 / 10)));
         let max_bytes = arguments.max_bytes;
         match arguments.op {
             SessionOp::List => list_runs(&runs),
@@ -160,9 +160,9 @@ impl ShellSession {
             SessionOp::Close => {
                 // Permission to stop a run does not imply permission to see its output.
                 let shown = command::check_still_allowed(cx, &kept.started).await.is_ok();
-                kept.started.run_handle.stop(StopReason::Cancelled(Cause::Client));
+                kept.started.run_handle.stop(StopReason::Cancelled(CancelCause::Client));
                 runs.remove(&kept);
-                let until = Box::pin(async move { wait.passed().await });
+                let until = Box::pin(async move { wait.wait_until_passed().await });
                 let budget = StartedCommand::output_budget(cx, max_bytes);
                 let seen = read_unless_cancelled(
                     cx,
@@ -188,7 +188,7 @@ async fn read_unless_cancelled(
     tokio::select! {
         seen = look => seen,
         cause = cx.cancel.cancelled() => {
-            Err(Error::new(Kind::Cancelled, "the read was cancelled; the command continues").with("cause", cause.name()))
+            Err(Error::new(Kind::Cancelled, "the read was cancelled; the command continues").with_fact("cause", cause.name()))
         }
     }
 }
@@ -200,17 +200,17 @@ async fn read_output(
     kept: &Arc<BackgroundRun>,
     wait: Arc<Deadline>,
     max_bytes: Option<usize>,
-) -> Result<Output> {
+) -> Result<ToolOutput> {
     if kept.kind == "shell" {
         let attended = exec::await_shell(cx, runs, kept, wait, max_bytes, true);
         return tokio::select! {
             seen = attended => seen,
             cause = cx.cancel.cancelled() => {
-                Err(Error::new(Kind::Cancelled, "the read was cancelled; the shell continues").with("cause", cause.name()))
+                Err(Error::new(Kind::Cancelled, "the read was cancelled; the shell continues").with_fact("cause", cause.name()))
             }
         };
     }
-    let until = Box::pin(async move { wait.passed().await });
+    let until = Box::pin(async move { wait.wait_until_passed().await });
     let budget = StartedCommand::output_budget(cx, max_bytes);
     let look =
         OutputRequest { client: Some(cx.client.clone()), budget, until, yields_to_next: true };
@@ -224,19 +224,19 @@ fn build_output(
     kept: &BackgroundRun,
     seen: RunState,
     closed: Option<bool>,
-) -> Result<Output> {
+) -> Result<ToolOutput> {
     match seen {
         RunState::Over(outcome) => {
-            let mut facts = Facts {
+            let mut facts = CallFacts {
                 denials: Vec::new(),
-                execs: None,
+                unruled_execs: None,
                 ..command::collect_facts(&outcome.result)
             };
             let mut reply = Reply::from_outcome(cx, kept.started.profile, outcome);
             if let Some(shown) = closed {
                 // Being stopped is what the caller asked for, not an error.
                 reply.error = None;
-                facts.status = Some(Status::Completed);
+                facts.status = Some(CallStatus::Completed);
                 if !shown {
                     reply
                         .withhold_output("it was started with different rights than this call has");
@@ -250,12 +250,12 @@ fn build_output(
     }
 }
 
-fn list_runs(runs: &BackgroundRuns) -> Result<Output> {
+fn list_runs(runs: &BackgroundRuns) -> Result<ToolOutput> {
     let row = |kept: Arc<BackgroundRun>| RunRow {
         id: kept.id.clone(),
         kind: kept.kind,
         command: kept.display_command.clone(),
-        status: kept.end_status().unwrap_or(Status::Running.name()),
+        status: kept.end_status().unwrap_or(CallStatus::Running.name()),
         started: format_utc(kept.started_at),
         age_ms: to_millis(kept.age()),
     };
@@ -267,8 +267,8 @@ fn list_runs(runs: &BackgroundRuns) -> Result<Output> {
     let text =
         if text.is_empty() { "this session has no commands or shells".to_owned() } else { text };
     let structured = serde_json::to_value(listing)
-        .map_err(|e| Error::internal("the result cannot be serialized").source(e))?;
-    Ok(Output::of(text, structured))
+        .map_err(|e| Error::internal("the result cannot be serialized").with_source(e))?;
+    Ok(ToolOutput::from_structured(text, structured))
 }
 
 impl Tool for ShellSession {
@@ -309,7 +309,7 @@ impl Tool for ShellSession {
         self: Arc<Self>,
         cx: Arc<RunCx>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<Output>> {
+    ) -> BoxFuture<'static, Result<ToolOutput>> {
         Box::pin(async move { self.execute_call(&cx, &call.consume()).await })
     }
 }
@@ -319,12 +319,12 @@ impl Args {
     fn validate_args(&self) -> Result<()> {
         if self.op != SessionOp::List && self.id.is_none() {
             return Err(Error::invalid_arguments("`id` is missing")
-                .hint("It is the `exec_id` or `session` of a result; `op: list` shows all.")
-                .with("argument", "id"));
+                .with_hint("It is the `exec_id` or `session` of a result; `op: list` shows all.")
+                .with_fact("argument", "id"));
         }
         if self.op == SessionOp::Write && self.input.is_none() && self.eof != Some(true) {
             return Err(Error::invalid_arguments("there is nothing to write")
-                .hint("Give `input`, or `eof: true`."));
+                .with_hint("Give `input`, or `eof: true`."));
         }
         self.parse_signal().map(drop)
     }
@@ -336,8 +336,8 @@ impl Args {
             || {
                 let names = SIGNALS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
                 Error::invalid_arguments("`signal` is not a signal that can be sent")
-                    .hint(format!("Use one of {names}."))
-                    .with("argument", "signal")
+                    .with_hint(format!("Use one of {names}."))
+                    .with_fact("argument", "signal")
             },
         )
     }

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::base::Cause;
-use crate::base::call::{Block, Status};
-use crate::config::Profile;
+use crate::base::CancelCause;
+use crate::base::call::{CallStatus, OutputBlock};
+use crate::config::ProfileSetting;
 use crate::sandbox::tests::{Place, config, launcher};
 use crate::sandbox::{RunResult, ShownOutput};
 use crate::session::Overrides;
@@ -22,9 +22,9 @@ fn outcome(exit_code: Option<i32>, signal: Option<i32>, stop: Option<StopReason>
     }
 }
 
-fn reply(output: &Output) -> Value {
+fn reply(output: &ToolOutput) -> Value {
     match output.content.as_slice() {
-        [Block::Text(text)] => serde_json::from_str(text).unwrap(),
+        [OutputBlock::Text(text)] => serde_json::from_str(text).unwrap(),
         other => panic!("{other:?}"),
     }
 }
@@ -44,18 +44,21 @@ fn a_result_is_one_text_of_json_in_the_form_that_is_known() {
         json!({"exit_code": 124, "output": "said\n", "duration": duration, "timed_out": true})
     );
     assert!(!late.is_error);
-    assert_eq!(late.facts.status, Some(Status::TimedOut));
+    assert_eq!(late.facts.status, Some(CallStatus::TimedOut));
     assert_eq!(reply(&build_output(outcome(None, Some(9), None), None))["exit_code"], 137);
     assert!(
-        build_output(outcome(None, Some(15), Some(StopReason::Cancelled(Cause::Shutdown))), None)
-            .is_error
+        build_output(
+            outcome(None, Some(15), Some(StopReason::Cancelled(CancelCause::Shutdown))),
+            None
+        )
+        .is_error
     );
 }
 
 #[test]
 fn arguments_are_those_of_the_other_server() {
     let place = Place::new();
-    let config = config(&place.dir, Profile::Default);
+    let config = config(&place.dir, ProfileSetting::Default);
     let shell = ShellTool::with_launcher(&config, launcher());
     let workspace = place.session.workspace.path().display().to_string();
     let cx = PrepareCx {

@@ -1,11 +1,11 @@
 use std::fs;
 
 use super::*;
-use crate::base::Cause;
+use crate::base::CancelCause;
 use crate::base::workspace::tests::Scratch;
 
 fn take(scratch: &Scratch, cap: usize) -> Snapshot {
-    Snapshot::take(&Arc::new(scratch.workspace()), cap, &Cancel::new()).unwrap()
+    Snapshot::capture(&Arc::new(scratch.workspace()), cap, &CancelToken::new()).unwrap()
 }
 
 #[test]
@@ -21,8 +21,8 @@ fn what_a_run_made_changed_and_removed_is_told() {
     let before = take(&scratch, 10_000);
     assert!(before.complete);
     assert_eq!(
-        changes(&before, &take(&scratch, 10_000)),
-        Changes { complete: true, ..Changes::default() }
+        diff_snapshots(&before, &take(&scratch, 10_000)),
+        FileChanges { complete: true, ..FileChanges::default() }
     );
 
     fs::write(ws.join("changed"), "longer").unwrap();
@@ -40,8 +40,8 @@ fn what_a_run_made_changed_and_removed_is_told() {
     std::os::unix::fs::symlink("kept", ws.join("link")).unwrap();
     let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
     assert_eq!(
-        changes(&before, &take(&scratch, 10_000)),
-        Changes {
+        diff_snapshots(&before, &take(&scratch, 10_000)),
+        FileChanges {
             created: paths(&["src/moved"]),
             changed: paths(&["changed", "same-size"]),
             removed: paths(&["gone", "src/deep/moved"]),
@@ -60,19 +60,19 @@ fn a_snapshot_that_is_full_says_so_and_nothing_false() {
     assert_eq!((small.files.len(), small.complete), (100, false));
     let whole = take(&scratch, 300);
     assert_eq!((whole.files.len(), whole.complete), (300, true));
-    assert_eq!(changes(&small, &whole), Changes::default());
-    assert_eq!(changes(&whole, &small), Changes::default());
+    assert_eq!(diff_snapshots(&small, &whole), FileChanges::default());
+    assert_eq!(diff_snapshots(&whole, &small), FileChanges::default());
     fs::write(scratch.ws().join("f0"), "other").unwrap();
     fs::write(scratch.ws().join("f1"), "other").unwrap();
-    assert_eq!(changes(&whole, &take(&scratch, 300)).changed.len(), 2);
+    assert_eq!(diff_snapshots(&whole, &take(&scratch, 300)).changed.len(), 2);
 }
 
 #[test]
 fn a_cancelled_snapshot_is_none() {
     let scratch = Scratch::new();
-    let cancel = Cancel::new();
-    cancel.cancel(Cause::Client);
-    let error = Snapshot::take(&Arc::new(scratch.workspace()), 10, &cancel).unwrap_err();
+    let cancel = CancelToken::new();
+    cancel.cancel(CancelCause::Client);
+    let error = Snapshot::capture(&Arc::new(scratch.workspace()), 10, &cancel).unwrap_err();
     assert_eq!(error.kind(), Kind::Cancelled);
 }
 
@@ -83,7 +83,8 @@ fn a_snapshot_of_long_paths_is_bounded_by_their_bytes() {
         fs::write(scratch.ws().join(format!("{}{number:02}", "n".repeat(98))), "x").unwrap();
     }
     let within = |bytes| {
-        Snapshot::take_within(&Arc::new(scratch.workspace()), 100, bytes, &Cancel::new()).unwrap()
+        Snapshot::capture_within(&Arc::new(scratch.workspace()), 100, bytes, &CancelToken::new())
+            .unwrap()
     };
     assert_eq!((within(1000).files.len(), within(1000).complete), (10, false));
     assert_eq!((within(2000).files.len(), within(2000).complete), (20, true));

@@ -8,22 +8,22 @@ use rustix::fs::{FileType, fstatfs};
 
 /// A name in a directory, and its type when the directory was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct TreeEntry {
     pub name: OsString,
     pub kind: FileType,
     /// The walk's rules skip it, and the walk shows skipped entries.
-    pub left_out: bool,
+    pub is_skipped: bool,
 }
 
 /// Compares paths in the order of every result: a directory, its contents, its next sibling.
-pub fn order(one: &[u8], two: &[u8]) -> Ordering {
+pub fn compare_paths(one: &[u8], two: &[u8]) -> Ordering {
     // The slash ends a name, so it sorts before every other byte.
     let rank = |byte: &u8| if *byte == b'/' { 0 } else { u16::from(*byte) + 1 };
     one.iter().map(rank).cmp(two.iter().map(rank))
 }
 
 /// Returns a name as one line of text: a name with a line break must not look like two.
-pub fn in_a_line(name: &str) -> String {
+pub fn escape_name(name: &str) -> String {
     if name.chars().any(char::is_control) {
         name.escape_debug().to_string()
     } else {
@@ -33,7 +33,7 @@ pub fn in_a_line(name: &str) -> String {
 
 /// File systems whose files are generated while they are read and may never end. Entering them by
 /// accident helps no caller.
-const MACHINERY: [i64; 9] = [
+const PSEUDO_FILE_SYSTEMS: [i64; 9] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
     0x6462_6720, // debugfs
@@ -46,10 +46,11 @@ const MACHINERY: [i64; 9] = [
 ];
 
 /// Returns whether a directory is on such a file system.
-pub fn is_machinery(dir: &OwnedFd) -> bool {
+pub fn is_pseudo_file_system(dir: &OwnedFd) -> bool {
     // The type of the number differs between machines.
     #[allow(clippy::unnecessary_cast, reason = "the type of the field depends on the machine")]
-    fstatfs(dir).is_ok_and(|found| MACHINERY.contains(&(found.f_type as i64 & 0xffff_ffff)))
+    fstatfs(dir)
+        .is_ok_and(|found| PSEUDO_FILE_SYSTEMS.contains(&(found.f_type as i64 & 0xffff_ffff)))
 }
 
 #[cfg(test)]
@@ -59,7 +60,7 @@ mod tests {
     #[test]
     fn what_is_in_a_directory_follows_it_at_once() {
         let mut paths = ["a-b", "a/z", "a", "a.rs", "a/b/c", "a/b", "b"];
-        paths.sort_by(|one, two| order(one.as_bytes(), two.as_bytes()));
+        paths.sort_by(|one, two| compare_paths(one.as_bytes(), two.as_bytes()));
         assert_eq!(paths, ["a", "a/b", "a/b/c", "a/z", "a-b", "a.rs", "b"]);
     }
 }

@@ -10,12 +10,12 @@ use jail::rights::Rights;
 use rustix::fs::{CWD, mkdirat, mknodat};
 
 use super::*;
-use crate::base::Cause;
+use crate::base::CancelCause;
 use crate::base::workspace::tests::{Scratch, while_swapping};
 
-const SIGHT: Sight = Sight { gitignore: true, hidden: false, left_out: false };
-const ALL: Sight = Sight { gitignore: false, hidden: true, left_out: false };
-const LEFT_OUT: Sight = Sight { left_out: true, ..SIGHT };
+const SIGHT: WalkFilter = WalkFilter { skip_ignored: true, show_hidden: false, inverted: false };
+const ALL: WalkFilter = WalkFilter { skip_ignored: false, show_hidden: true, inverted: false };
+const LEFT_OUT: WalkFilter = WalkFilter { inverted: true, ..SIGHT };
 
 /// Notes every path, and the text of every file.
 #[derive(Default)]
@@ -29,30 +29,36 @@ struct Notes {
     most_held: AtomicUsize,
 }
 
-impl Visitor for Notes {
-    type Own = ();
+impl TreeVisitor for Notes {
+    type ThreadState = ();
 
-    fn own(&self) {}
+    fn new_thread_state(&self) {}
 
-    fn enter(&self, tree: &Tree, directory: &Directory, seen: Seen) -> Next {
+    fn visit_dir(&self, tree: &WorkspaceTree, directory: &TreeDir, seen: DirListing) -> NextSteps {
         self.entered.fetch_add(1, Ordering::Relaxed);
-        self.most_held.fetch_max(tree.held.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.left_out.fetch_add(usize::try_from(seen.left_out).unwrap(), Ordering::Relaxed);
+        self.most_held.fetch_max(tree.open_dirs.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.left_out.fetch_add(usize::try_from(seen.skipped).unwrap(), Ordering::Relaxed);
         self.too_long.fetch_add(usize::try_from(seen.too_long).unwrap(), Ordering::Relaxed);
-        let mut next = Next::default();
+        let mut next = NextSteps::default();
         for entry in seen.entries {
             let path = directory.path().join(&entry.name).to_string_lossy().into_owned();
             self.paths.lock().unwrap().insert(path);
             match entry.kind {
                 FileType::Directory => next.descend.push(entry),
-                FileType::RegularFile => next.work.push(entry),
+                FileType::RegularFile => next.process.push(entry),
                 _ => {}
             }
         }
         next
     }
 
-    fn work(&self, (): &mut (), tree: &Tree, directory: &Directory, entries: Vec<Entry>) {
+    fn process_entries(
+        &self,
+        (): &mut (),
+        tree: &WorkspaceTree,
+        directory: &TreeDir,
+        entries: Vec<TreeEntry>,
+    ) {
         for entry in entries {
             if let Ok((file, _)) = tree.open_file(directory, &entry.name)
                 && let Ok(text) = std::io::read_to_string(file)
@@ -62,21 +68,21 @@ impl Visitor for Notes {
         }
     }
 
-    fn lost(&self, _: &Path, _: &OsStr, _: usize, _: Errno) {
+    fn dir_failed(&self, _: &Path, _: &OsStr, _: usize, _: Errno) {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn tree(workspace: Workspace, path: &str, sight: Sight) -> Tree {
-    match Tree::at(&Arc::new(workspace), path, sight).unwrap() {
-        Start::Tree(tree) => tree,
-        Start::File(..) => panic!("a directory"),
+fn tree(workspace: Workspace, path: &str, sight: WalkFilter) -> WorkspaceTree {
+    match WorkspaceTree::find_start(&Arc::new(workspace), path, sight).unwrap() {
+        WalkStart::Tree(tree) => tree,
+        WalkStart::File(..) => panic!("a directory"),
     }
 }
 
-fn walk(workspace: Workspace, path: &str, sight: Sight) -> Notes {
+fn walk(workspace: Workspace, path: &str, sight: WalkFilter) -> Notes {
     let notes = Notes::default();
-    tree(workspace, path, sight).walk(&notes, 3, &Halt::with(&Cancel::new()));
+    tree(workspace, path, sight).walk(&notes, 3, &WalkStop::without_deadline(&CancelToken::new()));
     notes
 }
 
@@ -88,7 +94,7 @@ impl Notes {
 
 /// For trees of very many names: in memory, where there is such a place, since a disk takes a minute for them.
 fn roomy() -> Scratch {
-    let memory = Path::new("/dev/shm").join(crate::base::ids::short("ringfence-test"));
+    let memory = Path::new("/dev/shm").join(crate::base::ids::short_id("ringfence-test"));
     match fs::create_dir_all(memory.join("ws")) {
         Ok(()) => Scratch { dir: memory },
         Err(_) => Scratch::new(),
@@ -194,7 +200,7 @@ fn what_may_not_be_read_is_not_seen() {
     let workspace = Workspace::open(&ws, &closed).unwrap();
     let rights =
         Rights { hidden: vec![ws.join("secret"), ws.join("a/moved-later")], ..Rights::default() };
-    let workspace = workspace.held_to(rights).unwrap();
+    let workspace = workspace.with_rights(rights).unwrap();
     fs::rename(ws.join("secret"), ws.join("a/elsewhere")).unwrap();
     fs::rename(ws.join("a/moved-later"), ws.join("b")).unwrap();
     make(&ws, &[("later", "SHUT"), ("secret", "SHUT"), ("a/moved-later", "SHUT")]);
@@ -206,8 +212,10 @@ fn what_may_not_be_read_is_not_seen() {
 /// Paths that a client's sandbox denies are not visited either, just as `file.read` refuses them.
 #[test]
 fn what_a_client_denies_is_not_seen() {
+    use crate::base::client_sandbox::{
+        ClientAccess, ClientAccessEntry as Row, ClientAccessPath, ClientFileAccess, ClientSandbox,
+    };
     use crate::base::glob::Glob;
-    use crate::base::narrowing::{Access, Entry as Row, Files, Narrowing, Place};
     let scratch = Scratch::new();
     let ws = fs::canonicalize(scratch.ws()).unwrap();
     make(
@@ -220,22 +228,29 @@ fn what_a_client_denies_is_not_seen() {
             ("y", "x"),
         ],
     );
-    let row = |path: PathBuf, access| Row { place: Place::Path(path), access, skip_missing: false };
-    let files = Files {
+    let row = |path: PathBuf, access| Row {
+        path: ClientAccessPath::Path(path),
+        access,
+        skip_missing: false,
+    };
+    let files = ClientFileAccess {
         cwd: None,
-        entries: vec![row(ws.clone(), Access::Write), row(ws.join("private"), Access::Deny)],
-        denied: ["**/.env", "**/*.key"]
+        entries: vec![
+            row(ws.clone(), ClientAccess::Write),
+            row(ws.join("private"), ClientAccess::Deny),
+        ],
+        denied_globs: ["**/.env", "**/*.key"]
             .map(|glob| Glob::parse(&format!("{}/{glob}", ws.display())).unwrap())
             .into(),
     };
-    let narrowing = Narrowing {
+    let narrowing = ClientSandbox {
         mode: "managed".into(),
         files: Some(files),
-        network: true,
+        allows_network: true,
         unsandboxed: false,
         ignored: vec![],
     };
-    let (workspace, _) = scratch.workspace().narrowed(&narrowing).unwrap();
+    let (workspace, _) = scratch.workspace().with_client_sandbox(&narrowing).unwrap();
     for path in ["a/.env", "a/deep/b.key", "private/x"] {
         assert_eq!(
             workspace.open_read(path).err().unwrap().reason_name(),
@@ -254,11 +269,11 @@ fn what_a_client_denies_is_not_seen() {
 fn a_tree_of_ten_thousand_levels_ends() {
     let scratch = roomy();
     // Two directories on each level, so that there is always something left to do further up.
-    let mut here = openat(CWD, scratch.ws(), DIRECTORY, Mode::empty()).unwrap();
+    let mut here = openat(CWD, scratch.ws(), OPEN_DIR_FLAGS, Mode::empty()).unwrap();
     for _ in 0..10_000 {
         mkdirat(&here, "d", Mode::from_raw_mode(0o755)).unwrap();
         mkdirat(&here, "e", Mode::from_raw_mode(0o755)).unwrap();
-        here = open_in(&here, "d".as_ref()).unwrap();
+        here = open_dir_at(&here, "d".as_ref()).unwrap();
     }
     drop(here);
     for openat2 in [true, false] {
@@ -270,7 +285,7 @@ fn a_tree_of_ten_thousand_levels_ends() {
         assert_eq!(notes.too_long.load(Ordering::Relaxed), 2);
         assert_eq!(notes.lost.load(Ordering::Relaxed), 0);
         let most = notes.most_held.load(Ordering::Relaxed);
-        assert!(most <= MAX_HELD + 8, "{most} open at a time");
+        assert!(most <= MAX_OPEN_DIRS + 8, "{most} open at a time");
     }
     // The standard library would recurse on this.
     let removed = std::process::Command::new("rm").arg("-rf").arg(scratch.ws()).status().unwrap();
@@ -280,7 +295,7 @@ fn a_tree_of_ten_thousand_levels_ends() {
 #[test]
 fn a_directory_of_two_hundred_thousand_names_is_read_whole() {
     let scratch = roomy();
-    let dir = openat(CWD, scratch.ws(), DIRECTORY, Mode::empty()).unwrap();
+    let dir = openat(CWD, scratch.ws(), OPEN_DIR_FLAGS, Mode::empty()).unwrap();
     for number in 0..200_000 {
         mknodat(&dir, format!("{number}"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     }
@@ -329,9 +344,12 @@ fn a_walk_ends_when_told_to() {
     for number in 0..50 {
         make(&scratch.ws(), &[(&format!("{number}/x"), "")]);
     }
-    let cancel = Cancel::new();
-    cancel.cancel(Cause::Client);
-    for halt in [Halt::with(&cancel), Halt::new(Cancel::new(), Some(Instant::now()))] {
+    let cancel = CancelToken::new();
+    cancel.cancel(CancelCause::Client);
+    for halt in [
+        WalkStop::without_deadline(&cancel),
+        WalkStop::new(CancelToken::new(), Some(Instant::now())),
+    ] {
         let notes = Notes::default();
         tree(scratch.workspace(), ".", SIGHT).walk(&notes, 3, &halt);
         assert_eq!(notes.entered.load(Ordering::Relaxed), 1);
@@ -364,7 +382,11 @@ fn no_race_shows_what_is_outside() {
     while_swapping(&ws.join("real"), &ws.join("swap"), || {
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until {
-            tree(scratch.workspace(), ".", ALL).walk(&notes, 2, &Halt::with(&Cancel::new()));
+            tree(scratch.workspace(), ".", ALL).walk(
+                &notes,
+                2,
+                &WalkStop::without_deadline(&CancelToken::new()),
+            );
             walks += 1;
         }
         let until = Instant::now() + Duration::from_secs(20);

@@ -13,9 +13,9 @@ const GENERATIONS: &[(&str, &str)] = generations! {
     "0_121_meta" "0_125_both" "0_142_profile" "0_163_two_keys"
 };
 
-fn writes(narrowing: &Narrowing) -> Vec<&Place> {
+fn writes(narrowing: &ClientSandbox) -> Vec<&ClientAccessPath> {
     let entries = narrowing.files.iter().flat_map(|files| &files.entries);
-    entries.filter(|entry| entry.access == Access::Write).map(|entry| &entry.place).collect()
+    entries.filter(|entry| entry.access == ClientAccess::Write).map(|entry| &entry.path).collect()
 }
 
 #[test]
@@ -27,23 +27,26 @@ fn all_eight_generations_say_the_same() {
         let read_only = read_state(&fixture["read_only"]).unwrap();
         assert!(writes(&read_only).is_empty(), "{name}");
         assert_eq!(
-            (read_only.mode.as_str(), read_only.network, read_only.unsandboxed),
+            (read_only.mode.as_str(), read_only.allows_network, read_only.unsandboxed),
             ("read-only", false, false)
         );
         let write = read_state(&fixture["workspace_write"]).unwrap();
         assert_eq!(
-            (write.mode.as_str(), write.network, write.unsandboxed),
+            (write.mode.as_str(), write.allows_network, write.unsandboxed),
             ("workspace-write", false, false),
             "{name}"
         );
-        assert!(writes(&write).contains(&&Place::Project("".into())), "{name}: {write:?}");
+        assert!(
+            writes(&write).contains(&&ClientAccessPath::Project("".into())),
+            "{name}: {write:?}"
+        );
         let cwd = write.files.unwrap().cwd.unwrap();
         let decoded =
             fixture["workspace_write"]["sandboxCwd"].as_str().unwrap().starts_with("file:");
         let expected = if decoded { "/home/user/my project" } else { "/home/user/my%20project" };
         assert_eq!(cwd, Path::new(expected), "{name}");
         let off = read_state(&fixture["off"]).unwrap();
-        assert!(off.files.is_none() && off.network && off.unsandboxed, "{name}");
+        assert!(off.files.is_none() && off.allows_network && off.unsandboxed, "{name}");
     }
 }
 
@@ -53,7 +56,7 @@ fn the_newer_form_counts_where_both_are() {
         "permissionProfile": {"type": "managed", "network": "restricted",
             "file_system": {"type": "restricted", "entries": [{"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"}]}}});
     let narrowing = read_state(&state).unwrap();
-    assert!(!narrowing.unsandboxed && !narrowing.network && writes(&narrowing).is_empty());
+    assert!(!narrowing.unsandboxed && !narrowing.allows_network && writes(&narrowing).is_empty());
 }
 
 #[test]
@@ -73,7 +76,7 @@ fn an_outer_sandbox_leaves_files_to_ours_and_says_something_about_the_network() 
     ] {
         let narrowing = read_state(&state).unwrap();
         assert!(narrowing.files.is_none() && !narrowing.unsandboxed, "{state}");
-        assert_eq!(narrowing.network, network, "{state}");
+        assert_eq!(narrowing.allows_network, network, "{state}");
     }
 }
 
@@ -85,10 +88,14 @@ fn the_documented_example_is_read() {
         "exclude_slash_tmp": false}}))
     .unwrap();
     assert_eq!(narrowing.files.as_ref().unwrap().cwd, None);
-    let project = Place::Project("".into());
+    let project = ClientAccessPath::Project("".into());
     assert_eq!(
         writes(&narrowing),
-        [&project, &Place::Path("/home/user/code/codex".into()), &Place::Path("/tmp".into())]
+        [
+            &project,
+            &ClientAccessPath::Path("/home/user/code/codex".into()),
+            &ClientAccessPath::Path("/tmp".into())
+        ]
     );
 }
 
@@ -98,15 +105,15 @@ fn restricted_reads_are_those_that_are_listed() {
         {"type": "restricted", "include_platform_defaults": true, "readable_roots": ["/opt/sdk"]}}}))
     .unwrap();
     let entries = narrowing.files.unwrap().entries;
-    let reads = |place: Place| {
-        entries.iter().any(|entry| entry.place == place && entry.access == Access::Read)
+    let reads = |place: ClientAccessPath| {
+        entries.iter().any(|entry| entry.path == place && entry.access == ClientAccess::Read)
     };
     assert!(
-        reads(Place::Path("/opt/sdk".into()))
-            && reads(Place::Project("".into()))
-            && reads(Place::Path("/usr".into()))
+        reads(ClientAccessPath::Path("/opt/sdk".into()))
+            && reads(ClientAccessPath::Project("".into()))
+            && reads(ClientAccessPath::Path("/usr".into()))
     );
-    assert!(!reads(Place::Path("/".into())));
+    assert!(!reads(ClientAccessPath::Path("/".into())));
 }
 
 #[test]
@@ -114,11 +121,11 @@ fn the_form_before_types_is_read() {
     let narrowing = read_state(&json!({"permissionProfile": {"network": {"enabled": true},
         "file_system": {"read": ["/"], "write": ["/p"]}}}))
     .unwrap();
-    assert!(narrowing.network);
-    assert_eq!(writes(&narrowing), [&Place::Path("/p".into())]);
+    assert!(narrowing.allows_network);
+    assert_eq!(writes(&narrowing), [&ClientAccessPath::Path("/p".into())]);
 }
 
-fn managed(entry: Value) -> ReadResult<Narrowing> {
+fn managed(entry: Value) -> ReadResult<ClientSandbox> {
     let root = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
     read_state(&json!({"permissionProfile": {"type": "managed", "network": "restricted",
         "file_system": {"type": "restricted", "entries": [root, entry]}}}))
@@ -137,10 +144,10 @@ fn what_a_later_version_adds_is_ignored_and_told_as_long_as_it_denies_nothing() 
     assert!(managed(json!({"path": {"type": "regex", "regex": ".*"}, "access": "deny"})).is_err());
     let access =
         managed(json!({"path": {"type": "path", "path": "/p/x"}, "access": "append"})).unwrap();
-    assert_eq!(access.files.unwrap().entries[1].access, Access::Deny);
+    assert_eq!(access.files.unwrap().entries[1].access, ClientAccess::Deny);
     let alias =
         managed(json!({"path": {"type": "path", "path": "/p/x"}, "access": "none"})).unwrap();
-    assert_eq!(alias.files.unwrap().entries[1].access, Access::Deny);
+    assert_eq!(alias.files.unwrap().entries[1].access, ClientAccess::Deny);
     let more = read_state(
         &json!({"sandboxPolicy": {"type": "read-only", "new": 1}, "useSomething": {"new": true}}),
     );
@@ -153,7 +160,7 @@ fn patterns_that_deny_are_kept() {
         json!({"path": {"type": "glob_pattern", "pattern": "/p/**/*.env"}, "access": "deny"}),
     )
     .unwrap();
-    assert_eq!(narrowing.files.unwrap().denied, [Glob::parse("/p/**/*.env").unwrap()]);
+    assert_eq!(narrowing.files.unwrap().denied_globs, [Glob::parse("/p/**/*.env").unwrap()]);
 }
 
 #[test]

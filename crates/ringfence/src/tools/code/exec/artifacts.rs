@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::base::workspace::Workspace;
-use crate::base::workspace::snapshot::{Snapshot, changes};
-use crate::base::{Cancel, Result};
+use crate::base::workspace::snapshot::{Snapshot, diff_snapshots};
+use crate::base::{CancelToken, Result};
 use crate::tools::file::mime;
 
 /// Maximum number of files in a snapshot. With more, the snapshot would delay the run.
@@ -45,10 +45,11 @@ pub struct ArtifactList {
 
 impl FilesBefore {
     /// Takes a snapshot. If that fails, only the list of artifacts is lost.
-    pub async fn capture(workspace: &Arc<Workspace>, cancel: &Cancel) -> FilesBefore {
+    pub async fn capture(workspace: &Arc<Workspace>, cancel: &CancelToken) -> FilesBefore {
         let (shared, cancel) = (Arc::clone(workspace), cancel.clone());
         let taken =
-            tokio::task::spawn_blocking(move || Snapshot::take(&shared, MAX_FILES, &cancel)).await;
+            tokio::task::spawn_blocking(move || Snapshot::capture(&shared, MAX_FILES, &cancel))
+                .await;
         FilesBefore { workspace: Arc::clone(workspace), files: taken.ok().and_then(Result::ok) }
     }
 
@@ -65,10 +66,10 @@ impl FilesBefore {
             return ArtifactList { artifacts: Vec::new(), warning: unknown() };
         };
         // The run is over, however it ended, so a cancelled call still gets its list.
-        let Ok(after) = Snapshot::take(&self.workspace, MAX_FILES, &Cancel::new()) else {
+        let Ok(after) = Snapshot::capture(&self.workspace, MAX_FILES, &CancelToken::new()) else {
             return ArtifactList { artifacts: Vec::new(), warning: unknown() };
         };
-        let found = changes(before, &after);
+        let found = diff_snapshots(before, &after);
         let is_cache = |path: &Path| {
             path.iter().any(|part| CACHE_DIRS.iter().any(|cache| part.to_str() == Some(*cache)))
         };

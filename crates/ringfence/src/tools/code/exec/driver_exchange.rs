@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use tokio::sync::OwnedMutexGuard;
 
 use super::driver_messages::DriverReport;
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::{CancelToken, Error, Kind, Result};
 use crate::sandbox::{DriverSocket, OutputRequest, RunHandle, RunState, StopReason};
 use crate::tools::RunCx;
 use crate::tools::run::command::StartedCommand;
@@ -24,9 +24,11 @@ pub fn lock_driver_socket(line: &SharedDriverSocket) -> Result<OwnedMutexGuard<D
     {
         return Ok(floor);
     }
-    Err(Error::new(Kind::Conflict, "the session is busy with other code").reason("busy").hint(
-        "Wait for it, interrupt it with shell.session `op: signal`, or start another session.",
-    ))
+    Err(Error::new(Kind::Conflict, "the session is busy with other code")
+        .with_reason("busy")
+        .with_hint(
+            "Wait for it, interrupt it with shell.session `op: signal`, or start another session.",
+        ))
 }
 
 /// How long an interrupted interpreter may take to report.
@@ -97,7 +99,7 @@ impl CodeTurn {
 
 struct DriverExchange {
     run_handle: RunHandle,
-    cancel: Cancel,
+    cancel: CancelToken,
     grace: Duration,
     turn_report: Arc<Mutex<TurnReport>>,
 }

@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use super::artifacts::{Artifact, ArtifactList};
 use super::driver_exchange::TurnReport;
 use super::driver_messages::{CodeException, DriverReport};
-use crate::base::call::{Block, Facts, Output, Status};
+use crate::base::call::{CallFacts, CallStatus, OutputBlock, ToolOutput};
 use crate::base::{Error, Kind, Result};
-use crate::config::Profile;
+use crate::config::ProfileSetting;
 use crate::sandbox::{RunState, StopReason};
 use crate::tools::run::command::{self, to_millis};
 use crate::tools::shell::exec::Reply as Plain;
@@ -56,7 +56,7 @@ const OWN_FIELDS: &[&str] = &["result", "artifacts", "figures"];
 
 /// How and where the code ran.
 pub struct CodeRunInfo<'a> {
-    pub profile: Profile,
+    pub profile: ProfileSetting,
     /// How long this code took.
     pub took: Duration,
     /// The handle of the interpreter, if it stays.
@@ -71,7 +71,7 @@ pub fn build_output(
     seen: RunState,
     heard: TurnReport,
     made: ArtifactList,
-) -> Result<Output> {
+) -> Result<ToolOutput> {
     let TurnReport { report, stop } = heard;
     let report = report.unwrap_or_default();
     let (mut plain, facts) = match seen {
@@ -94,12 +94,12 @@ pub fn build_output(
             let status = run_status(&report, stop);
             plain.status = status.name();
             plain.error = stop.and_then(|stop| interrupt_error(cx, stop, place.language));
-            let facts = Facts {
+            let facts = CallFacts {
                 status: Some(status),
                 exit_code: plain.exit_code,
                 stdout_bytes: Some(plain.stdout_bytes),
                 stderr_bytes: Some(plain.stderr_bytes),
-                ..Facts::default()
+                ..CallFacts::default()
             };
             (plain, facts)
         }
@@ -108,7 +108,7 @@ pub fn build_output(
         plain.output = None;
     }
     let is_error = plain.error.is_some();
-    if facts.status == Some(Status::Failed) {
+    if facts.status == Some(CallStatus::Failed) {
         let thrown = report
             .error
             .as_ref()
@@ -123,19 +123,21 @@ pub fn build_output(
     let figures = (!report.figures.is_empty()).then_some(report.figures.len());
     let reply = Reply { plain, result: report.value, artifacts: made.artifacts, figures };
     let json = serde_json::to_string(&reply)
-        .map_err(|e| Error::internal("the result cannot be serialized").source(e))?;
-    let images =
-        report.figures.into_iter().map(|data| Block::Image { data, mime: "image/png".to_owned() });
-    let content = std::iter::once(Block::Text(json)).chain(images).collect();
-    Ok(Output { content, is_error, facts, ..Output::default() })
+        .map_err(|e| Error::internal("the result cannot be serialized").with_source(e))?;
+    let images = report
+        .figures
+        .into_iter()
+        .map(|data| OutputBlock::Image { data, mime: "image/png".to_owned() });
+    let content = std::iter::once(OutputBlock::Text(json)).chain(images).collect();
+    Ok(ToolOutput { content, is_error, facts, ..ToolOutput::default() })
 }
 
-fn run_status(report: &DriverReport, stop: Option<StopReason>) -> Status {
+fn run_status(report: &DriverReport, stop: Option<StopReason>) -> CallStatus {
     match (stop, &report.error, report.status) {
-        (Some(StopReason::Deadline), ..) => Status::TimedOut,
-        (Some(StopReason::Cancelled(_)), ..) => Status::Cancelled,
-        (None, None, None | Some(0)) => Status::Completed,
-        (None, ..) => Status::Failed,
+        (Some(StopReason::Deadline), ..) => CallStatus::TimedOut,
+        (Some(StopReason::Cancelled(_)), ..) => CallStatus::Cancelled,
+        (None, None, None | Some(0)) => CallStatus::Completed,
+        (None, ..) => CallStatus::Failed,
     }
 }
 
@@ -160,13 +162,13 @@ fn interrupt_error(cx: &RunCx, stop: StopReason, language: &str) -> Option<Map<S
     let error = match stop {
         StopReason::Deadline => {
             Error::new(Kind::DeadlineExceeded, "the code was interrupted because it timed out")
-                .hint(format!("The {language} session keeps its state. {}", cx.timeout_hint))
+                .with_hint(format!("The {language} session keeps its state. {}", cx.timeout_hint))
         }
         StopReason::Cancelled(cause) => {
-            Error::new(Kind::Cancelled, "the code was interrupted").with("cause", cause.name())
+            Error::new(Kind::Cancelled, "the code was interrupted").with_fact("cause", cause.name())
         }
     };
-    error.body(&cx.trace_id).as_object().cloned()
+    error.to_body(&cx.trace_id).as_object().cloned()
 }
 
 fn session_ended_warning(id: &str, language: &str, stop: Option<StopReason>) -> String {

@@ -16,8 +16,8 @@ use super::driver_messages::{self, DriverRequest};
 use super::reply::{self, CodeRunInfo};
 use super::runtimes::{CodeDelivery, InstalledRuntime, RUNTIMES};
 use super::{Args, FigureMode};
-use crate::base::call::{Output, Prepared};
-use crate::base::{Cause, Error, Kind, Result};
+use crate::base::call::{Prepared, ToolOutput};
+use crate::base::{CancelCause, Error, Kind, Result};
 use crate::sandbox::{DriverSocket, Launcher, OutputRequest, StdinSource, StopReason};
 use crate::tools::RunCx;
 use crate::tools::run::background::{BackgroundRun, BackgroundRuns};
@@ -47,7 +47,7 @@ pub struct CodeRun<'a> {
 
 impl CodeRun<'_> {
     /// Runs the code in an interpreter that exits afterwards.
-    pub async fn run_once(&self, call: Prepared) -> Result<Output> {
+    pub async fn run_once(&self, call: Prepared) -> Result<ToolOutput> {
         let (file, way) =
             (self.arguments.resolve_file(&self.cx.workspace)?, self.installed.runtime.delivery);
         let (line, theirs) = DriverSocket::new_pair(driver_messages::MAX_REPORT_BYTES)?;
@@ -77,7 +77,7 @@ impl CodeRun<'_> {
 
     /// Runs the code in an interpreter that has no driver: as an unnamed file, or through standard
     /// input.
-    pub async fn run_without_driver(&self, call: Prepared) -> Result<Output> {
+    pub async fn run_without_driver(&self, call: Prepared) -> Result<ToolOutput> {
         let file = self.arguments.resolve_file(&self.cx.workspace)?;
         let code = self.arguments.code.clone().unwrap_or_default();
         let words = self.installed.program.leading_args.iter().map(|word| (*word).to_owned());
@@ -119,11 +119,11 @@ impl CodeRun<'_> {
     }
 
     /// Runs the code in an interpreter that stays alive for the session.
-    pub async fn run_in_session(&self, call: Prepared, session: &str) -> Result<Output> {
+    pub async fn run_in_session(&self, call: Prepared, session: &str) -> Result<ToolOutput> {
         if !self.cx.session_ref.persistent {
             return Err(Error::invalid_arguments("`session` needs a persistent session")
-                .reason("no_session")
-                .hint(
+                .with_reason("no_session")
+                .with_hint(
                     "Send the session handle of an earlier result's `_meta` along with the call.",
                 ));
         }
@@ -190,7 +190,9 @@ impl CodeRun<'_> {
                 Kind::ResourceExhausted,
                 format!("{living} interpreters are already running in this session"),
             )
-            .hint("Use one of them (shell.session `op: list`), or end some with `op: close`."));
+            .with_hint(
+                "Use one of them (shell.session `op: list`), or end some with `op: close`.",
+            ));
         }
         let (line, theirs) = DriverSocket::new_pair(driver_messages::MAX_REPORT_BYTES)?;
         let args = boot_args(self.installed.runtime.delivery, None);
@@ -210,7 +212,7 @@ impl CodeRun<'_> {
         runs: &BackgroundRuns,
         kept: &Arc<BackgroundRun>,
     ) -> Result<()> {
-        kept.started.run_handle.stop(StopReason::Cancelled(Cause::Client));
+        kept.started.run_handle.stop(StopReason::Cancelled(CancelCause::Client));
         runs.remove(kept);
         let cancel = self.cx.cancel.clone();
         let until = Box::pin(async move {
@@ -232,7 +234,7 @@ impl CodeRun<'_> {
         reports: bool,
         before: FilesBefore,
         kept: Option<&BackgroundRun>,
-    ) -> Result<Output> {
+    ) -> Result<ToolOutput> {
         let (cx, budget) =
             (self.cx, StartedCommand::output_budget(self.cx, self.arguments.max_bytes));
         let turn = CodeTurn {
@@ -352,7 +354,7 @@ fn driver_source(way: CodeDelivery) -> Option<&'static str> {
 
 fn code_memfd(code: &str) -> Result<OwnedFd> {
     let failed = |error: std::io::Error| {
-        Error::internal("cannot pass the code to the interpreter").source(error)
+        Error::internal("cannot pass the code to the interpreter").with_source(error)
     };
     let file = memfd_create("code", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
     let mut file = File::from(file);
@@ -369,7 +371,7 @@ pub fn find_interpreter(
     let kept = runs.get(id)?;
     if kept.kind != language {
         let message = format!("`{}` is not a {language} session ({})", kept.id, kept.kind);
-        return Err(Error::invalid_arguments(message).hint("`session: \"new\"` starts one."));
+        return Err(Error::invalid_arguments(message).with_hint("`session: \"new\"` starts one."));
     }
     Ok(kept)
 }

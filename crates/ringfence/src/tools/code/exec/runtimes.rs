@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use crate::base::nearest::nearest;
+use crate::base::suggest::suggest_name;
 use crate::base::{Error, Kind, Result};
 use crate::sandbox::env;
 
@@ -184,13 +184,13 @@ pub fn installed_languages() -> Vec<&'static str> {
 pub fn find_runtime(language: &str, hidden: &[PathBuf]) -> Result<InstalledRuntime> {
     let known: Vec<&str> = RUNTIMES.iter().map(|runtime| runtime.language).collect();
     let Some(runtime) = RUNTIMES.iter().find(|runtime| runtime.language == language) else {
-        let hint = match nearest(language, &known) {
+        let hint = match suggest_name(language, &known) {
             Some(near) => format!("Did you mean `{near}`?"),
             None => format!("Available: {}.", installed_languages().join(", ")),
         };
         return Err(Error::invalid_arguments("unknown `language`")
-            .hint(hint)
-            .with("argument", "language"));
+            .with_hint(hint)
+            .with_fact("argument", "language"));
     };
     runtime.find_installed(hidden).ok_or_else(|| missing_error(runtime))
 }
@@ -201,8 +201,8 @@ fn missing_error(runtime: &LanguageRuntime) -> Error {
         Kind::Unavailable,
         format!("no interpreter for {} was found ({names})", runtime.language),
     )
-    .reason("runtime_missing")
-    .hint(format!(
+    .with_reason("runtime_missing")
+    .with_hint(format!(
         "Install {}, or use one of {}.",
         runtime.install_hint,
         installed_languages().join(", ")
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_first_on_the_path_that_is_not_hidden_is_taken() {
-        let dir = std::env::temp_dir().join(crate::base::ids::short("runtimes"));
+        let dir = std::env::temp_dir().join(crate::base::ids::short_id("runtimes"));
         for folder in ["a", "b", "c"] {
             std::fs::create_dir_all(dir.join(folder)).unwrap();
         }

@@ -2,12 +2,12 @@ use serde_json::json;
 
 use super::*;
 use crate::base::Kind;
-use crate::config::Profile;
+use crate::config::ProfileSetting;
 use crate::sandbox::tests::{Place, config as sandbox_config};
 use crate::session::Overrides;
 
 fn prepare(place: &Place, arguments: Value) -> Result<CallPlan> {
-    let config = sandbox_config(&place.dir, Profile::Default);
+    let config = sandbox_config(&place.dir, ProfileSetting::Default);
     let cx = PrepareCx {
         session: &place.session,
         workspace: &place.session.workspace,
@@ -53,7 +53,7 @@ fn a_call_has_a_minute_and_asks_only_without_a_fence() {
     let place = Place::new();
     let plan = prepare(&place, json!({"language": "bash", "code": ":"})).unwrap();
     assert_eq!((plan.approval_reason, plan.timeout), (None, Some(DEFAULT_TIMEOUT)));
-    let unfenced = sandbox_config(&place.dir, Profile::None);
+    let unfenced = sandbox_config(&place.dir, ProfileSetting::None);
     let cx = PrepareCx {
         session: &place.session,
         workspace: &place.session.workspace,
@@ -67,7 +67,7 @@ fn a_call_has_a_minute_and_asks_only_without_a_fence() {
 
 #[test]
 fn the_schema_names_what_can_be_run_here() {
-    let spec = CodeExec::new(&sandbox_config(&Place::new().dir, Profile::Default)).spec;
+    let spec = CodeExec::new(&sandbox_config(&Place::new().dir, ProfileSetting::Default)).spec;
     let languages = spec.input_schema["properties"]["language"]["enum"].as_array().unwrap();
     assert!(languages.contains(&json!("bash")), "{languages:?}");
     assert_eq!(spec.input_schema["required"], json!(["language"]));

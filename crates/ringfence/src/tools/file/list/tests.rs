@@ -14,7 +14,7 @@ fn job(arguments: Value) -> Result<ListJob> {
 }
 
 fn try_list(scratch: &Scratch, arguments: Value) -> Result<Reply> {
-    list_directory(&Arc::new(scratch.workspace()), &job(arguments)?, 24_000, &Cancel::new())
+    list_directory(&Arc::new(scratch.workspace()), &job(arguments)?, 24_000, &CancelToken::new())
 }
 
 fn listed(scratch: &Scratch, arguments: Value) -> Reply {
@@ -176,7 +176,7 @@ fn a_result_fits_its_budget_and_a_name_its_line() {
     let scratch = with(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let job = job(json!({"limit": 5000})).unwrap();
     let reply =
-        list_directory(&Arc::new(scratch.workspace()), &job, 10_000, &Cancel::new()).unwrap();
+        list_directory(&Arc::new(scratch.workspace()), &job, 10_000, &CancelToken::new()).unwrap();
     let bytes = serde_json::to_string(&reply).unwrap().len();
     assert!((8000..=10_000).contains(&bytes), "{bytes}");
     assert!(reply.truncated && reply.next_cursor.is_some());
@@ -199,8 +199,8 @@ fn what_cannot_be_listed_is_explained() {
     fs::write(scratch.ws().join(".gitignore"), "build/\n").unwrap();
     let reply = listed(&scratch, json!({"glob": ["build"]}));
     assert!(reply.warnings[0].contains("gitignore: false"), "{reply:?}");
-    let cancel = Cancel::new();
-    cancel.cancel(Cause::Client);
+    let cancel = CancelToken::new();
+    cancel.cancel(CancelCause::Client);
     let error =
         list_directory(&Arc::new(scratch.workspace()), &job(json!({})).unwrap(), 10_000, &cancel)
             .unwrap_err();
@@ -212,15 +212,15 @@ fn a_list_that_was_halted_has_no_cursor() {
     let scratch = with(&["a", "b", "c"]);
     let job = job(json!({"limit": 1})).unwrap();
     let workspace = Arc::new(scratch.workspace());
-    let halt = Halt::new(Cancel::new(), None);
+    let halt = WalkStop::new(CancelToken::new(), None);
     assert!(
-        list_until_halted(&workspace, &job, 10_000, &halt, &Cancel::new())
+        list_until_halted(&workspace, &job, 10_000, &halt, &CancelToken::new())
             .unwrap()
             .next_cursor
             .is_some()
     );
-    halt.call();
-    let reply = list_until_halted(&workspace, &job, 10_000, &halt, &Cancel::new()).unwrap();
+    halt.stop();
+    let reply = list_until_halted(&workspace, &job, 10_000, &halt, &CancelToken::new()).unwrap();
     assert_eq!(
         (paths(&reply), reply.truncated, reply.next_cursor.is_none()),
         (vec!["a"], true, true)

@@ -13,7 +13,10 @@ use rustix::io::Errno;
 
 use super::{EntryType, ListEntry, ListOrder, Reply};
 use crate::base::clock::format_utc;
-use crate::base::workspace::tree::{Directory, Entry, Next, Seen, Tree, Visitor, in_a_line, order};
+use crate::base::workspace::tree::{
+    DirListing, NextSteps, TreeDir, TreeEntry, TreeVisitor, WorkspaceTree, compare_paths,
+    escape_name,
+};
 use crate::tools::file::path_filter::PathFilter;
 
 /// A directory below the listed one with more entries than this is collapsed into one entry.
@@ -71,7 +74,7 @@ struct EntryRank {
 
 impl EntryRank {
     fn compare(&self, other: &EntryRank) -> Ordering {
-        other.key.cmp(&self.key).then_with(|| order(&self.path, &other.path))
+        other.key.cmp(&self.key).then_with(|| compare_paths(&self.path, &other.path))
     }
 }
 
@@ -140,7 +143,7 @@ impl<'w> EntryCollector<'w> {
                 .query
                 .after_path
                 .as_ref()
-                .is_some_and(|after| order(&rank.path, after) != Ordering::Greater)
+                .is_some_and(|after| compare_paths(&rank.path, after) != Ordering::Greater)
             {
                 kept.already_shown += 1;
                 return;
@@ -187,9 +190,9 @@ impl<'w> EntryCollector<'w> {
         self.query.kind == EntryType::Any && !self.query.filter.has_globs()
     }
 
-    fn add_directory(&self, directory: &Directory, children: Option<u64>) {
+    fn add_directory(&self, directory: &TreeDir, children: Option<u64>) {
         let path = directory.path().as_os_str().as_bytes().to_vec();
-        self.add_entry(path, FileType::Directory, children, || directory.own_stat().ok(), || None);
+        self.add_entry(path, FileType::Directory, children, || directory.stat_self().ok(), || None);
     }
 
     /// Returns the collected entries and warnings.
@@ -238,17 +241,17 @@ impl CollectedEntries {
     }
 }
 
-impl Visitor for EntryCollector<'_> {
-    type Own = ();
+impl TreeVisitor for EntryCollector<'_> {
+    type ThreadState = ();
 
-    fn own(&self) {}
+    fn new_thread_state(&self) {}
 
-    fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
+    fn visit_dir(&self, _: &WorkspaceTree, directory: &TreeDir, seen: DirListing) -> NextSteps {
         {
             let mut kept = self.lock_entries();
-            kept.ignored += seen.left_out;
+            kept.ignored += seen.skipped;
             kept.too_long += seen.too_long;
-            kept.truncated_dirs += u64::from(seen.cut);
+            kept.truncated_dirs += u64::from(seen.is_truncated);
         }
         let mut path = directory.path().as_os_str().as_bytes().to_vec();
         if !path.is_empty() {
@@ -270,13 +273,13 @@ impl Visitor for EntryCollector<'_> {
         let depth = directory.depth();
         if depth > 0 && entries.len() > MAX_DIR_ENTRIES && self.collapses_large_dirs() {
             self.add_directory(directory, u64::try_from(entries.len()).ok());
-            return Next::default();
+            return NextSteps::default();
         }
         if depth > 0 {
             self.add_directory(directory, None);
         }
         let deeper = self.query.depth == 0 || depth + 1 < self.query.depth;
-        let mut next = Next::default();
+        let mut next = NextSteps::default();
         for entry in entries {
             let (name, kind) = (&entry.name, entry.kind);
             path.truncate(above);
@@ -290,17 +293,17 @@ impl Visitor for EntryCollector<'_> {
                     path.clone(),
                     kind,
                     None,
-                    || directory.stat(name).ok(),
-                    || directory.target(name).ok(),
+                    || directory.stat_entry(name).ok(),
+                    || directory.read_link(name).ok(),
                 );
             }
         }
         next
     }
 
-    fn work(&self, (): &mut (), _: &Tree, _: &Directory, _: Vec<Entry>) {}
+    fn process_entries(&self, (): &mut (), _: &WorkspaceTree, _: &TreeDir, _: Vec<TreeEntry>) {}
 
-    fn lost(&self, parent: &Path, name: &OsStr, depth: usize, errno: Errno) {
+    fn dir_failed(&self, parent: &Path, name: &OsStr, depth: usize, errno: Errno) {
         // Ignore an entry that has disappeared or changed its type. Other directories exist but
         // cannot be read.
         if matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP) {
@@ -359,11 +362,11 @@ pub fn render_list(reply: &Reply) -> String {
             let size = item.size.map_or("-".to_owned(), |size| size.to_string());
             text.push_str(&format!("{size:>10} {mtime} "));
         }
-        text.push_str(&in_a_line(&item.path));
+        text.push_str(&escape_name(&item.path));
         match (item.kind, &item.target, item.children) {
             ("directory", _, Some(children)) => text.push_str(&format!("/ ({children} entries)")),
             ("directory", ..) => text.push('/'),
-            ("symlink", Some(target), _) => text.push_str(&format!(" -> {}", in_a_line(target))),
+            ("symlink", Some(target), _) => text.push_str(&format!(" -> {}", escape_name(target))),
             ("file", ..) => {}
             (other, ..) => text.push_str(&format!(" ({other})")),
         }

@@ -1,8 +1,8 @@
 //! Extracts the part of a text that the caller asked for, within what the client can take.
 
 use super::too_large_error;
-use crate::base::{Cancel, Result};
-use crate::redact::known;
+use crate::base::{CancelToken, Result};
+use crate::redact::known_secrets;
 use crate::tools::file::content::{ContentSurvey, FileContent};
 use crate::tools::file::text::{self, CodeUnit};
 
@@ -43,7 +43,7 @@ pub fn read_excerpt(
     survey: &ContentSurvey,
     window: ExcerptWindow,
     max: usize,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<TextExcerpt> {
     match window {
         ExcerptWindow::Bytes { from, length } => {
@@ -72,7 +72,7 @@ fn mask_partial_secrets(
     at: u64,
     shown: &mut [u8],
 ) -> Result<bool> {
-    if !known::any() || shown.is_empty() {
+    if !known_secrets::has_secrets() || shown.is_empty() {
         return Ok(false);
     }
     // Decoded as UTF-16, an ASCII value becomes other characters, which reveal it and are not found
@@ -80,10 +80,10 @@ fn mask_partial_secrets(
     if !survey.format.encoding.is_ascii_compatible() {
         return mask_raw_secrets(content, at, shown);
     }
-    let reach = known::reach();
+    let reach = known_secrets::max_overlap();
     let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
     let around = content.read(at - before as u64, before + shown.len() + reach)?;
-    let cut = known::cut(&around, before..around.len().min(before + shown.len()));
+    let cut = known_secrets::find_crossing(&around, before..around.len().min(before + shown.len()));
     for byte in cut.iter().flat_map(|part| part.clone()) {
         // Keep line endings, so that line counts stay correct.
         if !matches!(shown[byte - before], b'\n' | b'\r') {
@@ -96,10 +96,10 @@ fn mask_partial_secrets(
 /// Masks values that occur as raw bytes in the file. Values in the file's own encoding are found in
 /// its text later.
 fn mask_raw_secrets(content: &FileContent, at: u64, shown: &mut [u8]) -> Result<bool> {
-    let reach = known::reach();
+    let reach = known_secrets::max_overlap();
     let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
     let around = content.read(at - before as u64, before + shown.len() + reach)?;
-    let masked = known::mask(&around);
+    let masked = known_secrets::mask_secrets(&around);
     let hidden = &masked[before..around.len().min(before + shown.len())];
     let is_hidden = shown.get(..hidden.len()).is_some_and(|plain| plain != hidden);
     if is_hidden {
@@ -162,7 +162,7 @@ fn locate_line(
     content: &FileContent,
     survey: &ContentSurvey,
     from: i64,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<Option<(u64, Option<u64>)>> {
     if from > 0 {
         let line = from.unsigned_abs();

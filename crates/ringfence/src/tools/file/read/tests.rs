@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::*;
-use crate::base::Cause;
+use crate::base::CancelCause;
 use crate::base::workspace::tests::Scratch;
 
 fn args(arguments: Value) -> Args {
@@ -14,7 +14,7 @@ fn args(arguments: Value) -> Args {
     arguments::parse_arguments(&map, &spec.input_schema).unwrap()
 }
 
-fn try_read(scratch: &Scratch, arguments: Value, budget: usize) -> Result<Output> {
+fn try_read(scratch: &Scratch, arguments: Value, budget: usize) -> Result<ToolOutput> {
     let args = args(arguments);
     let opened = scratch.workspace().open_read(&args.path)?;
     read_content(
@@ -22,14 +22,14 @@ fn try_read(scratch: &Scratch, arguments: Value, budget: usize) -> Result<Output
         &args,
         false,
         budget,
-        &Cancel::new(),
+        &CancelToken::new(),
     )
 }
 
 /// The text and the metadata of a result.
 fn read_text(scratch: &Scratch, arguments: Value) -> (String, Value) {
     let output = try_read(scratch, arguments, 24_000).unwrap();
-    let [Block::Text(text), Block::Text(json)] = output.content.as_slice() else {
+    let [OutputBlock::Text(text), OutputBlock::Text(json)] = output.content.as_slice() else {
         panic!("{output:?}")
     };
     let metadata: Value = serde_json::from_str(json).unwrap();
@@ -111,7 +111,7 @@ fn a_budget_cuts_between_lines_and_says_where() {
     let total: usize = output
         .content
         .iter()
-        .map(|block| if let Block::Text(text) = block { text.len() } else { 0 })
+        .map(|block| if let OutputBlock::Text(text) = block { text.len() } else { 0 })
         .sum();
     assert!((8000..=10_000).contains(&total), "{total}");
 }
@@ -202,7 +202,8 @@ fn an_image_is_an_image_block_after_its_metadata() {
     let png = [b"\x89PNG\r\n\x1a\n".as_slice(), &[0; 100]].concat();
     let scratch = with_file(&png);
     let output = try_read(&scratch, json!({"path": "f"}), 10_000).unwrap();
-    let [Block::Text(json), Block::Image { data, mime }] = output.content.as_slice() else {
+    let [OutputBlock::Text(json), OutputBlock::Image { data, mime }] = output.content.as_slice()
+    else {
         panic!("{output:?}")
     };
     let metadata: Value = serde_json::from_str(json).unwrap();
@@ -235,7 +236,7 @@ fn a_large_image_says_its_size_and_how_to_make_it_smaller() {
     .concat();
     let scratch = with_file(&png);
     let output = try_read(&scratch, json!({"path": "f"}), 24_000).unwrap();
-    let [Block::Text(json), Block::Image { .. }] = output.content.as_slice() else {
+    let [OutputBlock::Text(json), OutputBlock::Image { .. }] = output.content.as_slice() else {
         panic!("{output:?}")
     };
     let about: Value = serde_json::from_str(json).unwrap();
@@ -297,8 +298,8 @@ fn five_gigabytes_are_not_read_for_ten_lines() {
 fn a_cancelled_read_ends() {
     let scratch = with_file(&vec![b'x'; 3 << 20]);
     let opened = scratch.workspace().open_read("f").unwrap();
-    let cancel = Cancel::new();
-    cancel.cancel(Cause::Client);
+    let cancel = CancelToken::new();
+    cancel.cancel(CancelCause::Client);
     let content = FileContent::new(opened.file, opened.path, MAX_SNAPSHOT_BYTES).unwrap();
     let error =
         read_content(content, &args(json!({"path": "f"})), false, 10_000, &cancel).unwrap_err();
@@ -314,10 +315,15 @@ fn a_stored_output_is_text_whatever_is_in_it() {
         MAX_SNAPSHOT_BYTES,
     )
     .unwrap();
-    let output =
-        read_content(content, &args(json!({"path": "output:o-1"})), true, 10_000, &Cancel::new())
-            .unwrap();
-    let Block::Text(text) = &output.content[0] else { panic!("text") };
+    let output = read_content(
+        content,
+        &args(json!({"path": "output:o-1"})),
+        true,
+        10_000,
+        &CancelToken::new(),
+    )
+    .unwrap();
+    let OutputBlock::Text(text) = &output.content[0] else { panic!("text") };
     assert_eq!(text, "made\0by a command\n");
 }
 
@@ -370,7 +376,10 @@ fn an_offset_past_every_end_is_empty() {
 #[test]
 fn no_read_shows_a_part_of_a_secret() {
     const VALUE: &str = "read-in-halves-0123456789";
-    crate::redact::known::learn([("HALVES", &crate::redact::secret::Secret::new(VALUE))]);
+    crate::redact::known_secrets::register_secrets([(
+        "HALVES",
+        &crate::redact::secret::Secret::new(VALUE),
+    )]);
     let long = format!("{}{VALUE}{}\nend\n", "a".repeat(100), "b".repeat(100));
     let scratch = with_file(long.as_bytes());
     let halves = |text: &str| {
@@ -400,7 +409,10 @@ fn no_read_shows_a_part_of_a_secret() {
 #[test]
 fn no_encoding_gives_out_what_text_hides() {
     const VALUE: &str = "given-out-encoded-0123456789";
-    crate::redact::known::learn([("ENCODED", &crate::redact::secret::Secret::new(VALUE))]);
+    crate::redact::known_secrets::register_secrets([(
+        "ENCODED",
+        &crate::redact::secret::Secret::new(VALUE),
+    )]);
     let decoded = |scratch: &Scratch, arguments: Value| {
         let (text, _) = read_text(scratch, arguments);
         let base64 = text.lines().next().unwrap().to_owned();
@@ -457,13 +469,14 @@ fn no_encoding_gives_out_what_text_hides() {
     let scratch = with_file(&[[0, 1, 2, 3].as_slice(), VALUE.as_bytes(), &[0; 80]].concat());
     let (text, _) = read_text(&scratch, json!({"path": "f"}));
     assert!(
-        text.contains("00010203") && !text.contains(&crate::base::ids::hex(&VALUE.as_bytes()[..4])),
+        text.contains("00010203")
+            && !text.contains(&crate::base::ids::to_hex(&VALUE.as_bytes()[..4])),
         "{text}"
     );
     // What is taken for an image is sent whole.
     let scratch =
         with_file(&[b"GIF89a\x01\0\x01\0\0\0\0".as_slice(), VALUE.as_bytes(), &[0; 80]].concat());
     let output = try_read(&scratch, json!({"path": "f"}), 24_000).unwrap();
-    let Some(Block::Image { data, .. }) = output.content.get(1) else { panic!("{output:?}") };
+    let Some(OutputBlock::Image { data, .. }) = output.content.get(1) else { panic!("{output:?}") };
     assert!(!holds(&STANDARD.decode(data).unwrap(), &VALUE.as_bytes()[..4]));
 }

@@ -142,8 +142,8 @@ impl<'b> TextDocument<'b> {
             return Err(Error::invalid_arguments(
                 "the replacement would write U+FFFD over bytes that are not valid in the file's encoding",
             )
-            .reason("encoding_error")
-            .hint("Leave the U+FFFD characters out of `old` and `new`; their bytes then stay unchanged."));
+            .with_reason("encoding_error")
+            .with_hint("Leave the U+FFFD characters out of `old` and `new`; their bytes then stay unchanged."));
         }
         Ok(())
     }
@@ -156,21 +156,21 @@ impl<'b> TextDocument<'b> {
             .find(|c| text::encode_text(self.encoding, c.encode_utf8(&mut buffer)).is_none());
         let odd = odd.map_or(String::new(), |c| format!(": U+{:04X}", u32::from(c)));
         Error::invalid_arguments(format!("the file is in {name}, which cannot express the new text{odd}"))
-            .reason("encoding_error")
-            .hint("Leave that character out, or convert the file to UTF-8 first (file.write with encoding utf-8).")
-            .with("encoding", name.to_ascii_lowercase())
+            .with_reason("encoding_error")
+            .with_hint("Leave that character out, or convert the file to UTF-8 first (file.write with encoding utf-8).")
+            .with_fact("encoding", name.to_ascii_lowercase())
     }
 }
 
 fn too_large_error(max: usize) -> Error {
     Error::new(Kind::TooLarge, format!("the file would become larger than {max} bytes"))
-        .hint("Replace less, or with less text.")
+        .with_hint("Replace less, or with less text.")
 }
 
 fn inseparable_bytes_error() -> Error {
     Error::invalid_arguments("the match begins or ends inside bytes that cannot be separated in the file's encoding")
-        .reason("encoding_error")
-        .hint("Choose `old` so that it begins and ends at character boundaries, for instance whole lines.")
+        .with_reason("encoding_error")
+        .with_hint("Choose `old` so that it begins and ends at character boundaries, for instance whole lines.")
 }
 
 /// Returns where a piece ends: after a newline. ISO-2022-JP is the only encoding that carries state

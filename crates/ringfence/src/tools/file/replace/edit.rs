@@ -7,7 +7,7 @@ use regex::{Regex, RegexBuilder};
 
 use super::document::{TextDocument, TextSplice};
 use super::{RawEdit, groups, mismatch_help};
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::{CancelToken, Error, Kind, Result};
 use crate::tools::file::chunk_size::{ChunkSize, MAX_CHUNK_BYTES};
 use crate::tools::file::content::check_cancelled;
 
@@ -50,9 +50,9 @@ impl CompiledEdit {
     /// Compiles the edit at index `at`. `expect` is the required number of matches if the caller
     /// does not give one.
     pub fn compile(raw: &RawEdit, at: usize, expect: u64) -> Result<CompiledEdit> {
-        let wrong = |message: String| Error::invalid_arguments(message).with("edit", at);
+        let wrong = |message: String| Error::invalid_arguments(message).with_fact("edit", at);
         if raw.old.is_empty() {
-            return Err(wrong(format!("`edits[{at}].old` is empty")).hint(
+            return Err(wrong(format!("`edits[{at}].old` is empty")).with_hint(
                 "Give the text to replace. To write a whole file or append to it, use file.write.",
             ));
         }
@@ -69,18 +69,18 @@ impl CompiledEdit {
                 .dfa_size_limit(2 * MAX_COMPILED_BYTES)
                 .build();
             let regex = built.map_err(|error| {
-                wrong(mismatch_help::bad_pattern_message(at, &error)).reason("bad_pattern").hint(
-                    match error {
+                wrong(mismatch_help::bad_pattern_message(at, &error))
+                    .with_reason("bad_pattern")
+                    .with_hint(match error {
                         regex::Error::CompiledTooBig(_) => TOO_BIG,
                         _ => BAD_SYNTAX,
-                    },
-                )
+                    })
             })?;
             if let Some((name, hint)) = groups::find_unknown_group(&regex, &raw.new) {
                 let message = format!(
                     "`new` of `edits[{at}]` names the group `{name}`, which the pattern does not have"
                 );
-                return Err(wrong(message).reason("no_such_group").hint(hint));
+                return Err(wrong(message).with_reason("no_such_group").with_hint(hint));
             }
             EditPattern::Regex(regex)
         } else {
@@ -115,7 +115,7 @@ impl CompiledEdit {
         &'a self,
         text: &str,
         max: usize,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<Vec<TextSplice<'a>>> {
         let mut found: Vec<TextSplice<'a>> = Vec::new();
         let mut room = max;
@@ -125,12 +125,12 @@ impl CompiledEdit {
                     Kind::TooLarge,
                     format!("there are more than {MAX_MATCHES} matches"),
                 )
-                .hint("Look for something more specific."));
+                .with_hint("Look for something more specific."));
             }
             check_cancelled(cancel)?;
             room = room.checked_sub(new.len()).ok_or_else(|| {
                 Error::new(Kind::TooLarge, format!("the new text exceeds {max} bytes"))
-                    .hint("Replace less, or with less text.")
+                    .with_hint("Replace less, or with less text.")
             })?;
             found.push(TextSplice { range, new });
             Ok(())
@@ -157,7 +157,7 @@ impl CompiledEdit {
 
 /// Estimates the cost of a pattern on a long text. A single search cannot be interrupted, so the
 /// text is first searched in small pieces, between which we can stop.
-fn probe_pattern(regex: &Regex, text: &str, most: Duration, cancel: &Cancel) -> Result<()> {
+fn probe_pattern(regex: &Regex, text: &str, most: Duration, cancel: &CancelToken) -> Result<()> {
     let until = Instant::now() + most;
     let mut rest = if text.len() > 2 * MAX_CHUNK_BYTES { text } else { "" };
     let mut stride = ChunkSize::default();
@@ -173,8 +173,8 @@ fn probe_pattern(regex: &Regex, text: &str, most: Duration, cancel: &Cancel) -> 
             check_cancelled(cancel)?;
             if Instant::now() > until {
                 return Err(Error::new(Kind::DeadlineExceeded, "the pattern takes too long on this file")
-                    .reason("slow_pattern")
-                    .hint("Nothing was written. Simplify the pattern: fewer repetitions within repetitions."));
+                    .with_reason("slow_pattern")
+                    .with_hint("Nothing was written. Simplify the pattern: fewer repetitions within repetitions."));
             }
             if found.next().is_none() {
                 break;
@@ -192,7 +192,7 @@ pub fn apply_edits<'b>(
     edits: &[CompiledEdit],
     strict: bool,
     max: usize,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<(TextDocument<'b>, Vec<MatchTally>)> {
     let mut tallies = Vec::new();
     for (at, edit) in edits.iter().enumerate() {
@@ -230,7 +230,7 @@ fn match_lines(text: &str, splices: &[TextSplice<'_>]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::Cause;
+    use crate::base::CancelCause;
 
     #[test]
     fn a_slow_pattern_is_given_up() {
@@ -243,20 +243,20 @@ mod tests {
             .collect();
         let regex = Regex::new("[ab]*a[ab]{900}[ab]{900}[ab]{900}c").unwrap();
         let begun = Instant::now();
-        let error =
-            probe_pattern(&regex, &text, Duration::from_millis(200), &Cancel::new()).unwrap_err();
+        let error = probe_pattern(&regex, &text, Duration::from_millis(200), &CancelToken::new())
+            .unwrap_err();
         assert_eq!(
             (error.kind(), error.reason_name()),
             (Kind::DeadlineExceeded, Some("slow_pattern"))
         );
-        let cancel = Cancel::new();
-        cancel.cancel(Cause::Client);
+        let cancel = CancelToken::new();
+        cancel.cancel(CancelCause::Client);
         assert_eq!(
             probe_pattern(&regex, &text, MAX_PROBE_TIME, &cancel).unwrap_err().kind(),
             Kind::Cancelled
         );
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
-        probe_pattern(&Regex::new("[ab]+a").unwrap(), &text, MAX_PROBE_TIME, &Cancel::new())
+        probe_pattern(&Regex::new("[ab]+a").unwrap(), &text, MAX_PROBE_TIME, &CancelToken::new())
             .unwrap();
     }
 }

@@ -54,7 +54,7 @@ fn edit_below(dir: &std::path::Path) {
         let Value::Object(map) = arguments else { panic!("an object") };
         let args: Args =
             arguments::parse_arguments(&map, &FileReplace::new().spec.input_schema).unwrap();
-        replace_text(&workspace, &args, &Cancel::new()).unwrap().replacements
+        replace_text(&workspace, &args, &CancelToken::new()).unwrap().replacements
     };
     let edits = json!([{"old": "old", "new": "new"}]);
     assert_eq!(call(json!({"path": ".", "glob": ["*"], "edits": edits, "total_expected": 2})), 2);

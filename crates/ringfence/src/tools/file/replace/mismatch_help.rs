@@ -8,7 +8,7 @@ use similar::{ChangeTag, TextDiff};
 use super::document::TextDocument;
 use super::edit::{CompiledEdit, MatchTally};
 use super::similar_regions::{self, TextFold, TextRegion};
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::{CancelToken, Error, Kind, Result};
 
 const MAX_REGIONS: usize = 3;
 /// Maximum length of one region's diff.
@@ -33,7 +33,7 @@ pub fn mismatch_error(
     edits: &[CompiledEdit],
     at: usize,
     tally: &MatchTally,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<Error> {
     let edit = &edits[at];
     let expected = edit.expected_count.unwrap_or_default();
@@ -56,17 +56,17 @@ pub fn mismatch_error(
     let after = if at > 0 { " (each edit applies to the result of the previous ones)" } else { "" };
     let mut error =
         Error::new(Kind::NotFound, format!("`edits[{at}].old` is not in the file{after}"))
-            .reason("no_match")
-            .with("edit", at);
+            .with_reason("no_match")
+            .with_fact("edit", at);
     if let Some(cause) = &cause {
-        error = error.with("cause", cause.as_str());
+        error = error.with_fact("cause", cause.as_str());
     }
     if !regions.is_empty() {
         let shown: Vec<Value> =
             regions.iter().map(|region| render_region(edit.search_text(), text, region)).collect();
-        error = error.with("nearest", shown);
+        error = error.with_fact("nearest", shown);
     }
-    Ok(error.hint(match (cause, regions.is_empty()) {
+    Ok(error.with_hint(match (cause, regions.is_empty()) {
         (Some(cause), _) => format!("Nothing was written. {cause}"),
         (None, false) => "Nothing was written. Copy `old` exactly from `nearest` (lines with + are the file's) or \
             from a new file.read."
@@ -89,12 +89,12 @@ fn ambiguous_error(at: usize, expected: u64, tally: &MatchTally) -> Error {
         )
     };
     Error::new(Kind::Conflict, message)
-        .reason("ambiguous_match")
-        .hint(hint)
-        .with("edit", at)
-        .with("count", *count)
-        .with("expected", expected)
-        .with("lines", json!(lines))
+        .with_reason("ambiguous_match")
+        .with_hint(hint)
+        .with_fact("edit", at)
+        .with_fact("count", *count)
+        .with_fact("expected", expected)
+        .with_fact("lines", json!(lines))
 }
 
 fn text_head(text: &str) -> &str {

@@ -20,10 +20,11 @@ use super::edit::{CompiledEdit, MAX_LINES, MatchTally};
 use super::single_file::{EditOutcome, EditTarget};
 use super::{Args, EditReply, FileReply, Reply};
 use crate::base::workspace::tree::{
-    Directory, Entry, Halt, Next, Seen, Sight, Start, Tree, Visitor, order, threads,
+    DirListing, NextSteps, TreeDir, TreeEntry, TreeVisitor, WalkFilter, WalkStart, WalkStop,
+    WorkspaceTree, compare_paths, thread_count,
 };
-use crate::base::workspace::{Workspace, os_error, quoted};
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::workspace::{Workspace, os_error, quote_path};
+use crate::base::{CancelToken, Error, Kind, Result};
 use crate::tools::file::atomic_write::{self, ExchangedFile, TempFile};
 use crate::tools::file::content::check_cancelled;
 use crate::tools::file::old_file::{FileFingerprint, OldFile, stale_error};
@@ -41,7 +42,11 @@ const MAX_DIFF: usize = 8 << 20;
 const MAX_RESTORE_BYTES: usize = 64 << 20;
 
 /// Edits the selected files below the directory in `args`.
-pub fn replace_in_files(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<Reply> {
+pub fn replace_in_files(
+    workspace: &Arc<Workspace>,
+    args: &Args,
+    cancel: &CancelToken,
+) -> Result<Reply> {
     let edits = args.compile_edits()?;
     let (dir, paths, skipped) = select_files(workspace, args, cancel)?;
     let mut reply = Reply { path: dir, skipped, dry_run: args.is_dry_run(), ..Reply::default() };
@@ -54,7 +59,7 @@ pub fn replace_in_files(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel
             // A file that cannot be edited is skipped and counted, because among many files there
             // usually are some.
             Err(error) if is_single_file_error(&error) => reply.skipped += 1,
-            Err(error) => return Err(error.with("path", path.as_str())),
+            Err(error) => return Err(error.with_fact("path", path.as_str())),
         }
     }
     check_counts(&edits, &tallies, &reply)?;
@@ -80,7 +85,7 @@ fn preview_file(
     args: &Args,
     names: &mut HashSet<(u64, u64)>,
     reply: &mut Reply,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<Vec<u64>> {
     let file = EditTarget::open(workspace, path, cancel)?;
     let stat = &file.old.content.stat;
@@ -96,8 +101,8 @@ fn preview_file(
     if edited.bytes.is_some() {
         if reply.files.len() >= MAX_FILES {
             return Err(Error::invalid_arguments(format!("more than {MAX_FILES} files would be changed"))
-                .reason("too_many_files")
-                .hint("Nothing was written. Select fewer with `glob` or `path`, and make one call for each part."));
+                .with_reason("too_many_files")
+                .with_hint("Nothing was written. Select fewer with `glob` or `path`, and make one call for each part."));
         }
         add_changes(&edited, path, args, reply);
         reply.files.push(FileReply {
@@ -141,12 +146,12 @@ fn check_counts(edits: &[CompiledEdit], tallies: &[MatchTally], reply: &Reply) -
         .map(|file| json!([file.path, file.replacements]))
         .collect();
     Err(Error::new(kind, format!("`edits[{at}].old` matches {count} times in total, not {expected}"))
-        .reason(reason)
-        .hint("Nothing was written. Check with dry_run and diff unified, then correct `old`, `expect` or `glob`.")
-        .with("edit", at)
-        .with("count", count)
-        .with("expected", expected)
-        .with("files", files))
+        .with_reason(reason)
+        .with_hint("Nothing was written. Check with dry_run and diff unified, then correct `old`, `expect` or `glob`.")
+        .with_fact("edit", at)
+        .with_fact("count", count)
+        .with_fact("expected", expected)
+        .with_fact("files", files))
 }
 
 /// Returns the directory, the paths below it that the globs select, sorted, and the number of files
@@ -154,20 +159,21 @@ fn check_counts(edits: &[CompiledEdit], tallies: &[MatchTally], reply: &Reply) -
 fn select_files(
     workspace: &Arc<Workspace>,
     args: &Args,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<(String, Vec<String>, u64)> {
     let selection = PathFilter::new(args.glob.as_deref().unwrap_or_default(), &[], None)?;
-    let sight = Sight { gitignore: true, hidden: selection.names_hidden, left_out: false };
-    let tree = match Tree::at(workspace, &args.path, sight)? {
-        Start::Tree(tree) => tree,
-        Start::File(..) => {
+    let sight =
+        WalkFilter { skip_ignored: true, show_hidden: selection.names_hidden, inverted: false };
+    let tree = match WorkspaceTree::find_start(workspace, &args.path, sight)? {
+        WalkStart::Tree(tree) => tree,
+        WalkStart::File(..) => {
             return Err(os_error(Errno::NOTDIR, &args.path)
-                .hint("With `glob`, `path` must be a directory."));
+                .with_hint("With `glob`, `path` must be a directory."));
         }
     };
     let start = tree.path().to_owned();
     let prefix = start.as_os_str().len() + usize::from(!start.as_os_str().is_empty());
-    let halt = Halt::with(cancel);
+    let halt = WalkStop::without_deadline(cancel);
     let chooser = PathSelector {
         filter: selection,
         prefix_len: prefix,
@@ -175,7 +181,7 @@ fn select_files(
         selected: Mutex::default(),
         skipped: AtomicU64::new(0),
     };
-    tree.walk(&chooser, threads(), &halt);
+    tree.walk(&chooser, thread_count(), &halt);
     check_cancelled(cancel)?;
     let SelectedPaths { mut paths, is_full: full, .. } =
         chooser.selected.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -184,9 +190,9 @@ fn select_files(
             Kind::TooLarge,
             format!("more than {MAX_SELECTED_FILES} files are selected, or their names are too long"),
         )
-        .hint("Select fewer with `glob` or `path`; use file.search to find out where the matches are."));
+        .with_hint("Select fewer with `glob` or `path`; use file.search to find out where the matches are."));
     }
-    paths.sort_by(|one, two| order(one.as_bytes(), two.as_bytes()));
+    paths.sort_by(|one, two| compare_paths(one.as_bytes(), two.as_bytes()));
     let shown = if prefix == 0 { ".".to_owned() } else { start.to_string_lossy().into_owned() };
     Ok((shown, paths, chooser.skipped.into_inner()))
 }
@@ -203,7 +209,7 @@ struct PathSelector<'h> {
     filter: PathFilter,
     /// Length of the leading part of a path that the globs do not apply to.
     prefix_len: usize,
-    halt: &'h Halt,
+    halt: &'h WalkStop,
     selected: Mutex<SelectedPaths>,
     /// Number of directories and files that could not be examined.
     skipped: AtomicU64,
@@ -215,7 +221,7 @@ impl PathSelector<'_> {
         found.bytes += path.len();
         if found.paths.len() >= MAX_SELECTED_FILES || found.bytes > MAX_PATH_BYTES {
             found.is_full = true;
-            self.halt.call();
+            self.halt.stop();
             return;
         }
         found.paths.push(path);
@@ -226,14 +232,14 @@ impl PathSelector<'_> {
     }
 }
 
-impl Visitor for PathSelector<'_> {
-    type Own = ();
+impl TreeVisitor for PathSelector<'_> {
+    type ThreadState = ();
 
-    fn own(&self) {}
+    fn new_thread_state(&self) {}
 
-    fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
-        let mut next = Next::default();
-        self.count_skipped(seen.too_long + u64::from(seen.cut));
+    fn visit_dir(&self, _: &WorkspaceTree, directory: &TreeDir, seen: DirListing) -> NextSteps {
+        let mut next = NextSteps::default();
+        self.count_skipped(seen.too_long + u64::from(seen.is_truncated));
         for entry in seen.entries {
             let path = directory.path().join(&entry.name);
             let below = path.as_os_str().as_bytes().get(self.prefix_len..).unwrap_or_default();
@@ -250,8 +256,8 @@ impl Visitor for PathSelector<'_> {
                         Ok(path) => self.add_path(path),
                         Err(_) => self.count_skipped(1),
                     }
-                    if self.halt.is_called() {
-                        return Next::default();
+                    if self.halt.is_stopped() {
+                        return NextSteps::default();
                     }
                 }
                 _ => {}
@@ -260,9 +266,9 @@ impl Visitor for PathSelector<'_> {
         next
     }
 
-    fn work(&self, (): &mut (), _: &Tree, _: &Directory, _: Vec<Entry>) {}
+    fn process_entries(&self, (): &mut (), _: &WorkspaceTree, _: &TreeDir, _: Vec<TreeEntry>) {}
 
-    fn lost(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
+    fn dir_failed(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
         // A directory that has disappeared or changed its type does not count as skipped, and
         // neither does one that must not be entered.
         if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) {
@@ -295,7 +301,7 @@ pub fn stage_files(
     workspace: &Workspace,
     edits: &[CompiledEdit],
     files: &[FileReply],
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<Vec<StagedFile>> {
     let mut dirs: HashMap<(u64, u64), Arc<OwnedFd>> = HashMap::new();
     let mut held = 0;
@@ -355,7 +361,7 @@ impl CommittedChange {
 }
 
 /// Puts all files in place, or none.
-pub fn commit_files(staged: Vec<StagedFile>, cancel: &Cancel) -> Result<()> {
+pub fn commit_files(staged: Vec<StagedFile>, cancel: &CancelToken) -> Result<()> {
     let mut done: Vec<(String, CommittedChange)> = Vec::new();
     for StagedFile { path, change } in staged {
         let result = check_cancelled(cancel).and_then(|()| match change {
@@ -387,9 +393,9 @@ pub fn commit_files(staged: Vec<StagedFile>, cancel: &Cancel) -> Result<()> {
             }
             Ok(None) => Error::new(
                 Kind::Conflict,
-                format!("{} was changed by another process in the meantime", quoted(&path)),
+                format!("{} was changed by another process in the meantime", quote_path(&path)),
             )
-            .reason("stale"),
+            .with_reason("stale"),
             Err(error) => error,
         };
         return Err(roll_back(error, done));
@@ -406,16 +412,16 @@ fn roll_back(error: Error, done: Vec<(String, CommittedChange)>) -> Error {
         return error;
     }
     if left.is_empty() {
-        return error.hint("Nothing was changed: files that had been written were restored. Check the files and repeat the call.");
+        return error.with_hint("Nothing was changed: files that had been written were restored. Check the files and repeat the call.");
     }
     error
-        .hint("The files in `written` keep their edits: another process changed them in the meantime, or they could not be restored.")
-        .with("written_count", left.len())
-        .with("written", left.into_iter().take(MAX_LINES).collect::<Vec<_>>())
+        .with_hint("The files in `written` keep their edits: another process changed them in the meantime, or they could not be restored.")
+        .with_fact("written_count", left.len())
+        .with_fact("written", left.into_iter().take(MAX_LINES).collect::<Vec<_>>())
 }
 
 fn restore_in_place(file: &EditTarget, ours: &[u8]) -> Result<bool> {
-    let cancel = Cancel::new();
+    let cancel = CancelToken::new();
     let old = file.old.content.snapshot_bytes().unwrap_or_default();
     let Some(now) = file.old.inspect_again(ours.len() as u64, &cancel)? else { return Ok(false) };
     if now.content.snapshot_bytes() != Some(ours) {

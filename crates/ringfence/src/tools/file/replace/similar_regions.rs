@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::base::{Cancel, Result};
+use crate::base::{CancelToken, Result};
 use crate::tools::file::content::check_cancelled;
 
 /// Time limit of the similarity search.
@@ -95,7 +95,7 @@ pub fn find_nearest(
     old: &str,
     text: &str,
     most: usize,
-    cancel: &Cancel,
+    cancel: &CancelToken,
 ) -> Result<(Option<TextFold>, Vec<TextRegion>)> {
     for fold in [TextFold::Space, TextFold::Case, TextFold::LookAlikes, TextFold::All] {
         check_cancelled(cancel)?;
@@ -128,7 +128,12 @@ fn region_at(text: &str, start: usize, end: usize) -> TextRegion {
 }
 
 /// Finds regions in which a line is similar to the longest line of `old`, best first.
-fn find_similar(old: &str, text: &str, most: usize, cancel: &Cancel) -> Result<Vec<TextRegion>> {
+fn find_similar(
+    old: &str,
+    text: &str,
+    most: usize,
+    cancel: &CancelToken,
+) -> Result<Vec<TextRegion>> {
     let sought: Vec<&str> = old.lines().collect();
     let Some((anchor, line)) = sought.iter().enumerate().max_by_key(|(_, line)| line.trim().len())
     else {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::document::TextDocument;
 use super::edit::{CompiledEdit, MatchTally, apply_edits};
 use super::{Args, MAX_BYTES, ReplaceDiffMode, Reply};
-use crate::base::workspace::{Place, Workspace, quoted};
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::workspace::{Workspace, WriteTarget, quote_path};
+use crate::base::{CancelToken, Error, Kind, Result};
 use crate::tools::file::atomic_write;
 use crate::tools::file::content::{check_cancelled, etag_from_bytes};
 use crate::tools::file::diff::{LineChanges, diff_lines};
@@ -19,7 +19,7 @@ use crate::tools::file::old_file::{OldFile, stale_error};
 const MAX_ATTEMPTS: usize = 8;
 
 /// Edits the file in `args`, and starts over if it is changed in the meantime.
-pub fn replace_in_file(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
+pub fn replace_in_file(workspace: &Workspace, args: &Args, cancel: &CancelToken) -> Result<Reply> {
     let edits = args.compile_edits()?;
     for _ in 0..MAX_ATTEMPTS {
         check_cancelled(cancel)?;
@@ -42,9 +42,12 @@ pub fn replace_in_file(workspace: &Workspace, args: &Args, cancel: &Cancel) -> R
 
 /// Returns the error for a file that keeps changing.
 pub fn busy_error(path: &str) -> Error {
-    Error::new(Kind::Conflict, format!("{} keeps changing while it is being edited", quoted(path)))
-        .reason("busy")
-        .hint("Nothing was written. Stop the process that writes to it, or try again.")
+    Error::new(
+        Kind::Conflict,
+        format!("{} keeps changing while it is being edited", quote_path(path)),
+    )
+    .with_reason("busy")
+    .with_hint("Nothing was written. Stop the process that writes to it, or try again.")
 }
 
 /// Text file to edit.
@@ -66,12 +69,16 @@ pub struct EditOutcome {
 
 impl EditTarget {
     /// Opens a file that may turn out to need no change.
-    pub fn open(workspace: &Workspace, path: &str, cancel: &Cancel) -> Result<EditTarget> {
+    pub fn open(workspace: &Workspace, path: &str, cancel: &CancelToken) -> Result<EditTarget> {
         EditTarget::open_with(workspace, path, false, cancel)
     }
 
     /// Opens a file that is certain to be written: checks that it may be written before reading it.
-    pub fn open_to_write(workspace: &Workspace, path: &str, cancel: &Cancel) -> Result<EditTarget> {
+    pub fn open_to_write(
+        workspace: &Workspace,
+        path: &str,
+        cancel: &CancelToken,
+    ) -> Result<EditTarget> {
         EditTarget::open_with(workspace, path, true, cancel)
     }
 
@@ -79,29 +86,31 @@ impl EditTarget {
         workspace: &Workspace,
         path: &str,
         write: bool,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<EditTarget> {
-        let Place::Ready { dir, name, existing: Some(object), .. } =
-            workspace.place(path, false)?
+        let WriteTarget::Ready { dir, name, existing: Some(object), .. } =
+            workspace.find_write_target(path, false)?
         else {
-            return Err(workspace.no_such(path));
+            return Err(workspace.not_found_error(path));
         };
         if write {
             OldFile::check_writable(&object)?;
         }
         let old = OldFile::inspect(object, MAX_BYTES as u64, cancel)?;
-        let shown = quoted(&old.object.path);
+        let shown = quote_path(&old.object.path);
         if old.content.snapshot_bytes().is_none() {
             return Err(Error::new(
                 Kind::TooLarge,
                 format!("{shown} is larger than {MAX_BYTES} bytes"),
             )
-            .hint("Edit it with a command (sed, a script) through shell.exec."));
+            .with_hint("Edit it with a command (sed, a script) through shell.exec."));
         }
         if !old.is_text() {
             return Err(Error::invalid_arguments(format!("{shown} is not a text file"))
-                .reason("binary_file")
-                .hint("Use file.write with encoding base64, or a command through shell.exec."));
+                .with_reason("binary_file")
+                .with_hint(
+                    "Use file.write with encoding base64, or a command through shell.exec.",
+                ));
         }
         Ok(EditTarget { dir: Arc::new(dir), name, old })
     }
@@ -111,7 +120,7 @@ impl EditTarget {
         &self,
         edits: &[CompiledEdit],
         strict: bool,
-        cancel: &Cancel,
+        cancel: &CancelToken,
     ) -> Result<EditOutcome> {
         let survey = &self.old.survey;
         let bytes = self.old.content.snapshot_bytes().unwrap_or_default();
@@ -137,7 +146,7 @@ impl EditTarget {
 
     /// Writes the new bytes. Returns false, with nothing changed, if the file is no longer what was
     /// read.
-    fn write_back(&self, edited: &EditOutcome, cancel: &Cancel) -> Result<bool> {
+    fn write_back(&self, edited: &EditOutcome, cancel: &CancelToken) -> Result<bool> {
         let (old, bytes) = (&self.old, edited.bytes.as_deref().unwrap_or_default());
         let mode = old.permission_bits();
         if old.content.stat.st_nlink > 1 {

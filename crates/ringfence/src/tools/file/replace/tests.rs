@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::base::workspace::tests::{Scratch, while_swapping};
-use crate::base::{Cancel, Cause, TraceId};
+use crate::base::{CancelCause, CancelToken, TraceId};
 use crate::tools::file::content::etag_from_bytes;
 
 fn args(arguments: Value) -> Args {
@@ -18,7 +18,8 @@ fn args(arguments: Value) -> Args {
 
 fn attempt(scratch: &Scratch, arguments: Value) -> Result<Value> {
     let args = args(arguments);
-    let output = replace_text(&Arc::new(scratch.workspace()), &args, &Cancel::new())?.into_output();
+    let output =
+        replace_text(&Arc::new(scratch.workspace()), &args, &CancelToken::new())?.into_output();
     Ok(Value::Object(output.structured.unwrap()))
 }
 
@@ -38,7 +39,7 @@ fn refusal(scratch: &Scratch, edits: Value) -> Value {
         fs::metadata(scratch.ws().join("f")).unwrap().ino(),
     );
     assert_eq!(before, after, "{error:?}");
-    let body = error.body(&TraceId::mint());
+    let body = error.to_body(&TraceId::generate());
     assert!(body.to_string().len() < 4096, "{} bytes", body.to_string().len());
     body
 }
@@ -460,7 +461,8 @@ fn a_change_by_somebody_else_is_not_overwritten() {
 #[test]
 fn a_change_within_the_same_tick_is_seen() {
     let scratch = with("old one\n");
-    let found = single_file::EditTarget::open(&scratch.workspace(), "f", &Cancel::new()).unwrap();
+    let found =
+        single_file::EditTarget::open(&scratch.workspace(), "f", &CancelToken::new()).unwrap();
     assert!(found.old.is_unchanged().unwrap());
     use std::os::unix::fs::FileExt;
     fs::File::options()
@@ -475,8 +477,8 @@ fn a_change_within_the_same_tick_is_seen() {
 #[test]
 fn a_cancelled_edit_leaves_nothing_behind() {
     let scratch = with("old\n");
-    let cancel = Cancel::new();
-    cancel.cancel(Cause::Client);
+    let cancel = CancelToken::new();
+    cancel.cancel(CancelCause::Client);
     let args = args(json!({"path": "f", "edits": [{"old": "old", "new": "new"}]}));
     assert_eq!(
         single_file::replace_in_file(&scratch.workspace(), &args, &cancel).err().unwrap().kind(),
@@ -605,12 +607,17 @@ fn when_one_of_many_fails_all_are_as_they_were() {
     let call = args(
         json!({"path": ".", "glob": ["a.rs", "one", "src/*.rs"], "edits": [{"old": "old", "new": "new"}], "dry_run": true}),
     );
-    let files = multi_file::replace_in_files(&workspace, &call, &Cancel::new()).unwrap().files;
+    let files = multi_file::replace_in_files(&workspace, &call, &CancelToken::new()).unwrap().files;
     assert_eq!(files.len(), 3, "{files:?}");
     let before = fs::metadata(ws.join("a.rs")).unwrap();
     let stage = || {
-        multi_file::stage_files(&workspace, &call.compile_edits().unwrap(), &files, &Cancel::new())
-            .unwrap()
+        multi_file::stage_files(
+            &workspace,
+            &call.compile_edits().unwrap(),
+            &files,
+            &CancelToken::new(),
+        )
+        .unwrap()
     };
     let staged = stage();
     assert_eq!(
@@ -620,7 +627,7 @@ fn when_one_of_many_fails_all_are_as_they_were() {
         names(&ws)
     );
     fs::write(ws.join("src/b.rs"), "somebody else's").unwrap();
-    let error = multi_file::commit_files(staged, &Cancel::new()).unwrap_err();
+    let error = multi_file::commit_files(staged, &CancelToken::new()).unwrap_err();
     assert_eq!(error.reason_name(), Some("stale"));
     assert!(error.hint_text().unwrap().contains("Nothing was changed"), "{error:?}");
     let after = fs::metadata(ws.join("a.rs")).unwrap();
@@ -637,12 +644,12 @@ fn when_one_of_many_fails_all_are_as_they_were() {
     // no trace either.
     fs::write(ws.join("src/b.rs"), "x\r\nold\r\n").unwrap();
     let staged = stage();
-    let cancel = Cancel::new();
-    cancel.cancel(Cause::Client);
+    let cancel = CancelToken::new();
+    cancel.cancel(CancelCause::Client);
     assert_eq!(multi_file::commit_files(staged, &cancel).unwrap_err().kind(), Kind::Cancelled);
     drop(stage());
     assert!(!names(&ws).iter().chain(&names(&ws.join("src"))).any(|name| name.ends_with(".tmp")));
-    multi_file::commit_files(stage(), &Cancel::new()).unwrap();
+    multi_file::commit_files(stage(), &CancelToken::new()).unwrap();
     assert_eq!(
         [read(&scratch, "a.rs"), read(&scratch, "two"), read(&scratch, "src/b.rs")],
         ["new new\n", "new", "x\r\nnew\r\n"]
@@ -653,9 +660,13 @@ fn when_one_of_many_fails_all_are_as_they_were() {
 #[test]
 fn what_somebody_changed_at_once_is_not_put_back() {
     let scratch = with("old");
-    let found = single_file::EditTarget::open(&scratch.workspace(), "f", &Cancel::new()).unwrap();
+    let found =
+        single_file::EditTarget::open(&scratch.workspace(), "f", &CancelToken::new()).unwrap();
     let stage = || {
-        found.old.stage_replacement(&found.dir, &found.name, b"new", 0o644, &Cancel::new()).unwrap()
+        found
+            .old
+            .stage_replacement(&found.dir, &found.name, b"new", 0o644, &CancelToken::new())
+            .unwrap()
     };
     let exchanged = stage().exchange_with(&found.name, &found.old.content.stat).unwrap().unwrap();
     fs::write(scratch.ws().join("f"), "theirs").unwrap();
@@ -737,9 +748,13 @@ fn what_cannot_be_named_or_written_is_counted() {
 fn bytes_of_somebody_else_are_never_thrown_away() {
     let scratch = with("old");
     let file = scratch.ws().join("f");
-    let found = single_file::EditTarget::open(&scratch.workspace(), "f", &Cancel::new()).unwrap();
+    let found =
+        single_file::EditTarget::open(&scratch.workspace(), "f", &CancelToken::new()).unwrap();
     let stage = || {
-        found.old.stage_replacement(&found.dir, &found.name, b"new", 0o644, &Cancel::new()).unwrap()
+        found
+            .old
+            .stage_replacement(&found.dir, &found.name, b"new", 0o644, &CancelToken::new())
+            .unwrap()
     };
     let exchange = || stage().exchange_with(&found.name, &found.old.content.stat);
     use std::io::Write;
@@ -753,10 +768,11 @@ fn bytes_of_somebody_else_are_never_thrown_away() {
         (b"old and theirs".to_vec(), vec!["f".to_owned()])
     );
 
-    let found = single_file::EditTarget::open(&scratch.workspace(), "f", &Cancel::new()).unwrap();
+    let found =
+        single_file::EditTarget::open(&scratch.workspace(), "f", &CancelToken::new()).unwrap();
     let exchanged = found
         .old
-        .stage_replacement(&found.dir, &found.name, b"new", 0o644, &Cancel::new())
+        .stage_replacement(&found.dir, &found.name, b"new", 0o644, &CancelToken::new())
         .unwrap();
     let exchanged = exchanged.exchange_with(&found.name, &found.old.content.stat).unwrap().unwrap();
     theirs.write_all(b", again").unwrap();
@@ -765,7 +781,7 @@ fn bytes_of_somebody_else_are_never_thrown_away() {
         panic!("it cannot go back")
     };
     assert_eq!((error.kind(), error.reason_name()), (Kind::Conflict, Some("displaced")));
-    let body = error.body(&TraceId::mint());
+    let body = error.to_body(&TraceId::generate());
     let kept = body["kept"].as_str().unwrap();
     assert!(error.hint_text().unwrap().contains(kept), "{error:?}");
     assert_eq!(
@@ -778,7 +794,7 @@ fn bytes_of_somebody_else_are_never_thrown_away() {
 fn a_watched_file_shows_a_change_within_the_same_tick() {
     use std::os::unix::fs::FileExt;
     let scratch = with("old one\n");
-    let watch = single_file::EditTarget::open(&scratch.workspace(), "f", &Cancel::new())
+    let watch = single_file::EditTarget::open(&scratch.workspace(), "f", &CancelToken::new())
         .unwrap()
         .old
         .into_fingerprint();
@@ -802,7 +818,7 @@ fn a_list_of_many_files_fits_its_budget() {
     };
     let mut reply =
         Reply { path: ".".to_owned(), files: (0..200).map(file).collect(), ..Reply::default() };
-    let dir = std::env::temp_dir().join(crate::base::ids::short("files"));
+    let dir = std::env::temp_dir().join(crate::base::ids::short_id("files"));
     let outputs = OutputStore::new(dir);
     reply.fit_budget(1 << 20, &outputs);
     assert_eq!((reply.files.len(), reply.files_omitted), (200, 0));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use grep_matcher::{ByteSet, LineMatchKind, LineTerminator, Match, Matcher, NoCaptures};
 use grep_regex::RegexMatcher;
 
-use crate::base::workspace::tree::Halt;
+use crate::base::workspace::tree::WalkStop;
 use crate::tools::file::chunk_size::{ChunkSize, MAX_CHUNK_BYTES, WHOLE_COST_FACTOR};
 
 /// A probe that took less than this is not compared with the time left.
@@ -19,7 +19,7 @@ const CHEAP_PROBE: Duration = Duration::from_millis(50);
 /// Matcher that stops when the search is halted.
 pub struct CancellableMatcher<'m> {
     matcher: &'m RegexMatcher,
-    halt: &'m Halt,
+    halt: &'m WalkStop,
     /// A match is within one line.
     by_line: bool,
     chunk_size: Cell<ChunkSize>,
@@ -39,7 +39,11 @@ impl std::fmt::Display for SearchHalted {
 
 impl<'m> CancellableMatcher<'m> {
     /// Wraps a matcher. `by_line` says that a match cannot span lines.
-    pub fn new(matcher: &'m RegexMatcher, by_line: bool, halt: &'m Halt) -> CancellableMatcher<'m> {
+    pub fn new(
+        matcher: &'m RegexMatcher,
+        by_line: bool,
+        halt: &'m WalkStop,
+    ) -> CancellableMatcher<'m> {
         CancellableMatcher {
             matcher,
             halt,
@@ -50,7 +54,7 @@ impl<'m> CancellableMatcher<'m> {
     }
 
     fn check_halt(&self) -> Result<(), SearchHalted> {
-        if self.halt.is_called() { Err(SearchHalted) } else { Ok(()) }
+        if self.halt.is_stopped() { Err(SearchHalted) } else { Ok(()) }
     }
 
     /// Calls `look` with one range of the text after another until it finds something.
@@ -116,9 +120,9 @@ impl<'m> CancellableMatcher<'m> {
         }
         let took = begun.elapsed();
         if took > CHEAP_PROBE
-            && self.halt.left().is_some_and(|left| took * WHOLE_COST_FACTOR > left)
+            && self.halt.time_left().is_some_and(|left| took * WHOLE_COST_FACTOR > left)
         {
-            self.halt.call();
+            self.halt.stop();
             return Err(SearchHalted);
         }
         self.probed.set(Some(here));

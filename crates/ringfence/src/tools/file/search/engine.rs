@@ -19,8 +19,10 @@ use rustix::io::Errno;
 use super::cancellable::CancellableMatcher;
 use super::results::{FileFinding, FileQuota, SearchResults};
 use super::{SearchHit, SearchOutput};
-use crate::base::workspace::tree::{Directory, Entry, Halt, Next, Seen, Tree, Visitor};
-use crate::redact::known;
+use crate::base::workspace::tree::{
+    DirListing, NextSteps, TreeDir, TreeEntry, TreeVisitor, WalkStop, WorkspaceTree,
+};
+use crate::redact::known_secrets;
 use crate::tools::file::path_filter::PathFilter;
 
 /// Characters shown of a line.
@@ -66,7 +68,7 @@ pub fn search_one_file(
     file: &File,
     path: &str,
     found: &SearchResults,
-    halt: &Halt,
+    halt: &WalkStop,
 ) -> bool {
     let mut hands = WorkerSearcher {
         searcher: want.build_searcher(BinaryDetection::convert(0)),
@@ -82,7 +84,7 @@ pub struct SearchVisitor<'s> {
     /// Length of the leading part of a path that the globs do not apply to.
     prefix_len: usize,
     results: &'s SearchResults,
-    halt: &'s Halt,
+    halt: &'s WalkStop,
 }
 
 impl<'s> SearchVisitor<'s> {
@@ -92,7 +94,7 @@ impl<'s> SearchVisitor<'s> {
         selection: &'s PathFilter,
         start: &Path,
         found: &'s SearchResults,
-        halt: &'s Halt,
+        halt: &'s WalkStop,
     ) -> SearchVisitor<'s> {
         let start = start.as_os_str().len();
         SearchVisitor {
@@ -111,25 +113,25 @@ pub struct WorkerSearcher {
     matcher: RegexMatcher,
 }
 
-impl Visitor for SearchVisitor<'_> {
-    type Own = WorkerSearcher;
+impl TreeVisitor for SearchVisitor<'_> {
+    type ThreadState = WorkerSearcher;
 
-    fn own(&self) -> WorkerSearcher {
+    fn new_thread_state(&self) -> WorkerSearcher {
         WorkerSearcher {
             searcher: self.spec.build_searcher(BinaryDetection::quit(0)),
             matcher: self.spec.matcher.clone(),
         }
     }
 
-    fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
-        self.results.count_left_out(seen.left_out);
+    fn visit_dir(&self, _: &WorkspaceTree, directory: &TreeDir, seen: DirListing) -> NextSteps {
+        self.results.count_left_out(seen.skipped);
         for _ in 0..seen.too_long {
             self.results.count_unreadable();
         }
-        if seen.cut {
+        if seen.is_truncated {
             self.results.count_unreadable();
         }
-        let mut next = Next::default();
+        let mut next = NextSteps::default();
         let mut path = directory_prefix(directory);
         let above = path.len();
         for entry in seen.entries {
@@ -143,23 +145,23 @@ impl Visitor for SearchVisitor<'_> {
             if is_dir {
                 next.descend.push(entry);
             } else if entry.kind == FileType::RegularFile && self.filter.includes(below, false) {
-                next.work.push(entry);
+                next.process.push(entry);
             }
         }
         next
     }
 
-    fn work(
+    fn process_entries(
         &self,
         hands: &mut WorkerSearcher,
-        tree: &Tree,
-        directory: &Directory,
-        entries: Vec<Entry>,
+        tree: &WorkspaceTree,
+        directory: &TreeDir,
+        entries: Vec<TreeEntry>,
     ) {
         let mut path = directory_prefix(directory);
         let above = path.len();
         for entry in entries {
-            if self.halt.is_called() {
+            if self.halt.is_stopped() {
                 return;
             }
             path.truncate(above);
@@ -175,7 +177,7 @@ impl Visitor for SearchVisitor<'_> {
         }
     }
 
-    fn lost(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
+    fn dir_failed(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
         // A directory that has disappeared or changed its type does not count as unreadable, and
         // neither does one that must not be entered.
         if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) {
@@ -184,7 +186,7 @@ impl Visitor for SearchVisitor<'_> {
     }
 }
 
-fn directory_prefix(directory: &Directory) -> Vec<u8> {
+fn directory_prefix(directory: &TreeDir) -> Vec<u8> {
     let mut path = directory.path().as_os_str().as_bytes().to_vec();
     if !path.is_empty() {
         path.push(b'/');
@@ -199,7 +201,7 @@ impl WorkerSearcher {
         file: &File,
         path: &[u8],
         found: &SearchResults,
-        halt: &Halt,
+        halt: &WalkStop,
     ) -> bool {
         let by_line = want.mode == SearchOutput::Content;
         let share = found.quota_for(path, by_line);
@@ -221,7 +223,7 @@ impl WorkerSearcher {
             saw_non_utf8: want.has_non_ascii.then_some(&foreign),
             has_started: false,
         };
-        if self.searcher.search_reader(&matcher, reader, &mut sink).is_err() && !halt.is_called() {
+        if self.searcher.search_reader(&matcher, reader, &mut sink).is_err() && !halt.is_stopped() {
             found.count_unreadable();
         }
         let finding = sink.into_finding();
@@ -237,7 +239,7 @@ impl WorkerSearcher {
 /// Reader that fails once the search has to stop.
 struct HaltingReader<'f> {
     file: &'f File,
-    halt: &'f Halt,
+    halt: &'f WalkStop,
     /// Set to true if something that was read is not UTF-8.
     saw_non_utf8: Option<&'f Cell<bool>>,
     has_started: bool,
@@ -245,7 +247,7 @@ struct HaltingReader<'f> {
 
 impl Read for HaltingReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.halt.is_called() {
+        if self.halt.is_stopped() {
             return Err(io::Error::other("the search has to end"));
         }
         let count = self.file.read(buffer)?;
@@ -399,9 +401,9 @@ fn cut_around(line: &[u8], start: usize, most: usize) -> (String, u64) {
     let from = floor_char_start(line, start.saturating_sub(most * WIDE));
     let to = floor_char_start(line, (start + most * WIDE).min(line.len()));
     // Mask secrets before cutting, because a fragment would not be found any more.
-    let reach = known::reach();
+    let reach = known_secrets::max_overlap();
     let (first, last) = (from.saturating_sub(reach), (to + reach).min(line.len()));
-    let shown = known::mask(&line[first..last]);
+    let shown = known_secrets::mask_secrets(&line[first..last]);
     let head: Vec<char> =
         String::from_utf8_lossy(&shown[from - first..start - first]).chars().collect();
     let tail: Vec<char> =
@@ -453,7 +455,7 @@ mod tests {
     #[test]
     fn no_part_of_a_secret_is_left_where_a_line_is_cut() {
         let value = "searched-for-in-halves-0123456789";
-        known::learn([("SEARCHED", &crate::redact::secret::Secret::new(value))]);
+        known_secrets::register_secrets([("SEARCHED", &crate::redact::secret::Secret::new(value))]);
         for lead in 180..330 {
             let line =
                 format!("HIT{}{value}{}{value}HIT", "x".repeat(lead), "y".repeat(3000 - lead));

@@ -11,7 +11,7 @@ const MAX_COMPILED_BYTES: usize = 1 << 20;
 
 /// Builds the matcher for the pattern and the flags in `args`.
 pub fn build_matcher(args: &Args) -> Result<RegexMatcher> {
-    let wrong = |why: String| Error::invalid_arguments(why).with("argument", "pattern");
+    let wrong = |why: String| Error::invalid_arguments(why).with_fact("argument", "pattern");
     if args.pattern.is_empty() || args.pattern.len() > MAX_PATTERN_BYTES {
         return Err(wrong(format!(
             "`pattern` must be between 1 and {MAX_PATTERN_BYTES} bytes long"
@@ -52,9 +52,9 @@ pub fn build_matcher(args: &Args) -> Result<RegexMatcher> {
             }
             false => "Set `literal: true` to search for plain text, or escape special characters with `\\`.",
         };
-        let error = wrong(format!("`pattern` is not a valid regular expression: {why}{at}")).reason("bad_pattern").hint(hint);
+        let error = wrong(format!("`pattern` is not a valid regular expression: {why}{at}")).with_reason("bad_pattern").with_hint(hint);
         match position {
-            Some(at) => error.with("position", at),
+            Some(at) => error.with_fact("position", at),
             None => error,
         }
     })
@@ -116,8 +116,8 @@ mod tests {
             "`pattern` is not a valid regular expression: unclosed group at character 3"
         );
         assert!(bad.hint_text().unwrap().contains("literal: true"), "{bad:?}");
-        assert_eq!(bad.body(&crate::base::TraceId::mint())["position"], 3);
-        assert_eq!(error("^ab(c").body(&crate::base::TraceId::mint())["position"], 4);
+        assert_eq!(bad.to_body(&crate::base::TraceId::generate())["position"], 3);
+        assert_eq!(error("^ab(c").to_body(&crate::base::TraceId::generate())["position"], 4);
         assert!(error("x{2,1}").message().contains("at character 2"), "{}", error("x{2,1}"));
         assert!(error("a\\nb").hint_text().unwrap().contains("multiline"), "{:?}", error("a\\nb"));
         assert!(error("").message().contains("between 1 and"));

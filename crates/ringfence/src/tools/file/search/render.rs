@@ -1,7 +1,7 @@
 //! Renders matches as text: each path once, followed by its lines.
 
 use super::Reply;
-use crate::base::workspace::tree::in_a_line;
+use crate::base::workspace::tree::escape_name;
 
 /// Renders a reply as text.
 pub fn render_results(reply: &Reply) -> String {
@@ -10,7 +10,7 @@ pub fn render_results(reply: &Reply) -> String {
     for hit in &reply.matches {
         let (Some(line), Some(found)) = (hit.line, &hit.text) else {
             // An entry of a list of files, with or without a count.
-            text.push_str(&in_a_line(&hit.path));
+            text.push_str(&escape_name(&hit.path));
             if let Some(count) = hit.count {
                 text.push_str(&format!(": {count}"));
             }
@@ -18,7 +18,7 @@ pub fn render_results(reply: &Reply) -> String {
             continue;
         };
         if path != Some(&hit.path) {
-            text.push_str(&in_a_line(&hit.path));
+            text.push_str(&escape_name(&hit.path));
             text.push('\n');
             path = Some(&hit.path);
         }

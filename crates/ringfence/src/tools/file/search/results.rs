@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering as Atomic};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Reply, SearchHit, SearchOutput, SkippedCounts};
-use crate::base::workspace::tree::order;
-use crate::redact::known;
+use crate::base::workspace::tree::compare_paths;
+use crate::redact::known_secrets;
 use crate::tools::file::cursor::CursorQuery;
 
 /// Extra files kept before those that cannot be shown are discarded.
@@ -121,7 +121,7 @@ impl SearchResults {
     /// Returns the limits for a file. `by_line` says that a page may end within a file.
     pub fn quota_for(&self, path: &[u8], by_line: bool) -> FileQuota {
         let after_line = match &self.page_start {
-            Some(after) => match order(path, &after.path) {
+            Some(after) => match compare_paths(path, &after.path) {
                 Ordering::Less => u64::MAX,
                 Ordering::Equal if by_line => after.line,
                 Ordering::Equal => u64::MAX,
@@ -133,7 +133,7 @@ impl SearchResults {
             .lock_kept()
             .last_path
             .as_ref()
-            .is_some_and(|bound| order(path, bound) == Ordering::Greater);
+            .is_some_and(|bound| compare_paths(path, bound) == Ordering::Greater);
         match beyond || after_line == u64::MAX {
             true => FileQuota { hits: 0, bytes: 0, after_line },
             false => FileQuota { hits: self.max_results, bytes: self.max_bytes, after_line },
@@ -230,7 +230,7 @@ impl SearchResults {
 impl KeptResults {
     /// Keeps the first files that fill a page, with all of their hits.
     fn prune(&mut self, max_results: usize, room: usize) {
-        self.files.sort_by(|one, two| order(&one.path, &two.path));
+        self.files.sort_by(|one, two| compare_paths(&one.path, &two.path));
         let (mut hits, mut bytes, mut files) = (0, 0, 0);
         for file in &self.files {
             if hits > max_results || bytes > room {
@@ -258,7 +258,7 @@ fn shrink_hit(hit: &mut SearchHit, room: usize) -> bool {
         } else if hit.after.pop().is_none() {
             let Some(text) = &mut hit.text else { break };
             // Redact before cutting, because a fragment of a secret is not found any more.
-            known::redact_text(text);
+            known_secrets::redact_text(text);
             let keep = text.chars().count() / 2;
             if keep == 0 {
                 break;

@@ -13,7 +13,13 @@ fn job(arguments: Value) -> Result<SearchJob> {
 }
 
 fn try_search(scratch: &Scratch, arguments: Value) -> Result<Reply> {
-    search_workspace(&Arc::new(scratch.workspace()), None, &job(arguments)?, 24_000, &Cancel::new())
+    search_workspace(
+        &Arc::new(scratch.workspace()),
+        None,
+        &job(arguments)?,
+        24_000,
+        &CancelToken::new(),
+    )
 }
 
 fn searched(scratch: &Scratch, arguments: Value) -> Reply {
@@ -259,9 +265,14 @@ fn a_result_fits_its_budget() {
             arguments["max_bytes"] = json!(bytes);
         }
         let job = job(arguments).unwrap();
-        let reply =
-            search_workspace(&Arc::new(scratch.workspace()), None, &job, budget, &Cancel::new())
-                .unwrap();
+        let reply = search_workspace(
+            &Arc::new(scratch.workspace()),
+            None,
+            &job,
+            budget,
+            &CancelToken::new(),
+        )
+        .unwrap();
         let bytes = serde_json::to_string(&reply).unwrap().len();
         assert!(bytes <= max_bytes.unwrap_or(budget), "{bytes} of {max_bytes:?}");
         assert!(reply.truncated && reply.total_matches == Some(400));
@@ -283,8 +294,8 @@ fn time_that_is_up_leaves_a_part_and_a_cancelled_search_ends() {
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     assert!(render::render_results(&reply).contains("timed out before all files were searched"));
     assert!(reply.next_cursor.is_none() && reply.warnings[0].contains("timeout_ms"), "{reply:?}");
-    let cancel = Cancel::new();
-    cancel.cancel(Cause::Client);
+    let cancel = CancelToken::new();
+    cancel.cancel(CancelCause::Client);
     let job = job(json!({"pattern": "x"})).unwrap();
     let error =
         search_workspace(&Arc::new(scratch.workspace()), None, &job, 10_000, &cancel).unwrap_err();
@@ -314,9 +325,14 @@ fn a_stored_output_is_searched() {
     let scratch = with(&[("f", b"one\nneedle\n")]);
     let file = fs::File::open(scratch.ws().join("f")).unwrap();
     let job = job(json!({"pattern": "needle", "path": "output:o-1"})).unwrap();
-    let reply =
-        search_workspace(&Arc::new(scratch.workspace()), Some(file), &job, 10_000, &Cancel::new())
-            .unwrap();
+    let reply = search_workspace(
+        &Arc::new(scratch.workspace()),
+        Some(file),
+        &job,
+        10_000,
+        &CancelToken::new(),
+    )
+    .unwrap();
     assert_eq!(places(&reply), ["output:o-1:2"]);
 }
 
@@ -451,7 +467,7 @@ fn the_context_of_a_first_match_fits_too() {
     let scratch = with(&[("f", text.as_bytes())]);
     let job = job(json!({"pattern": "hit", "before": 20, "after": 20})).unwrap();
     let reply =
-        search_workspace(&Arc::new(scratch.workspace()), None, &job, 10_000, &Cancel::new())
+        search_workspace(&Arc::new(scratch.workspace()), None, &job, 10_000, &CancelToken::new())
             .unwrap();
     let bytes = serde_json::to_string(&reply).unwrap().len();
     let hit = &reply.matches[0];

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::*;
-use crate::base::Cause;
+use crate::base::CancelCause;
 use crate::base::workspace::tests::{Scratch, while_swapping};
 
 fn args(arguments: Value) -> Args {
@@ -16,8 +16,8 @@ fn args(arguments: Value) -> Args {
 }
 
 fn try_write(scratch: &Scratch, arguments: Value) -> Result<Value> {
-    let output =
-        write_with_retries(&scratch.workspace(), &args(arguments), &Cancel::new())?.into_output();
+    let output = write_with_retries(&scratch.workspace(), &args(arguments), &CancelToken::new())?
+        .into_output();
     Ok(Value::Object(output.structured.unwrap()))
 }
 
@@ -175,7 +175,7 @@ fn preconditions_are_kept_and_leave_the_bytes_alone() {
     assert_eq!((error.kind(), error.reason_name()), (Kind::Conflict, Some("already_exists")));
     let error = refusal(&scratch, json!({"path": "f", "content": "x", "if_match": "b3:00"}));
     assert_eq!((error.kind(), error.reason_name()), (Kind::Conflict, Some("stale")));
-    assert_eq!(error.body(&crate::base::TraceId::mint())["etag"], etag_from_bytes(b"old"));
+    assert_eq!(error.to_body(&crate::base::TraceId::generate())["etag"], etag_from_bytes(b"old"));
     assert_eq!(bytes(&scratch, "f"), b"old");
     let error = refusal(&scratch, json!({"path": "d/new", "content": "x", "if_match": "b3:00"}));
     assert_eq!(error.reason_name(), Some("stale"));
@@ -276,13 +276,15 @@ fn a_dry_run_touches_nothing() {
 fn a_cancelled_write_leaves_the_old_bytes_and_no_other_file() {
     let scratch = Scratch::new();
     fs::write(scratch.ws().join("f"), "old").unwrap();
-    let cancel = Cancel::new();
-    cancel.cancel(Cause::Client);
+    let cancel = CancelToken::new();
+    cancel.cancel(CancelCause::Client);
     let workspace = scratch.workspace();
-    let Place::Ready { dir, name, path, existing } = workspace.place("f", false).unwrap() else {
+    let WriteTarget::Ready { dir, name, path, existing } =
+        workspace.find_write_target("f", false).unwrap()
+    else {
         panic!("it is there")
     };
-    let old = OldFile::inspect(existing.unwrap(), MAX_OLD_BYTES, &Cancel::new()).unwrap();
+    let old = OldFile::inspect(existing.unwrap(), MAX_OLD_BYTES, &CancelToken::new()).unwrap();
     let args = args(json!({"path": "f", "content": "new"}));
     let job = WriteJob::new(&args, &WriteInput::Text("new"), path, Some(old)).unwrap();
     // Cancelled when the temporary file is there already.
@@ -299,7 +301,8 @@ fn a_change_by_somebody_else_is_not_overwritten_unseen() {
     fs::write(scratch.ws().join("f"), "old").unwrap();
     let workspace = scratch.workspace();
     let look = || {
-        let Place::Ready { dir, name, path, existing } = workspace.place("f", false).unwrap()
+        let WriteTarget::Ready { dir, name, path, existing } =
+            workspace.find_write_target("f", false).unwrap()
         else {
             panic!("it is there")
         };
@@ -307,7 +310,7 @@ fn a_change_by_somebody_else_is_not_overwritten_unseen() {
             dir,
             name,
             path,
-            OldFile::inspect(existing.unwrap(), MAX_OLD_BYTES, &Cancel::new()).unwrap(),
+            OldFile::inspect(existing.unwrap(), MAX_OLD_BYTES, &CancelToken::new()).unwrap(),
         )
     };
     let args = args(json!({"path": "f", "content": "mine"}));
@@ -315,7 +318,7 @@ fn a_change_by_somebody_else_is_not_overwritten_unseen() {
     fs::write(scratch.ws().join("f"), "theirs").unwrap();
     let job = WriteJob::new(&args, &WriteInput::Text("mine"), path, Some(old)).unwrap();
     assert!(
-        job.write_file(&Arc::new(dir), &name, &Cancel::new()).unwrap().is_none(),
+        job.write_file(&Arc::new(dir), &name, &CancelToken::new()).unwrap().is_none(),
         "it has to start over"
     );
     assert_eq!(
@@ -386,7 +389,8 @@ fn no_race_writes_outside() {
 #[test]
 fn a_full_disk_says_so() {
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
-    let error = atomic_write::append_in_place(&full, 0, b"x", "f", &Cancel::new()).unwrap_err();
+    let error =
+        atomic_write::append_in_place(&full, 0, b"x", "f", &CancelToken::new()).unwrap_err();
     assert_eq!((error.kind(), error.reason_name()), (Kind::ResourceExhausted, Some("no_space")));
 }
 
@@ -395,8 +399,8 @@ fn a_write_in_place_that_fails_puts_the_old_bytes_back() {
     let scratch = Scratch::new();
     fs::write(scratch.ws().join("f"), "old").unwrap();
     let file = fs::File::options().write(true).open(scratch.ws().join("f")).unwrap();
-    let cancel = Cancel::new();
-    cancel.cancel(Cause::Client);
+    let cancel = CancelToken::new();
+    cancel.cancel(CancelCause::Client);
     // What half of an append would have left is cut off again.
     file.set_len(10).unwrap();
     assert_eq!(

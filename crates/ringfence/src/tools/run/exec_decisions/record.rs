@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::audit::CallEvents;
-use crate::base::call::digest;
-use crate::redact::own::Own;
+use crate::base::call::digest_json;
+use crate::redact::short_secrets::ShortSecrets;
 use crate::sandbox::{OnDecision, network_fields};
 
 /// Maximum bytes of a command's words in one record; a longer command is cut and its hash added.
@@ -24,11 +24,11 @@ pub fn exec_fields(
     path: &str,
     argv: &[String],
     verdict: &ExecVerdict,
-    own: &Own,
+    own: &ShortSecrets,
 ) -> Map<String, Value> {
     let rule =
         json!({"file": verdict.origin.file, "line": verdict.origin.line, "prefix": verdict.prefix});
-    let mut shown = own.words(argv);
+    let mut shown = own.redact_argv(argv);
     let mut length = 0;
     let fitting = shown.iter().take_while(|word| {
         length += word.len();
@@ -41,7 +41,7 @@ pub fn exec_fields(
     add("pid", pid.into());
     add("path", path.into());
     if shown.len() < argv.len() {
-        add("command_hash", digest(&json!(argv)).into());
+        add("command_hash", digest_json(&json!(argv)).into());
     }
     add("command", shown.into());
     add("rule", rule);
@@ -56,7 +56,7 @@ pub fn exec_fields(
 pub struct ExecList {
     call_events: CallEvents,
     /// Redacts the list; absent unless the operator wants the list recorded.
-    short_secrets: Option<Own>,
+    short_secrets: Option<ShortSecrets>,
     log: File,
     /// Read position in the log, and the hash of everything before it.
     position: u64,
@@ -66,7 +66,7 @@ pub struct ExecList {
 
 impl ExecList {
     /// Creates the list for a run's log. `own` is given if each exec is to be recorded.
-    pub fn new(approvals: CallEvents, own: Option<Own>, log: File) -> ExecList {
+    pub fn new(approvals: CallEvents, own: Option<ShortSecrets>, log: File) -> ExecList {
         ExecList {
             call_events: approvals,
             short_secrets: own,
@@ -108,11 +108,10 @@ impl ExecList {
     }
 }
 
-fn record_exec(approvals: &CallEvents, own: &Own, seen: LoggedExec) {
+fn record_exec(approvals: &CallEvents, own: &ShortSecrets, seen: LoggedExec) {
     let LoggedExec { pid, path, argv, ran } = seen;
     let ran = ran.unwrap_or_else(|| "inside".to_owned());
-    let fields =
-        json!({"pid": pid, "path": path, "command": own.words(&argv), "by": "nobody", "ran": ran});
+    let fields = json!({"pid": pid, "path": path, "command": own.redact_argv(&argv), "by": "nobody", "ran": ran});
     if let Value::Object(fields) = fields
         && let Err(error) = approvals.write_exec(fields)
     {

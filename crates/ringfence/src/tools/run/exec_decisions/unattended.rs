@@ -11,7 +11,7 @@ use jail::intercept::exec::wire::{ExecAnswer, RuledExec};
 use super::MAX_AUDITED;
 use super::record::exec_fields;
 use crate::audit::CallEvents;
-use crate::redact::own::Own;
+use crate::redact::short_secrets::ShortSecrets;
 use crate::sandbox::{ExecDecider, WaitingExec};
 
 /// Decider for a run that belongs to no call.
@@ -27,7 +27,7 @@ impl UnattendedDecider {
     }
 
     fn record_exec(&self, pid: i32, path: &str, argv: &[String], verdict: &ExecVerdict, ran: &str) {
-        let mut fields = exec_fields(pid, path, argv, verdict, &Own::default());
+        let mut fields = exec_fields(pid, path, argv, verdict, &ShortSecrets::default());
         fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), ran.into())]);
         if self.audited_count.fetch_add(1, Ordering::Relaxed) < MAX_AUDITED
             && let Err(error) = self.call_events.write_exec(fields)

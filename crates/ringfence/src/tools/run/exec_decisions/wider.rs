@@ -10,7 +10,7 @@ use jail::intercept::exec::wire::ExecRules;
 use super::{CallDecider, RunExecRules, audit_network};
 use crate::audit::CallEvents;
 use crate::base::{Error, Result};
-use crate::config::Escalate;
+use crate::config::EscalationMode;
 use crate::rulebook::EscalationStatus;
 use crate::sandbox::escalate::{EscalationTarget, WiderTarget};
 use crate::sandbox::{ExecPolicy, WiderRunOptions, WiderRuns};
@@ -44,7 +44,7 @@ impl WiderRunContext {
 
 fn clone_log(log: &File) -> Result<File> {
     log.try_clone()
-        .map_err(|error| Error::internal("the list of execs cannot be shared").source(error))
+        .map_err(|error| Error::internal("the list of execs cannot be shared").with_source(error))
 }
 
 /// The sandbox that the processes of a run are in.
@@ -58,7 +58,7 @@ impl CurrentSandbox {
     pub(super) fn name(&self) -> &'static str {
         match self {
             CurrentSandbox::Inside(_) => "inside",
-            CurrentSandbox::Wider => Escalate::Wider.name(),
+            CurrentSandbox::Wider => EscalationMode::Wider.name(),
         }
     }
 }
@@ -68,7 +68,7 @@ impl CallDecider {
     pub(super) fn escalation_target<'a>(&'a self, cx: &'a RunCx) -> Result<EscalationTarget<'a>> {
         let (config, launcher) = (&cx.config, &self.launcher);
         match (config.policy.escalate, &config.policy.wider, &self.current_sandbox) {
-            (Escalate::Wider, Some(sandbox), CurrentSandbox::Inside(shared)) => {
+            (EscalationMode::Wider, Some(sandbox), CurrentSandbox::Inside(shared)) => {
                 Ok(EscalationTarget::Wider(Box::new(WiderTarget {
                     session: Arc::clone(&cx.session),
                     config: Arc::clone(config),

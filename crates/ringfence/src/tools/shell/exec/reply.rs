@@ -4,9 +4,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::base::call::{Facts, Output, Status};
+use crate::base::call::{CallFacts, CallStatus, ToolOutput};
 use crate::base::{Error, Kind, Result};
-use crate::config::Profile;
+use crate::config::ProfileSetting;
 use crate::sandbox::{KeptCommand, PartialOutput, RunOutcome, RunResult, ShownOutput, StopReason};
 use crate::tools::RunCx;
 use crate::tools::run::command::{self, to_millis};
@@ -69,7 +69,7 @@ pub struct SandboxReport {
 
 impl Reply {
     /// Builds the reply for a command that has ended.
-    pub fn from_outcome(cx: &RunCx, profile: Profile, outcome: RunOutcome) -> Reply {
+    pub fn from_outcome(cx: &RunCx, profile: ProfileSetting, outcome: RunOutcome) -> Reply {
         let ended = outcome.result;
         let error = stop_error(cx, &ended);
         let denials =
@@ -83,7 +83,7 @@ impl Reply {
             duration_ms: to_millis(ended.duration),
             sandbox: Some(SandboxReport {
                 profile: profile.name(),
-                network: if profile == Profile::None {
+                network: if profile == ProfileSetting::None {
                     "all"
                 } else {
                     cx.workspace.rights().network.name()
@@ -94,7 +94,9 @@ impl Reply {
             warnings: ended.warnings,
             kept_inside: ended.kept_inside,
             git_changed: ended.git_changed,
-            error: error.as_ref().and_then(|error| error.body(&cx.trace_id).as_object().cloned()),
+            error: error
+                .as_ref()
+                .and_then(|error| error.to_body(&cx.trace_id).as_object().cloned()),
             ..Reply::from_streams(cx, outcome.stdout, outcome.stderr)
         };
         if has_failed {
@@ -106,7 +108,7 @@ impl Reply {
     /// Builds the reply for a command that is still running.
     pub fn from_partial(cx: &RunCx, glance: PartialOutput, id: &str) -> Reply {
         Reply {
-            status: Status::Running.name(),
+            status: CallStatus::Running.name(),
             output: glance.output_handle,
             duration_ms: to_millis(glance.duration),
             exec_id: Some(id.to_owned()),
@@ -130,7 +132,7 @@ impl Reply {
 
     /// Adds the likely reason for a failure. `thrown` is an error that was reported other than on
     /// the standard streams. While a run continues, its denials are not known yet.
-    pub fn explain_failure(&mut self, cx: &RunCx, profile: Profile, thrown: &str) {
+    pub fn explain_failure(&mut self, cx: &RunCx, profile: ProfileSetting, thrown: &str) {
         let denials = self.sandbox.as_ref().map_or(&[][..], |sandbox| &sandbox.denials);
         self.hint = likely_limit::hint_for_failure(
             cx,
@@ -149,11 +151,11 @@ impl Reply {
     }
 
     /// Builds the result of the call.
-    pub fn into_output(self, facts: Facts) -> Result<Output> {
+    pub fn into_output(self, facts: CallFacts) -> Result<ToolOutput> {
         let (text, is_error) = (self.format_text(), self.error.is_some());
         let structured = serde_json::to_value(self)
-            .map_err(|e| Error::internal("the result cannot be serialized").source(e))?;
-        Ok(Output { is_error, facts, ..Output::of(text, structured) })
+            .map_err(|e| Error::internal("the result cannot be serialized").with_source(e))?;
+        Ok(ToolOutput { is_error, facts, ..ToolOutput::from_structured(text, structured) })
     }
 
     /// Formats standard output, then standard error, then one line about how the command ended.
@@ -207,11 +209,11 @@ fn stop_error(cx: &RunCx, ended: &RunResult) -> Option<Error> {
         StopReason::Deadline => {
             let message = format!("the command was stopped after {} ms", to_millis(ended.duration));
             let hint = format!("Its output until then is included. {}", cx.timeout_hint);
-            Some(Error::new(Kind::DeadlineExceeded, message).hint(hint))
+            Some(Error::new(Kind::DeadlineExceeded, message).with_hint(hint))
         }
         StopReason::Cancelled(cause) => Some(
             Error::new(Kind::Cancelled, "the command was stopped before it ended")
-                .with("cause", cause.name()),
+                .with_fact("cause", cause.name()),
         ),
     }
 }

@@ -12,10 +12,10 @@ use tokio::sync::{OwnedMutexGuard, watch};
 use tracing::Instrument;
 
 use super::{Args, Reply, running_output};
-use crate::base::call::{Facts, Output, Prepared, Status};
+use crate::base::call::{CallFacts, CallStatus, Prepared, ToolOutput};
 use crate::base::clock::Deadline;
-use crate::base::ids::{hex, random};
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::ids::{random_bytes, to_hex};
+use crate::base::{CancelToken, Error, Kind, Result};
 use crate::sandbox::{
     DriverSocket, Launcher, OutputRequest, PartialOutput, RunHandle, RunState, StdinSource,
     StopReason,
@@ -34,9 +34,9 @@ pub async fn execute_in_shell(
     call: Prepared,
     launcher: &Launcher,
     arguments: &Args,
-) -> Result<Output> {
+) -> Result<ToolOutput> {
     let runs = BackgroundRuns::for_session(&cx.session)?;
-    let limit = call.limit;
+    let limit = call.time_limit;
     let kept = match arguments.session.as_deref() {
         Some("new") | None => {
             runs.check_room()?;
@@ -66,12 +66,14 @@ pub async fn execute_in_shell(
 fn lock_driver_socket(kept: &BackgroundRun) -> Result<OwnedMutexGuard<DriverSocket>> {
     let Some(line) = kept.driver_socket.as_ref().filter(|_| kept.kind == "shell") else {
         let message = format!("`{}` is not a shell ({})", kept.id, kept.kind);
-        return Err(Error::invalid_arguments(message).hint("`session: \"new\"` starts a shell."));
+        return Err(
+            Error::invalid_arguments(message).with_hint("`session: \"new\"` starts a shell.")
+        );
     };
     Arc::clone(line).try_lock_owned().map_err(|_| {
         Error::new(Kind::Conflict, "the shell is busy with another command")
-            .reason("busy")
-            .hint("Wait for it with shell.session `op: read`, interrupt it with `op: signal`, or start another shell.")
+            .with_reason("busy")
+            .with_hint("Wait for it with shell.session `op: read`, interrupt it with `op: signal`, or start another shell.")
     })
 }
 
@@ -107,8 +109,8 @@ struct ShellExchange {
     run_handle: RunHandle,
     deadline: Arc<Deadline>,
     /// The call's cancellation; it interrupts the command just as the timeout does.
-    cancel: Cancel,
-    session_cancel: Cancel,
+    cancel: CancelToken,
+    session_cancel: CancelToken,
     grace: Duration,
 }
 
@@ -121,13 +123,13 @@ impl ShellExchange {
     ) {
         // The command does not know this name, so anything it writes to the driver socket itself
         // cannot pass for the answer.
-        let name = hex(&random::<8>());
+        let name = to_hex(&random_bytes::<8>());
         let message = format!("{name} {command}");
         let stop = tokio::select! {
             biased;
             _ = self.session_cancel.cancelled() => return,
             cause = self.cancel.cancelled() => StopReason::from_cause(cause),
-            () = self.deadline.passed() => StopReason::Deadline,
+            () = self.deadline.wait_until_passed() => StopReason::Deadline,
             code = send_and_await(&mut line, &name, Some(&message)) => {
                 drop(line);
                 // The call may have ended; ignore the error.
@@ -176,7 +178,7 @@ pub async fn await_shell(
     wait: Arc<Deadline>,
     max_bytes: Option<usize>,
     gives_way: bool,
-) -> Result<Output> {
+) -> Result<ToolOutput> {
     let begun = Instant::now();
     let came = kept.last_command.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut settled = came.clone();
@@ -201,7 +203,7 @@ pub async fn await_shell(
         };
         tokio::select! {
             () = turn => {}
-            () = wait.passed() => {}
+            () = wait.wait_until_passed() => {}
         }
     });
     let budget = StartedCommand::output_budget(cx, max_bytes);
@@ -225,7 +227,7 @@ fn build_output(
     seen: RunState,
     came: ShellCommandState,
     took: Duration,
-) -> Result<Output> {
+) -> Result<ToolOutput> {
     match (seen, came) {
         // The shell itself has exited: by `exit`, by a signal, or because it did not answer.
         (RunState::Over(mut outcome), came) => {
@@ -260,41 +262,41 @@ fn ended_output(
     code: Option<i32>,
     stop: Option<StopReason>,
     took: Duration,
-) -> Result<Output> {
+) -> Result<ToolOutput> {
     let mut reply = Reply::from_partial(cx, glance, &kept.id);
     reply.exec_id = None;
     reply.session = Some(kept.id.clone());
     reply.exit_code = code;
     reply.duration_ms = to_millis(took);
     let (status, error) = match (code, stop) {
-        (Some(0), _) => (Status::Completed, None),
+        (Some(0), _) => (CallStatus::Completed, None),
         (_, Some(StopReason::Deadline)) => {
             let error = Error::new(
                 Kind::DeadlineExceeded,
                 "the command was interrupted because it timed out",
             );
             (
-                Status::TimedOut,
-                Some(error.hint(format!("The shell keeps its state. {}", cx.timeout_hint))),
+                CallStatus::TimedOut,
+                Some(error.with_hint(format!("The shell keeps its state. {}", cx.timeout_hint))),
             )
         }
         (_, Some(StopReason::Cancelled(cause))) => {
             let error = Error::new(Kind::Cancelled, "the command was interrupted");
-            (Status::Cancelled, Some(error.with("cause", cause.name())))
+            (CallStatus::Cancelled, Some(error.with_fact("cause", cause.name())))
         }
-        (_, None) => (Status::Failed, None),
+        (_, None) => (CallStatus::Failed, None),
     };
     reply.status = status.name();
-    if status == Status::Failed {
+    if status == CallStatus::Failed {
         reply.explain_failure(cx, kept.started.profile, "");
     }
-    reply.error = error.and_then(|error| error.body(&cx.trace_id).as_object().cloned());
-    let facts = Facts {
+    reply.error = error.and_then(|error| error.to_body(&cx.trace_id).as_object().cloned());
+    let facts = CallFacts {
         status: Some(status),
         exit_code: code,
         stdout_bytes: Some(reply.stdout_bytes),
         stderr_bytes: Some(reply.stderr_bytes),
-        ..Facts::default()
+        ..CallFacts::default()
     };
     reply.into_output(facts)
 }

@@ -3,16 +3,16 @@ use serde_json::json;
 use super::*;
 use crate::approval::Gate;
 use crate::audit::{AuditLog, CallRecord};
-use crate::base::call::{Block, Status};
-use crate::base::caller::{Abilities, Caller};
+use crate::base::call::{CallStatus, OutputBlock};
+use crate::base::client_handle::{ClientCapabilities, ClientHandle};
 use crate::base::clock::Deadline;
-use crate::base::{Cancel, Cause, Kind, TraceId};
-use crate::config::Profile;
+use crate::base::{CancelCause, CancelToken, Kind, TraceId};
+use crate::config::ProfileSetting;
 use crate::sandbox::tests::{Place, config as sandbox_config, launcher};
 use crate::session::{Overrides, SessionRef};
 
 fn config(place: &Place) -> Config {
-    let mut config = sandbox_config(&place.dir, Profile::Default);
+    let mut config = sandbox_config(&place.dir, ProfileSetting::Default);
     config.limits.grace = Duration::from_millis(200);
     config.limits.timeout_ceiling = Duration::from_secs(600);
     config
@@ -20,7 +20,7 @@ fn config(place: &Place) -> Config {
 
 fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
     let audit = AuditLog::open(&place.dir.join("root"), 1 << 20).unwrap();
-    let trace_id = TraceId::mint();
+    let trace_id = TraceId::generate();
     Arc::new(RunCx {
         call_events: CallRecord::open(&audit, &trace_id, Value::Null).call_events(),
         trace_id,
@@ -32,13 +32,13 @@ fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
             crate::rulebook::RuleLocations::default(),
             launcher(),
         ),
-        cancel: Cancel::new(),
+        cancel: CancelToken::new(),
         deadline: Arc::new(Deadline::after(limit)),
-        client: Caller::new(Abilities::default()).0,
+        client: ClientHandle::new(ClientCapabilities::default()).0,
         gate: Arc::new(Gate::new(false)),
         own_sandbox: None,
         overrides: Arc::default(),
-        list_changes: crate::base::change::Changes::default(),
+        list_changes: crate::base::list_changes::ListChanges::default(),
         text_budget: 2000,
         max_approval_wait: None,
         timeout_hint: "Raise `timeout_ms`.".to_owned(),
@@ -48,23 +48,23 @@ fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
 
 fn call(arguments: Value) -> Prepared {
     Prepared {
-        trace_id: TraceId::mint(),
+        trace_id: TraceId::generate(),
         tool: "shell.exec".into(),
         description: String::new(),
-        definition: String::new(),
-        extent: None,
-        generation: 1,
+        definition_hash: String::new(),
+        trust_scope: None,
+        config_generation: 1,
         arguments: object(arguments),
         arguments_hash: String::new(),
         shown_arguments: Value::Null,
         shown_command: None,
-        command_covers: &[],
+        arguments_in_command: &[],
         cwd: String::new(),
         shown_env: Vec::new(),
         profile: "default",
         effects: Vec::new(),
-        limit: Duration::from_secs(30),
-        asks: None,
+        time_limit: Duration::from_secs(30),
+        approval_reason: None,
     }
 }
 
@@ -82,20 +82,20 @@ fn prepare(place: &Place, arguments: Value) -> Result<CallPlan> {
     ShellExec::with_launcher(&config(place), launcher()).prepare(&object(arguments), &cx)
 }
 
-async fn run(place: &Place, arguments: Value) -> Result<Output> {
+async fn run(place: &Place, arguments: Value) -> Result<ToolOutput> {
     ShellExec::with_launcher(&config(place), launcher())
         .execute_call(&cx(place, Duration::from_secs(30)), call(arguments))
         .await
 }
 
-fn text(output: &Output) -> &str {
+fn text(output: &ToolOutput) -> &str {
     match output.content.as_slice() {
-        [Block::Text(text)] => text,
+        [OutputBlock::Text(text)] => text,
         other => panic!("{other:?}"),
     }
 }
 
-fn field<'a>(output: &'a Output, name: &str) -> &'a Value {
+fn field<'a>(output: &'a ToolOutput, name: &str) -> &'a Value {
     &output.structured.as_ref().unwrap()[name]
 }
 
@@ -104,7 +104,7 @@ fn a_call_asks_only_without_a_fence_and_says_its_limit() {
     let place = Place::new();
     let plan = prepare(&place, json!({"command": "true"})).unwrap();
     assert_eq!(plan.approval_reason, None);
-    let unfenced = sandbox_config(&place.dir, Profile::None);
+    let unfenced = sandbox_config(&place.dir, ProfileSetting::None);
     let tool = ShellExec::new(&unfenced);
     let asked = tool.prepare(
         &object(json!({"command": "true"})),
@@ -205,7 +205,7 @@ async fn a_failed_command_is_a_result() {
     let workspace = place.dir.join("ws");
     let expected = format!("out{}\n[stderr]\nerr\nexit code 3, ", workspace.display());
     assert!(text(&output).starts_with(&expected), "{}", text(&output));
-    assert_eq!((output.facts.status, output.facts.exit_code), (Some(Status::Failed), Some(3)));
+    assert_eq!((output.facts.status, output.facts.exit_code), (Some(CallStatus::Failed), Some(3)));
     assert_eq!(output.facts.stderr_bytes, Some(4));
 }
 
@@ -229,7 +229,7 @@ async fn a_deadline_is_an_error_with_what_was_said() {
     let cx = cx(&place, Duration::from_secs(30));
     let tool = ShellExec::with_launcher(&config(&place), launcher());
     let call = Prepared {
-        limit: Duration::from_millis(200),
+        time_limit: Duration::from_millis(200),
         ..call(json!({"command": "echo before; sleep 60"}))
     };
     let output = tool.execute_call(&cx, call).await.unwrap();
@@ -244,14 +244,14 @@ async fn a_deadline_is_an_error_with_what_was_said() {
         (&json!("deadline_exceeded"), &json!(cx.trace_id.as_str()))
     );
     assert!(error["hint"].is_string() && error["message"].is_string() && error["code"].is_i64());
-    assert_eq!(output.facts.status, Some(Status::TimedOut));
+    assert_eq!(output.facts.status, Some(CallStatus::TimedOut));
 }
 
 #[tokio::test]
 async fn a_cancelled_call_says_so() {
     let place = Place::new();
     let cx = cx(&place, Duration::from_secs(30));
-    cx.cancel.cancel(Cause::Operator);
+    cx.cancel.cancel(CancelCause::Operator);
     let tool = ShellExec::with_launcher(&config(&place), launcher());
     let output = tool.execute_call(&cx, call(json!({"command": "sleep 60"}))).await.unwrap();
     assert!(output.is_error);
@@ -259,7 +259,7 @@ async fn a_cancelled_call_says_so() {
         (field(&output, "status"), &field(&output, "error")["cause"]),
         (&json!("cancelled"), &json!("operator"))
     );
-    assert_eq!(output.facts.status, Some(Status::Cancelled));
+    assert_eq!(output.facts.status, Some(CallStatus::Cancelled));
 }
 
 #[tokio::test]

@@ -1,0 +1,80 @@
+//! Suggestions for "Did you mean …?": finds the known name that a mistyped one was probably meant
+//! to be.
+
+/// Returns the candidate closest to `name`, if one is close enough.
+pub fn suggest_name<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    if name.len() > 64 {
+        return None;
+    }
+    candidates
+        .iter()
+        .map(|candidate| (edit_distance(name, candidate), *candidate))
+        .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 4)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Returns up to `most` close candidates, the closest first. Case and the extension carry little
+/// weight: `readme.md` is close to `README.md`, and `main.ts` to `main.tsx` and `main.js`.
+pub fn suggest_names<'a>(name: &str, candidates: &[&'a str], most: usize) -> Vec<&'a str> {
+    if name.len() > 128 {
+        return Vec::new();
+    }
+    let lower = name.to_lowercase();
+    let stem = |name: &str| name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned();
+    let near = |candidate: &&'a str| {
+        let other = candidate.to_lowercase();
+        // The distance is at least the difference in length, which is far cheaper to compute.
+        if other.len().abs_diff(lower.len()) > 2 + other.len() / 3 {
+            return None;
+        }
+        let apart = edit_distance(&lower, &other);
+        let same_stem = !stem(&lower).is_empty() && stem(&lower) == stem(&other);
+        (apart <= 1 + other.chars().count() / 4 || same_stem).then_some((apart, *candidate))
+    };
+    let mut found: Vec<_> = candidates.iter().filter_map(near).collect();
+    found.sort();
+    found.into_iter().take(most).map(|(_, candidate)| candidate).collect()
+}
+
+/// Returns the number of characters to insert, delete, replace or swap with their neighbour
+/// (Damerau-Levenshtein).
+fn edit_distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let (mut before, mut row): (Vec<usize>, Vec<usize>) = (Vec::new(), (0..=b.len()).collect());
+    for i in 0..a.len() {
+        let mut next = vec![i + 1];
+        for j in 0..b.len() {
+            let mut least =
+                (row[j] + usize::from(a[i] != b[j])).min(row[j + 1] + 1).min(next[j] + 1);
+            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
+                least = least.min(before[j - 1] + 1);
+            }
+            next.push(least);
+        }
+        before = std::mem::replace(&mut row, next);
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_recognised_and_another_word_is_not() {
+        assert_eq!(suggest_name("expiry", &["terminal", "expiry_s"]), Some("expiry_s"));
+        assert_eq!(suggest_name("scr", &["src", "x"]), Some("src"));
+        assert_eq!(suggest_name("colour", &["terminal", "expiry_s"]), None);
+        assert_eq!(suggest_name(&"x".repeat(65), &["terminal"]), None);
+    }
+
+    #[test]
+    fn names_of_files_are_near_by_case_and_ending_too() {
+        let names = ["README.md", "main.rs", "main.tsx", "mine.rs", "Cargo.toml", "a", "b"];
+        assert_eq!(suggest_names("readme.md", &names, 3), ["README.md"]);
+        assert_eq!(suggest_names("main.ts", &names, 3), ["main.rs", "main.tsx"]);
+        assert_eq!(suggest_names("main.ts", &names, 1), ["main.rs"]);
+        assert_eq!(suggest_names("nothing-like-it", &names, 3), [""; 0]);
+    }
+}

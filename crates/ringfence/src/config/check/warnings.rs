@@ -1,0 +1,263 @@
+//! Warnings: settings that work, but perhaps not as intended.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{ConfigCheck, FindingSeverity};
+use crate::base::suggest::suggest_name;
+use crate::config::parse::config_text::command_key;
+use crate::config::parse::key_spans::{child_path, item_path};
+use crate::config::show::format_reference;
+use crate::config::{
+    BUILT_IN_TOOLS, CommandTool, Config, NameGlob, OwnToolsApproval, ProcessEnv, ProfileSetting,
+    ProgramError, SideEffect, TemplatePart, ValueTemplate, env,
+};
+use crate::redact::secret::is_sensitive;
+
+/// A warning that has no position yet.
+struct ConfigWarning {
+    key: String,
+    message: String,
+    hint: String,
+}
+
+pub(super) fn add_warnings(look: &mut ConfigCheck, env: &ProcessEnv) {
+    let Some(config) = &look.config else { return };
+    let mut all = unmatched_patterns(config);
+    let key = "surface.default_timeout_ms";
+    if config.settings.iter().any(|setting| setting.key == key && setting.origin.is_explicit()) {
+        all.extend(check_time_limit(key, config, config.surface.default_timeout));
+    }
+    all.extend(check_exposed_secrets(config));
+    for entry in config.commands.iter() {
+        all.extend(check_command(config, entry, env));
+    }
+    for ConfigWarning { key, message, hint } in all {
+        look.add_finding(FindingSeverity::Warning, &key, message, hint);
+    }
+}
+
+fn new_warning(
+    key: impl Into<String>,
+    message: impl Into<String>,
+    hint: impl Into<String>,
+) -> ConfigWarning {
+    ConfigWarning { key: key.into(), message: message.into(), hint: hint.into() }
+}
+
+/// Describes the patterns that match no tool: they are mistyped, or left over.
+pub fn describe_unmatched_patterns(config: &Config) -> Vec<String> {
+    unmatched_patterns(config)
+        .into_iter()
+        .map(|one| format!("{}: {}. {}", one.key, one.message, one.hint))
+        .collect()
+}
+
+fn unmatched_patterns(config: &Config) -> Vec<ConfigWarning> {
+    let dropped = config.command_errors.iter().filter_map(|fault| fault.tool.as_deref());
+    let names: Vec<&str> = BUILT_IN_TOOLS
+        .iter()
+        .copied()
+        .chain(config.commands.iter().map(|entry| entry.name.as_str()))
+        .chain(dropped)
+        .collect();
+    let listed = "`ringfence config show` lists the tools of the file.";
+    let mut all = find_unmatched("surface.allow", &config.surface.allow, &names, listed);
+    all.extend(find_unmatched("surface.deny", &config.surface.deny, &names, listed));
+    if let OwnToolsApproval::Named(patterns) = &config.approval.own_tools {
+        // Tools that the operator added have a key of their own for this.
+        let elsewhere = "This key is for built-in tools; for a tool of the file, set `requires_approval = true`.";
+        all.extend(find_unmatched("approval.own_tools", patterns, BUILT_IN_TOOLS, elsewhere));
+    }
+    all
+}
+
+/// Returns a warning for each pattern of one list that matches none of the names.
+fn find_unmatched(
+    key: &str,
+    patterns: &[NameGlob],
+    names: &[&str],
+    otherwise: &str,
+) -> Vec<ConfigWarning> {
+    let idle = patterns
+        .iter()
+        .enumerate()
+        .filter(|(_, one)| !names.iter().any(|name| one.matches_tool(name)));
+    idle.map(|(at, pattern)| {
+        let near = suggest_name(pattern.as_str(), names);
+        let hint =
+            near.map_or_else(|| otherwise.to_owned(), |near| format!("Did you mean `{near}`?"));
+        new_warning(item_path(key, at), format!("`{}` matches no tool", pattern.as_str()), hint)
+    })
+    .collect()
+}
+
+/// Warns about files of secrets whose directory contains other files too.
+fn check_exposed_secrets(config: &Config) -> Option<ConfigWarning> {
+    let file = config.exposed_secrets.first()?;
+    let is_key = config.key_files.iter().any(|key| key.file_name() == file.file_name());
+    let key = if is_key { "auth.jwt_secret_file" } else { "secrets.env_file" };
+    let message =
+        format!("{} is hidden from runs, but other files next to it are not", file.display());
+    let hint = "While the file is being replaced, a running command could read the new one. Keep secrets in a directory of their own.";
+    Some(new_warning(key, message, hint))
+}
+
+fn check_time_limit(
+    key: &str,
+    config: &Config,
+    timeout: std::time::Duration,
+) -> Option<ConfigWarning> {
+    let most = config.limits.timeout_ceiling;
+    let hint = "Raise `limits.timeout_ms`, or lower this.";
+    (timeout > most).then(|| {
+        new_warning(
+            key,
+            format!("no call runs longer than {} ms (`limits.timeout_ms`)", most.as_millis()),
+            hint,
+        )
+    })
+}
+
+fn check_command(
+    config: &Config,
+    entry: &Arc<CommandTool>,
+    env: &ProcessEnv,
+) -> Vec<ConfigWarning> {
+    let key = |name: &str| format!("{}.{name}", command_key(&entry.name));
+    let mut all: Vec<ConfigWarning> = check_program(entry, config, env)
+        .map(|(message, hint)| new_warning(key("command"), message, hint))
+        .into_iter()
+        .collect();
+    all.extend(
+        check_time_limit(&key("timeout_ms"), config, entry.timeout)
+            .filter(|_| entry.timeout != config.surface.default_timeout),
+    );
+    let templates =
+        (entry.args.iter().enumerate().map(|(at, one)| (item_path(&key("args"), at), one)))
+            .chain(entry.env.iter().map(|(name, one)| (child_path(&key("env"), name), one)));
+    for (at, template) in templates {
+        for error in template
+            .secret_refs()
+            .filter_map(|wanted| Some((wanted, config.secrets.get(wanted).err()?)))
+        {
+            let (wanted, error) = error;
+            let message = format!("`{}`: {}", format_reference(wanted), error.message());
+            all.push(new_warning(at.clone(), message, error.hint_text().unwrap_or_default()));
+        }
+    }
+    if let (false, Some(risk)) = (entry.requires_approval, entry.approval_reason()) {
+        let message = format!("approval is still required. {risk}");
+        let hint = "Remove the line; a human may trust the tool for a session.";
+        all.push(new_warning(key("requires_approval"), message, hint));
+    }
+    if entry.profile == ProfileSetting::Seatbelt && cfg!(not(target_os = "macos")) {
+        let hint = "Use `default`, the strongest sandbox that a system supports.";
+        all.push(new_warning(
+            key("sandbox_profile"),
+            "the profile `seatbelt` is for macOS: this tool cannot run here",
+            hint,
+        ));
+    }
+    all.extend(find_lone_options(entry).map(|(at, option, name)| {
+        let message =
+            format!("if `{name}` is not given, the option `{option}` before it has no value");
+        new_warning(
+            item_path(&key("args"), at),
+            message,
+            format!("Write both as one argument: `{option}={{{name}}}`."),
+        )
+    }));
+    let literal =
+        |value: &ValueTemplate| !value.text.is_empty() && value.secret_refs().next().is_none();
+    for (name, _) in entry.env.iter().filter(|(name, value)| is_sensitive(name) && literal(value)) {
+        let message = format!("`{name}` looks like a secret, but its value is written in the file");
+        let hint = format!("Run `ringfence secret set {name}` and write `${{secret:{name}}}`.");
+        all.push(new_warning(child_path(&key("env"), name), message, hint));
+    }
+    if entry.allow_network && !entry.allow_domains.is_empty() {
+        let hint = "Remove `allow_network` to restrict it to the list.";
+        all.push(new_warning(
+            key("allow_domains"),
+            "with `allow_network` every name can be reached",
+            hint,
+        ));
+    }
+    if entry.side_effects.contains(&SideEffect::Network)
+        && !entry.has_network()
+        && entry.profile != ProfileSetting::None
+    {
+        let hint =
+            "List what it may reach in `allow_domains` or `allow_addresses`, or remove `network`.";
+        all.push(new_warning(
+            key("side_effects"),
+            "`network` is declared, but the tool may reach nothing",
+            hint,
+        ));
+    }
+    all
+}
+
+/// Finds arguments that are a bare option, with the value in the next argument, which may be left
+/// out.
+fn find_lone_options(entry: &CommandTool) -> impl Iterator<Item = (usize, &str, &str)> {
+    let listed = |name: &str| {
+        let required = entry.input_schema.get("required").and_then(Value::as_array);
+        required.is_some_and(|all| all.iter().any(|one| one == name))
+    };
+    let given = move |name: &str| {
+        listed(name)
+            || entry
+                .input_schema
+                .get("properties")
+                .is_some_and(|all| all[name].get("default").is_some())
+    };
+    let options = entry.args.iter().take_while(|word| word.text != "--");
+    options.zip(entry.args.iter().enumerate().skip(1)).filter_map(move |(option, (at, word))| {
+        let [TemplatePart::Argument(name)] = word.parts.as_slice() else { return None };
+        let [TemplatePart::Text(option)] = option.parts.as_slice() else { return None };
+        let is_option = option.starts_with('-') && option.len() > 1 && !option.contains('=');
+        (is_option && !given(name)).then_some((at, option.as_str(), name.as_str()))
+    })
+}
+
+/// Returns what is wrong with the program, if anything.
+fn check_program(
+    entry: &CommandTool,
+    config: &Config,
+    env: &ProcessEnv,
+) -> Option<(String, String)> {
+    let command = &entry.command;
+    let own =
+        entry.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.text.as_str());
+    let folders: Vec<PathBuf> = match own {
+        Some(path) => std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect(),
+        None => config
+            .browser
+            .search_path
+            .iter()
+            .filter(|folder| folder.is_absolute())
+            .cloned()
+            .collect(),
+    };
+    let fault = config.program_search(entry, &folders).find_error(command)?;
+    let hint = match &fault {
+        ProgramError::Missing if command.contains('/') => {
+            "Correct the path; a relative path starts at the directory of this file.".to_owned()
+        }
+        ProgramError::Missing if env.get(env::PATH).is_none() => {
+            "PATH is not set; give the full path.".to_owned()
+        }
+        ProgramError::Missing => "Install it, or give its full path.".to_owned(),
+        ProgramError::NotExecutable => format!("Run `chmod +x {command}`."),
+        ProgramError::NoInterpreter(_) => {
+            "Install the interpreter, or correct the first line of the script.".to_owned()
+        }
+        ProgramError::Replaced(_) => {
+            "Move it to a directory that commands can see, such as the one of this file.".to_owned()
+        }
+    };
+    Some((format!("`{command}` {}", fault.describe()), hint))
+}

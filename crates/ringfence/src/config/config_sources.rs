@@ -1,0 +1,290 @@
+//! Detects changes to the files that a config depends on, and resolves the config again.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::resolve::{resolve_config, resolve_reload};
+use super::{Config, ConfigFlags, ProcessEnv, config_path};
+use crate::base::Result;
+
+/// A file that was modified more recently than this may still be incomplete.
+const QUIET_TIME: Duration = Duration::from_millis(50);
+/// A file that has become empty or was removed is most likely about to be written.
+const QUIET_TIME_IF_EMPTY: Duration = Duration::from_millis(500);
+/// Maximum time to wait for files to settle.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// File system timestamps advance at least this often: a file that was modified longer ago cannot
+/// change without getting a new timestamp.
+const TIMESTAMP_TICK: Duration = Duration::from_millis(12);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Maximum number of attempts when files change while they are read.
+const MAX_ATTEMPTS: usize = 8;
+
+/// Flags and environment from which a config was resolved, kept to resolve it again.
+pub struct ConfigSource {
+    flags: ConfigFlags,
+    env: ProcessEnv,
+}
+
+/// Metadata that identifies a version of a file without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileStamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    written: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileStamp {
+    fn from_path(path: &Path) -> Option<FileStamp> {
+        let facts = std::fs::metadata(path).ok()?;
+        if facts.is_dir() {
+            // Files in it have stamps of their own. For the directory only access matters.
+            let changed = (i64::from(facts.mode()), i64::from(facts.uid()));
+            return Some(FileStamp {
+                device: facts.dev(),
+                inode: facts.ino(),
+                size: 1,
+                written: (0, 0),
+                changed,
+            });
+        }
+        Some(FileStamp {
+            device: facts.dev(),
+            inode: facts.ino(),
+            size: facts.size(),
+            written: (facts.mtime(), facts.mtime_nsec()),
+            changed: (facts.ctime(), facts.ctime_nsec()),
+        })
+    }
+
+    /// Returns the time since the last modification; zero for a time in the future.
+    fn time_since_write(&self) -> Duration {
+        let (seconds, nanos) = (u64::try_from(self.written.0), u32::try_from(self.written.1));
+        let (Ok(seconds), Ok(nanos)) = (seconds, nanos) else { return Duration::MAX };
+        let written = SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanos));
+        written
+            .and_then(|written| SystemTime::now().duration_since(written).ok())
+            .unwrap_or_default()
+    }
+}
+
+/// Metadata of every file that the config depends on, at one moment. Links are followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileStamps(Vec<(PathBuf, Option<FileStamp>)>);
+
+impl FileStamps {
+    fn capture(files: &[PathBuf]) -> FileStamps {
+        FileStamps(files.iter().map(|file| (file.clone(), FileStamp::from_path(file))).collect())
+    }
+
+    /// Returns the paths of the files.
+    pub fn file_paths(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().map(|(file, _)| file.as_path())
+    }
+
+    /// Returns whether a file differs from when the metadata was taken.
+    pub fn have_changed(&self) -> bool {
+        self.0.iter().any(|(file, print)| FileStamp::from_path(file) != *print)
+    }
+
+    /// Returns whether a file that had content before is empty or missing now.
+    fn lost_content_since(&self, before: &FileStamps) -> bool {
+        let size = |prints: &FileStamps, file: &Path| {
+            prints
+                .0
+                .iter()
+                .find(|(other, _)| other == file)
+                .and_then(|(_, print)| print.map(|print| print.size))
+        };
+        self.file_paths()
+            .any(|file| size(self, file).unwrap_or(0) == 0 && size(before, file).unwrap_or(0) > 0)
+    }
+
+    fn time_since_last_write(&self) -> Duration {
+        self.0
+            .iter()
+            .filter_map(|(_, print)| print.map(|print| print.time_since_write()))
+            .min()
+            .unwrap_or(Duration::MAX)
+    }
+}
+
+impl ConfigSource {
+    /// Keeps flags and environment.
+    pub fn new(flags: ConfigFlags, env: ProcessEnv) -> ConfigSource {
+        ConfigSource { flags, env }
+    }
+
+    /// Resolves the config, and returns the files' metadata from before they were read. Blocks.
+    pub fn resolve_first(&self) -> (Result<Config>, FileStamps) {
+        self.resolve_stable(
+            self.source_files(None),
+            || resolve_config(&self.flags, &self.env),
+            |files| {
+                let until = Instant::now() + TIMESTAMP_TICK;
+                loop {
+                    let prints = FileStamps::capture(files);
+                    if prints.time_since_last_write() >= TIMESTAMP_TICK || Instant::now() >= until {
+                        return prints;
+                    }
+                    std::thread::sleep(POLL_INTERVAL);
+                }
+            },
+        )
+    }
+
+    /// Resolves the config again after a change since the start. Blocks until the files have
+    /// settled.
+    pub fn resolve_again(
+        &self,
+        first: &Config,
+        now: &Config,
+        before: &FileStamps,
+    ) -> (Result<Config>, FileStamps) {
+        let read = || resolve_reload(&self.flags, &self.env, first);
+        let until = Instant::now() + MAX_WAIT;
+        self.resolve_stable(self.source_files(Some(now)), read, |files| {
+            wait_until_settled(files, before, until)
+        })
+    }
+
+    /// Returns the path of the config file, whether it exists or not.
+    pub fn config_file(&self) -> Option<PathBuf> {
+        config_path(&self.flags, &self.env).ok().flatten().map(|(path, _)| path)
+    }
+
+    fn resolve_stable(
+        &self,
+        mut files: Vec<PathBuf>,
+        read: impl Fn() -> Result<Config>,
+        look: impl Fn(&[PathBuf]) -> FileStamps,
+    ) -> (Result<Config>, FileStamps) {
+        let mut round = 0;
+        loop {
+            let prints = look(&files);
+            let made = read();
+            let named = made
+                .as_ref()
+                .map_or_else(|_| files.clone(), |config| self.source_files(Some(config)));
+            round += 1;
+            if (named == files && !prints.have_changed()) || round == MAX_ATTEMPTS {
+                return (made, prints);
+            }
+            files = named;
+        }
+    }
+
+    /// Returns the files that the config depends on, which in turn depends on what the config says.
+    fn source_files(&self, config: Option<&Config>) -> Vec<PathBuf> {
+        // New token keys take effect only at a restart, but their change is reported.
+        let secrets = config.into_iter().flat_map(|config| {
+            config.secrets.watched_files().iter().chain(&config.key_files).cloned()
+        });
+        self.config_file().into_iter().chain(secrets).collect()
+    }
+}
+
+/// Waits until no process seems to be writing the files any more.
+fn wait_until_settled(files: &[PathBuf], before: &FileStamps, until: Instant) -> FileStamps {
+    let begun = Instant::now();
+    let (mut prints, mut since) = (FileStamps::capture(files), begun);
+    loop {
+        let quiet =
+            if prints.lost_content_since(before) { QUIET_TIME_IF_EMPTY } else { QUIET_TIME };
+        // The modification time is useless for a file that is missing or has a time from another
+        // clock, so time without a change counts too.
+        let still = since.elapsed() >= quiet;
+        let old = prints.time_since_last_write() >= quiet
+            && prints.0.iter().all(|(_, print)| print.is_some());
+        if still || old || Instant::now() >= until {
+            return prints;
+        }
+        std::thread::sleep(POLL_INTERVAL);
+        let again = FileStamps::capture(files);
+        if again != prints {
+            (prints, since) = (again, Instant::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::super::scratch::Scratch;
+    use super::*;
+
+    fn age(path: &Path, by: Duration) {
+        let file = std::fs::File::options().append(true).open(path).unwrap();
+        file.set_modified(SystemTime::now() - by).unwrap();
+    }
+
+    #[test]
+    fn every_way_to_change_a_file_is_seen() {
+        let scratch = Scratch::new();
+        let file = scratch.file("etc/config.toml", "tools = 'all'");
+        let take = || FileStamps::capture(std::slice::from_ref(&file));
+        age(&file, Duration::from_secs(60));
+        let before = take();
+        assert!(!before.have_changed());
+        // The same length, at the same time as far as anybody can set it.
+        let time = std::fs::metadata(&file).unwrap().modified().unwrap();
+        std::fs::write(&file, "tools = 'ALL'").unwrap();
+        std::fs::File::options().append(true).open(&file).unwrap().set_modified(time).unwrap();
+        assert!(before.have_changed());
+        let before = take();
+        let other = scratch.file("etc/other", "tools = 'all'");
+        std::fs::rename(other, &file).unwrap();
+        assert!(before.have_changed());
+        let before = take();
+        std::fs::remove_file(&file).unwrap();
+        assert!(before.have_changed() && take().lost_content_since(&before));
+        let missing = take();
+        symlink(scratch.file("data/1/config.toml", "x"), &file).unwrap();
+        assert!(missing.have_changed() && !take().lost_content_since(&missing));
+    }
+
+    #[test]
+    fn what_is_being_written_is_waited_for_and_not_for_ever() {
+        let scratch = Scratch::new();
+        let file = scratch.file("config.toml", "one");
+        let files = [file.clone()];
+        let before = FileStamps::capture(&files);
+        age(&file, Duration::from_secs(60));
+        let begun = Instant::now();
+        let settled = |files: &[PathBuf], before: &FileStamps| {
+            wait_until_settled(files, before, Instant::now() + MAX_WAIT)
+        };
+        settled(&files, &before);
+        assert!(begun.elapsed() < QUIET_TIME, "what was written long ago is settled");
+        // Emptied now, and written a while later.
+        std::fs::write(&file, "").unwrap();
+        let writer = std::thread::spawn({
+            let file = file.clone();
+            move || {
+                std::thread::sleep(QUIET_TIME_IF_EMPTY / 4);
+                std::fs::write(file, "two").unwrap();
+            }
+        });
+        let after = settled(&files, &before);
+        writer.join().unwrap();
+        assert_eq!(after.0[0].1.unwrap().size, 3);
+        assert!(!after.have_changed());
+        // Somebody who never stops is not waited for.
+        let begun = Instant::now();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::fs::write(&file, "three").unwrap();
+                }
+            });
+            settled(&files, &before);
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert!(begun.elapsed() < MAX_WAIT * 3);
+    }
+}

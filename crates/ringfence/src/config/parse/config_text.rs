@@ -1,0 +1,198 @@
+//! Parses the text of a config file, and collects every error in it.
+//!
+//! One error does not hide the next. An error in `[mcp.<name>]` disables that tool; any other makes
+//! the whole file unusable.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::key_spans::{KeySpans, child_path, line_number};
+use super::lenient::{MAX_MISMATCHES, ValueMismatch, read_lenient};
+use super::template::ValueTemplate;
+use super::{raw, toml_errors};
+use crate::base::{Error, Result};
+use crate::config::fault::ConfigError;
+use crate::config::secrets::SecretRef;
+
+/// The table of the operator's commands.
+pub const COMMANDS_TABLE: &str = "mcp";
+
+/// Returns the path of a command's table.
+pub fn command_key(name: &str) -> String {
+    child_path(COMMANDS_TABLE, name)
+}
+
+/// A parsed config file.
+#[derive(Debug, Default)]
+pub struct ParsedConfig {
+    /// The values that could be parsed.
+    pub file: raw::ConfigFile,
+    pub commands: Vec<WrittenCommand>,
+    pub key_spans: KeySpans,
+    /// Errors that make the whole file unusable.
+    pub errors: Vec<ConfigError>,
+    /// Errors that disable single tools.
+    pub command_errors: Vec<ConfigError>,
+    /// The text is not TOML: the parsed values may not be what was meant.
+    pub has_syntax_errors: bool,
+}
+
+/// A `[mcp.<name>]` table as written.
+#[derive(Debug)]
+pub struct WrittenCommand {
+    pub name: String,
+    /// The values that could be parsed.
+    pub section: raw::CommandSection,
+    /// Range of its name in the text.
+    pub name_span: Range<usize>,
+    /// Keys that could not be parsed. If there are any, the tool is not available.
+    pub unparsed_keys: BTreeSet<String>,
+}
+
+impl WrittenCommand {
+    /// Returns the secrets that it refers to. Text that is not a valid template refers to none.
+    pub fn secret_refs(&self) -> Vec<SecretRef> {
+        let args = self
+            .section
+            .args
+            .iter()
+            .flatten()
+            .filter_map(|text| ValueTemplate::with_arguments(text).ok());
+        let env = self
+            .section
+            .env
+            .iter()
+            .flatten()
+            .filter_map(|(_, text)| ValueTemplate::without_arguments(text).ok());
+        args.chain(env).flat_map(|one| one.secret_refs().cloned().collect::<Vec<_>>()).collect()
+    }
+}
+
+/// Parses the text of a config file; `path` is for error messages.
+pub fn parse_config(text: &str, path: &Path) -> ParsedConfig {
+    let (mut table, errors) = DeTable::parse_recoverable(text);
+    let mut read = ParsedConfig {
+        key_spans: KeySpans::from_table(table.get_ref()),
+        ..ParsedConfig::default()
+    };
+    read.has_syntax_errors = errors.iter().any(|error| !toml_errors::is_duplicate_key(error));
+    read.errors = toml_errors::convert_errors(path, text, &errors);
+    let broken: BTreeSet<usize> = read.errors.iter().map(|fault| fault.line).collect();
+
+    let entries = table.get_mut().remove(COMMANDS_TABLE);
+    let (file, misfits) = read_lenient(&mut table, "");
+    read.file = file;
+    read.errors.extend(misfits.into_iter().map(|misfit| misfit.into_config_error(path, text)));
+    if let Some(entries) = entries {
+        let at = read.key_spans.key_span(COMMANDS_TABLE).unwrap_or_else(|| entries.span());
+        match entries.into_inner() {
+            DeValue::Table(entries) => {
+                for (name, value) in entries {
+                    parse_command(path, text, name, value, &mut read);
+                }
+            }
+            _ => {
+                let hint = "Write each tool as a table of its own: `[mcp.name]`.";
+                read.errors.push(ConfigError::about_key(
+                    COMMANDS_TABLE,
+                    (path, text),
+                    at,
+                    "`mcp` is not a table",
+                    hint,
+                ));
+            }
+        }
+    }
+    // Near a syntax error, the parsed values are not what was written.
+    let syntax = broken.len();
+    let sound = |fault: &ConfigError| !broken.contains(&fault.line);
+    let later = read.errors.split_off(syntax.min(read.errors.len()));
+    read.errors.extend(later.into_iter().filter(sound));
+    read.command_errors.retain(sound);
+    read.errors.sort_by_key(|fault| (fault.line, fault.column));
+    read.errors.truncate(MAX_MISMATCHES);
+    read
+}
+
+fn parse_command(
+    path: &Path,
+    text: &str,
+    name: Spanned<Cow<'_, str>>,
+    value: Spanned<DeValue<'_>>,
+    read: &mut ParsedConfig,
+) {
+    let (span, at) = (name.span(), value.span());
+    let name = name.into_inner().into_owned();
+    let key = child_path(COMMANDS_TABLE, &name);
+    let mut drop = |fault: ConfigError| {
+        if read.command_errors.len() < MAX_MISMATCHES {
+            read.command_errors.push(ConfigError { tool: Some(name.clone()), ..fault });
+        }
+    };
+    let DeValue::Table(table) = value.into_inner() else {
+        let hint = format!("Write it as a table: `[{key}]`.");
+        return drop(ConfigError::about_key(
+            &key,
+            (path, text),
+            span,
+            "a tool is a table of keys",
+            hint,
+        ));
+    };
+    let (entry, misfits) = read_lenient(&mut Spanned::new(at, table), &key);
+    let unread =
+        misfits.iter().map(|misfit| first_key_below(&key, &misfit.path).to_owned()).collect();
+    misfits.into_iter().for_each(|misfit| drop(misfit.into_config_error(path, text)));
+    read.commands.push(WrittenCommand {
+        name,
+        section: entry,
+        name_span: span,
+        unparsed_keys: unread,
+    });
+}
+
+/// Returns the key of the table at `path` that leads to `below`.
+fn first_key_below<'a>(path: &str, below: &'a str) -> &'a str {
+    let rest = below.strip_prefix(path).unwrap_or(below).trim_start_matches('.');
+    rest.split(['.', '[']).next().unwrap_or(rest)
+}
+
+impl ValueMismatch {
+    fn into_config_error(self, path: &Path, text: &str) -> ConfigError {
+        ConfigError::from_toml(&self.path, (path, text), self.span, &self.error)
+    }
+}
+
+/// Parses a file in which no error is accepted.
+pub fn parse_strict(text: &str, path: &Path) -> Result<raw::ConfigFile> {
+    let read = parse_config(text, path);
+    match read.errors.into_iter().chain(read.command_errors).next() {
+        None => Ok(read.file),
+        Some(fault) => Err(fault.into_error()),
+    }
+}
+
+impl ParsedConfig {
+    /// Fails with the first error that makes the file unusable, and the number of such errors.
+    pub fn check_usable(&self) -> Result<()> {
+        let Some(first) = self.errors.first() else { return Ok(()) };
+        let error: Error = first.clone().into_error();
+        Err(match self.errors.len() {
+            1 => error,
+            count => error.with_hint(format!(
+                "{} There are {count} such errors: run `ringfence config check`.",
+                first.hint
+            )),
+        })
+    }
+
+    /// Returns the line of a key.
+    pub fn line_of_key(&self, text: &str, key: &str) -> Option<usize> {
+        self.key_spans.key_span(key).map(|span| line_number(text, span.start))
+    }
+}

@@ -1,0 +1,122 @@
+//! Positions of keys and values in a config file.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Byte range of every key and list item, by its path: `mcp.lint.args[1]`.
+#[derive(Debug, Clone, Default)]
+pub struct KeySpans(HashMap<String, KeySpan>);
+
+#[derive(Debug, Clone)]
+struct KeySpan {
+    /// Range of the key itself; a list item has none.
+    key: Option<Range<usize>>,
+    value: Range<usize>,
+}
+
+impl KeySpans {
+    /// Collects the ranges of a parsed file.
+    pub fn from_table(table: &DeTable<'_>) -> KeySpans {
+        let mut places = KeySpans::default();
+        places.add_table("", table);
+        places
+    }
+
+    fn add_table(&mut self, path: &str, table: &DeTable<'_>) {
+        for (key, value) in table {
+            self.add_value(child_path(path, key.get_ref()), Some(key.span()), value);
+        }
+    }
+
+    fn add_value(&mut self, path: String, key: Option<Range<usize>>, value: &Spanned<DeValue<'_>>) {
+        match value.get_ref() {
+            DeValue::Table(table) => self.add_table(&path, table),
+            DeValue::Array(array) => {
+                array
+                    .iter()
+                    .enumerate()
+                    .for_each(|(at, value)| self.add_value(item_path(&path, at), None, value));
+            }
+            _ => {}
+        }
+        self.0.insert(path, KeySpan { key, value: value.span() });
+    }
+
+    /// Returns whether the file sets this key.
+    pub fn contains_key(&self, path: &str) -> bool {
+        self.0.contains_key(path)
+    }
+
+    /// Returns the range of the value, or of the enclosing section if the file does not set it.
+    pub fn value_span(&self, path: &str) -> Option<Range<usize>> {
+        let mut path = path;
+        loop {
+            match self.0.get(path) {
+                // A table may be spread over the file; its header is where a reader looks for it.
+                Some(KeySpan { key: Some(key), value }) if key.start >= value.start => {
+                    return Some(key.clone());
+                }
+                Some(place) => return Some(place.value.clone()),
+                None => path = &path[..path.rfind(['.', '['])?],
+            }
+        }
+    }
+
+    /// Returns the range of the key, if the file has it.
+    pub fn key_span(&self, path: &str) -> Option<Range<usize>> {
+        let place = self.0.get(path)?;
+        Some(place.key.clone().unwrap_or_else(|| place.value.clone()))
+    }
+}
+
+/// Returns the path of a key. A name that could be mistaken for a path is quoted, as in the file.
+pub fn child_path(path: &str, key: &str) -> String {
+    let plain =
+        !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+    let key = if plain { key.to_owned() } else { format!("{key:?}") };
+    if path.is_empty() { key } else { format!("{path}.{key}") }
+}
+
+/// Returns the path of a list item.
+pub fn item_path(path: &str, at: usize) -> String {
+    format!("{path}[{at}]")
+}
+
+/// Offsets of all line ends of a text, for many lookups: [`line_of`] counts from the start of the
+/// text each time.
+pub struct LineIndex(Vec<usize>);
+
+impl LineIndex {
+    /// Builds the index.
+    pub fn new(text: &str) -> LineIndex {
+        LineIndex(text.match_indices('\n').map(|(at, _)| at).collect())
+    }
+
+    /// Returns the number of the line that contains the byte `at`, from 1.
+    pub fn line_at(&self, at: usize) -> usize {
+        self.0.partition_point(|end| *end < at) + 1
+    }
+}
+
+/// Returns the number of the line at an offset, from 1.
+pub fn line_number(text: &str, at: usize) -> usize {
+    text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_gives_the_lines_that_counting_gives() {
+        for text in ["", "\n", "a\n\nb\r\n\u{e4}\n", "no end"] {
+            let index = LineIndex::new(text);
+            for at in 0..=text.len() + 1 {
+                assert_eq!(index.line_at(at), line_number(text, at), "{text:?} at {at}");
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Deserializes a table leniently: removes values that do not fit, so that every error is reported
+//! and none hides another.
+
+use std::ops::Range;
+
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Deserializer, Error};
+
+use super::key_spans::{child_path, item_path};
+
+/// Maximum number of errors: more help no one, and each takes time.
+pub const MAX_MISMATCHES: usize = 100;
+
+/// A value that does not fit, its position, and the parser's error.
+pub struct ValueMismatch {
+    pub path: String,
+    pub span: Range<usize>,
+    pub error: Error,
+}
+
+/// Deserializes a table and removes from it what does not fit; `path` is the path of the table.
+pub fn read_lenient<T: DeserializeOwned + Default>(
+    table: &mut Spanned<DeTable<'_>>,
+    path: &str,
+) -> (T, Vec<ValueMismatch>) {
+    let span = table.span();
+    let mut misfits = Vec::new();
+    match deserialize_table(table.clone()) {
+        Ok(whole) => return (whole, misfits),
+        Err(error) => {
+            let fits = |table: DeTable<'_>| {
+                deserialize_table::<T>(Spanned::new(span.clone(), table)).map(drop)
+            };
+            filter_table(table.get_mut(), path, &fits, &mut misfits);
+            if misfits.is_empty() {
+                // Each key fits alone, but not all together: a key under two of its names.
+                let (path, span) = first_conflict(table.get_ref(), path, &fits)
+                    .unwrap_or((path.to_owned(), span.clone()));
+                misfits.push(ValueMismatch { path, span, error });
+                return (T::default(), misfits);
+            }
+        }
+    }
+    match deserialize_table(table.clone()) {
+        Ok(rest) => (rest, misfits),
+        Err(error) => {
+            misfits.push(ValueMismatch {
+                path: path.to_owned(),
+                span: error.span().unwrap_or(span),
+                error,
+            });
+            (T::default(), misfits)
+        }
+    }
+}
+
+/// Returns the first key that does not fit together with the ones before it.
+fn first_conflict<'a>(
+    table: &DeTable<'a>,
+    path: &str,
+    fits: &dyn Fn(DeTable<'a>) -> Result<(), Error>,
+) -> Option<(String, Range<usize>)> {
+    let mut before = DeTable::new();
+    for (key, value) in table {
+        before.insert(key.clone(), value.clone());
+        if fits(before.clone()).is_err() {
+            return Some((child_path(path, key.get_ref()), key.span()));
+        }
+    }
+    None
+}
+
+fn deserialize_table<T: DeserializeOwned>(table: Spanned<DeTable<'_>>) -> Result<T, Error> {
+    T::deserialize(Deserializer::from(table))
+}
+
+fn filter_table<'a>(
+    table: &mut DeTable<'a>,
+    path: &str,
+    fits: &dyn Fn(DeTable<'a>) -> Result<(), Error>,
+    misfits: &mut Vec<ValueMismatch>,
+) {
+    for (key, mut value) in std::mem::take(table) {
+        if misfits.len() >= MAX_MISMATCHES {
+            return;
+        }
+        let alone = |value: Spanned<DeValue<'a>>| fits(DeTable::from_iter([(key.clone(), value)]));
+        if filter_value(&mut value, &child_path(path, key.get_ref()), &alone, misfits) {
+            table.insert(key, value);
+        }
+    }
+}
+
+/// Removes what does not fit from a value. Returns whether anything of it can stay.
+fn filter_value<'a>(
+    value: &mut Spanned<DeValue<'a>>,
+    path: &str,
+    fits: &dyn Fn(Spanned<DeValue<'a>>) -> Result<(), Error>,
+    misfits: &mut Vec<ValueMismatch>,
+) -> bool {
+    let Err(error) = fits(value.clone()) else { return true };
+    let span = value.span();
+    let before = misfits.len();
+    // If even an empty table or list does not fit, the items are not to blame.
+    let of_itself = match value.get_mut() {
+        DeValue::Table(table) => {
+            match fits(Spanned::new(span.clone(), DeValue::Table(DeTable::new()))) {
+                Err(error) => Some(error),
+                Ok(()) => {
+                    let around = |inner: DeTable<'a>| {
+                        fits(Spanned::new(span.clone(), DeValue::Table(inner)))
+                    };
+                    filter_table(table, path, &around, misfits);
+                    None
+                }
+            }
+        }
+        DeValue::Array(array) => {
+            match fits(Spanned::new(span.clone(), DeValue::Array(Default::default()))) {
+                Err(error) => Some(error),
+                Ok(()) => {
+                    for (at, value) in array.iter().enumerate() {
+                        if misfits.len() >= MAX_MISMATCHES {
+                            break;
+                        }
+                        let alone = |value| {
+                            fits(Spanned::new(
+                                span.clone(),
+                                DeValue::Array([value].into_iter().collect()),
+                            ))
+                        };
+                        filter_value(&mut value.clone(), &item_path(path, at), &alone, misfits);
+                    }
+                    None
+                }
+            }
+        }
+        _ => None,
+    };
+    if let Some(error) = of_itself.or((misfits.len() == before).then_some(error)) {
+        // An unknown key is marked itself; for any other error its value is.
+        let span = match error.message().starts_with("unknown field") {
+            true => error.span().unwrap_or(span),
+            false => span,
+        };
+        misfits.push(ValueMismatch { path: path.to_owned(), span, error });
+        return false;
+    }
+    // A list without one of its items would mean something else.
+    value.get_ref().is_table()
+}

@@ -1,0 +1,134 @@
+//! Errors in text that is not TOML, and duplicate keys.
+
+use std::path::Path;
+
+use toml::de::{DeTable, Error};
+
+use super::key_spans::{KeySpans, child_path, line_number};
+use crate::config::fault::ConfigError;
+
+const DUPLICATE_PREFIX: &str = "duplicate key";
+
+/// Maximum number of errors to report.
+const MAX_ERRORS: usize = 50;
+
+/// Returns whether the error is about a duplicate key.
+pub fn is_duplicate_key(error: &Error) -> bool {
+    error.message().starts_with(DUPLICATE_PREFIX)
+}
+
+/// Converts the parser's errors, one for each line: later ones on the same line result from the
+/// first.
+pub fn convert_errors(path: &Path, text: &str, errors: &[Error]) -> Vec<ConfigError> {
+    let mut faults: Vec<ConfigError> = Vec::new();
+    for error in errors.iter().take(MAX_ERRORS) {
+        let span = error.span().unwrap_or(0..0);
+        let fault = match is_duplicate_key(error) {
+            true => duplicate_error(path, text, span),
+            false => {
+                let (message, hint) = reword_message(text, span.start, error.message());
+                ConfigError::at_span(path, text, span, message, hint)
+            }
+        };
+        // A list that is not closed causes an error on every following line, and a duplicate table
+        // duplicates its keys.
+        let follows = |other: &ConfigError| {
+            other.line == fault.line
+                || other.message == UNCLOSED_LIST
+                || !other.key.is_empty() && fault.key.starts_with(&format!("{}.", other.key))
+        };
+        if !faults.iter().any(follows) {
+            faults.push(fault);
+        }
+    }
+    faults
+}
+
+const UNCLOSED_LIST: &str = "a list is not closed, or a comma is missing in it";
+
+/// Rewords the parser's message, without its internal terms.
+fn reword_message(text: &str, at: usize, message: &str) -> (String, &'static str) {
+    let first = message.lines().next().unwrap_or_default();
+    let what = first.split(", expected").next().unwrap_or(first);
+    let nothing = text
+        .get(at..)
+        .and_then(|rest| rest.lines().next())
+        .is_none_or(|rest| rest.trim().is_empty());
+    match () {
+        () if what.contains("must be quoted") && nothing => {
+            ("there is no value".to_owned(), "Write one after `=`, or remove the line.")
+        }
+        () if what.contains("must be quoted") => {
+            (what.to_owned(), "Put text in quotes: `key = \"value\"`.")
+        }
+        () if what.contains("missing comma") || what.contains("array") => {
+            (UNCLOSED_LIST.to_owned(), "Write items between `[` and `]`, separated by commas.")
+        }
+        () if what.contains("string") => {
+            ("the text is not closed".to_owned(), "End it with the quote that it began with.")
+        }
+        () if what.contains("escape") => {
+            (what.to_owned(), "In \"…\" a backslash begins an escape; use '…' for literal text.")
+        }
+        () => (what.to_owned(), "Correct the line."),
+    }
+}
+
+/// Reports a duplicate key with the line of the first one.
+fn duplicate_error(path: &Path, text: &str, span: std::ops::Range<usize>) -> ConfigError {
+    let name = text.get(span.clone()).unwrap_or_default();
+    let key = key_path_at(text, span.start, name);
+    // The file as it was before the duplicate.
+    let before = KeySpans::from_table(
+        DeTable::parse_recoverable(&text[..find_line_start(text, span.start)]).0.get_ref(),
+    );
+    let first = key
+        .as_deref()
+        .and_then(|key| before.key_span(key))
+        .map(|first| line_number(text, first.start));
+    let what = match key.as_deref().and_then(|key| key.strip_prefix("mcp.")) {
+        Some(tool) if !tool.contains('.') => {
+            format!("there is already a tool named `{tool}`")
+        }
+        _ if is_table_header(text, span.start) => {
+            format!("the table `{}` already exists", key.as_deref().unwrap_or(name))
+        }
+        _ => format!("`{name}` is already set"),
+    };
+    let hint = match first {
+        Some(line) => {
+            format!("The first is on line {line}: remove or rename one of them.")
+        }
+        None => "Remove or rename one of them.".to_owned(),
+    };
+    ConfigError::about_key(&key.unwrap_or_default(), (path, text), span, what, hint)
+}
+
+fn find_line_start(text: &str, at: usize) -> usize {
+    text[..at].rfind('\n').map_or(0, |end| end + 1)
+}
+
+fn is_table_header(text: &str, at: usize) -> bool {
+    text[find_line_start(text, at)..].trim_start().starts_with('[')
+}
+
+/// Returns the path of a duplicate key: below the last header before it, or in a header itself.
+fn key_path_at(text: &str, at: usize, name: &str) -> Option<String> {
+    let header = |line: &str| {
+        let table = DeTable::parse(line.trim()).ok()?.into_inner();
+        let (mut path, mut table) = (String::new(), table);
+        while let Some((key, value)) = table.into_iter().next() {
+            path = child_path(&path, key.get_ref());
+            let toml::de::DeValue::Table(inner) = value.into_inner() else { break };
+            table = inner;
+        }
+        Some(path)
+    };
+    let start = find_line_start(text, at);
+    if is_table_header(text, at) {
+        return header(text[start..].lines().next()?);
+    }
+    let above = text[..start].lines().rev().find(|line| line.trim_start().starts_with('['));
+    let above = above.map_or(Some(String::new()), header)?;
+    Some(child_path(&above, name.trim_matches(['"', '\''])))
+}

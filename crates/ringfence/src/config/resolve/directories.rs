@@ -1,0 +1,334 @@
+//! Directories: where the root and the workspace are, and where they must not be.
+
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::base::workspace::Workspace;
+use crate::base::{Error, Kind, Result};
+use crate::config::Config;
+
+/// Returns the canonical form of a path whose last components may not exist yet.
+pub fn canonicalize_partial(path: &Path) -> Result<PathBuf> {
+    let unusable = |path: &Path| {
+        Error::invalid_arguments(format!("the path {} cannot be used", path.display()))
+    };
+    let mut missing = Vec::new();
+    let mut existing = path;
+    loop {
+        match existing.canonicalize() {
+            Ok(mut settled) => {
+                settled.extend(missing.iter().rev());
+                return Ok(settled);
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // `file_name` is None for `..`, which has no meaning below a directory that does
+                // not exist.
+                let (Some(parent), Some(name)) = (existing.parent(), existing.file_name()) else {
+                    return Err(unusable(path).with_source(error));
+                };
+                // A dangling link would move the directory once its target appears.
+                if existing.is_symlink() {
+                    return Err(
+                        unusable(path).with_hint("It leads through a dangling symbolic link.")
+                    );
+                }
+                missing.push(name);
+                existing = parent;
+            }
+            Err(error) => return Err(unusable(path).with_source(error)),
+        }
+    }
+}
+
+/// Makes a path absolute. `base` is where relative paths start.
+pub fn make_absolute(path: &Path, base: Option<&Path>, home: Option<&Path>) -> Result<PathBuf> {
+    let mut parts = path.components();
+    if parts.next() == Some(Component::Normal("~".as_ref()))
+        && let Some(home) = home
+    {
+        return Ok(home.join(parts.as_path()));
+    }
+    match base {
+        _ if path.is_absolute() => Ok(path.to_owned()),
+        Some(base) => Ok(base.join(path)),
+        None => Err(Error::invalid_arguments(format!(
+            "the path {} is relative to an unknown directory",
+            path.display()
+        ))
+        .with_hint("Give the full path.")),
+    }
+}
+
+/// A directory, and whether the operator named it or it is a default.
+pub struct NamedDir<'a> {
+    pub path: &'a Path,
+    pub is_explicit: bool,
+}
+
+/// Directories and files that a workspace must not contain.
+pub struct ForbiddenDirs<'a> {
+    pub home: Option<PathBuf>,
+    pub root: NamedDir<'a>,
+    /// Directories and files that control this server: a process that can write there can change
+    /// the rules.
+    pub control_files: &'a [(&'static str, PathBuf)],
+}
+
+/// Refuses workspaces that would give the tools more than a project. Returns the paths to close
+/// inside it.
+pub fn check_workspace(
+    workspace: &NamedDir<'_>,
+    keepers: &ForbiddenDirs<'_>,
+) -> Result<Vec<PathBuf>> {
+    let (path, root) = (workspace.path, &keepers.root);
+    if path.parent().is_none() {
+        return Err(workspace_error("`/`"));
+    }
+    if let Some(home) = &keepers.home
+        && home.starts_with(path)
+    {
+        return Err(workspace_error(if home == path {
+            "the home directory"
+        } else {
+            "a directory that contains the home directory"
+        }));
+    }
+    for (what, place) in keepers.control_files {
+        if place.starts_with(path) {
+            return Err(workspace_error(&format!("a directory that contains {what}")));
+        }
+    }
+    if path == root.path {
+        return Err(workspace_error("the root directory of this server"));
+    }
+    // Audit files, sockets and other principals' files are here; only its `workspaces` are for
+    // tools.
+    if path.starts_with(root.path) && path.parent() != Some(&root.path.join("workspaces")) {
+        return Err(workspace_error("a directory inside the root directory of this server"));
+    }
+    if !root.path.starts_with(path) {
+        return Ok(Vec::new());
+    }
+    // If both are named, the operator meant it, and the root is closed to every tool. Otherwise it
+    // is an accident.
+    match workspace.is_explicit && root.is_explicit {
+        true => Ok(vec![root.path.to_owned()]),
+        false => {
+            Err(workspace_error("a directory that contains the root directory of this server"))
+        }
+    }
+}
+
+/// Refuses control files in directories that runs can write to, and paths to them that lead through
+/// such directories.
+pub fn check_control_files(
+    steering: &[(&'static str, PathBuf)],
+    root: &Path,
+    writable: &[PathBuf],
+) -> Result<()> {
+    let own = ["workspaces", "homes", "tmp"].map(|name| root.join(name));
+    let writable = writable.iter().filter_map(|path| path.canonicalize().ok());
+    let places: Vec<PathBuf> = own.into_iter().chain(writable).collect();
+    match steering.iter().find(|(_, step)| places.iter().any(|place| step.starts_with(place))) {
+        None => Ok(()),
+        Some((what, step)) => Err(Error::invalid_arguments(format!("the path to {what} leads through a directory that commands can write to"))
+            .with_reason("bad_place")
+            .with_hint(format!("Commands could replace it at {}. Move it, or the link to it, or remove the directory from `writable`.", step.display()))),
+    }
+}
+
+fn workspace_error(what: &str) -> Error {
+    Error::new(Kind::InvalidArguments, format!("the workspace cannot be {what}"))
+        .with_reason("bad_workspace")
+        .with_hint("Name a project directory with `--workspace` (or SANDBOX_WORKSPACE).")
+}
+
+/// Creates the root on first use, and refuses one that another user can write to.
+pub fn prepare_root(config: &Config) -> Result<()> {
+    let failed = |what: &str| {
+        Error::new(
+            Kind::Unavailable,
+            format!("the root directory {} {what}", config.root.display()),
+        )
+    };
+    let hint = "Name another directory with `--root` (or SANDBOX_ROOT).";
+    create_private_dir(&config.root)
+        .map_err(|error| failed("cannot be created").with_hint(hint).with_source(error))?;
+    // Inspected through the opened directory, so that the directory checked is the one that was
+    // opened.
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+    let facts = rustix::fs::open(&config.root, flags, Mode::empty())
+        .and_then(rustix::fs::fstat)
+        .map_err(|error| failed("cannot be opened").with_hint(hint).with_source(error))?;
+    if facts.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(failed("belongs to another user").with_reason("foreign_root").with_hint(hint));
+    }
+    if facts.st_mode & 0o022 != 0 {
+        return Err(failed("can be written to by other users").with_reason("open_root").with_hint(
+            format!(
+                "Run `chmod 700 {}`, or name another directory with `--root`.",
+                config.root.display()
+            ),
+        ));
+    }
+    if config.secrets.uses_store() {
+        // Created early, so that it can be watched before it contains anything.
+        create_private_dir(&config.root.join("secrets"))
+            .map_err(|error| failed("cannot be used").with_hint(hint).with_source(error))?;
+    }
+    Ok(())
+}
+
+/// Opens a caller's workspace. `directory` is the name of the principal's own directory; it is used
+/// only over HTTP, if no workspace is configured and none is shared.
+pub fn open_workspace_for(config: &Config, directory: &str) -> Result<Workspace> {
+    if let Some(path) = &config.workspace {
+        return Workspace::open(path, &config.closed_paths);
+    }
+    let name = if config.shared_workspace { "shared" } else { directory };
+    let plain = matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(part)] if part == name);
+    if !plain {
+        return Err(Error::internal("a principal's directory must be a plain name"));
+    }
+    let path = config.root.join("workspaces").join(name);
+    create_private_dir(&path)
+        .map_err(|error| Error::internal("cannot create the workspace").with_source(error))?;
+    Workspace::open(&path, &[])
+}
+
+fn create_private_dir(path: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+    use crate::config::resolve_config;
+    use crate::config::scratch::Scratch;
+    use crate::config::{ConfigFlags, ProcessEnv};
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    fn config(scratch: &Scratch, http: bool) -> Config {
+        let flags = ConfigFlags {
+            root: Some(scratch.path().join("state/root")),
+            http: http.then(|| "0".to_owned()),
+            ..ConfigFlags::default()
+        };
+        resolve_config(
+            &flags,
+            &ProcessEnv::new([("HOME", scratch.dir("home"))], scratch.dir("project")),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn the_root_is_made_private_and_a_loose_one_is_refused() {
+        let scratch = Scratch::new();
+        let config = config(&scratch, false);
+        prepare_root(&config).unwrap();
+        prepare_root(&config).unwrap();
+        assert_eq!(mode(&config.root), 0o700);
+        for loose in [0o770, 0o702] {
+            std::fs::set_permissions(&config.root, PermissionsExt::from_mode(loose)).unwrap();
+            let error = prepare_root(&config).unwrap_err();
+            assert_eq!(error.reason_name(), Some("open_root"));
+            assert!(error.hint_text().unwrap().contains("chmod 700"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_root_is_refused() {
+        let scratch = Scratch::new();
+        let mut config = config(&scratch, false);
+        // `/usr` belongs to root; when the tests run as root, a directory given away is as foreign.
+        config.root = PathBuf::from("/usr");
+        if rustix::process::geteuid().is_root() {
+            config.root = scratch.dir("given");
+            std::os::unix::fs::chown(&config.root, Some(12345), None).unwrap();
+        }
+        assert_eq!(prepare_root(&config).unwrap_err().reason_name(), Some("foreign_root"));
+    }
+
+    #[test]
+    fn each_principal_has_a_workspace_of_its_own_unless_shared() {
+        let scratch = Scratch::new();
+        let mut config = config(&scratch, true);
+        prepare_root(&config).unwrap();
+        let alice = open_workspace_for(&config, "alice-01").unwrap();
+        let bob = open_workspace_for(&config, "bob-02").unwrap();
+        assert_eq!(alice.path(), config.root.join("workspaces/alice-01"));
+        assert_ne!(alice.path(), bob.path());
+        assert_eq!(mode(alice.path()), 0o700);
+        for name in ["..", "a/b", "/etc", "", ".", "a/"] {
+            assert!(open_workspace_for(&config, name).is_err(), "{name}");
+        }
+        config.shared_workspace = true;
+        assert_eq!(
+            open_workspace_for(&config, "alice-01").unwrap().path(),
+            config.root.join("workspaces/shared")
+        );
+    }
+
+    #[test]
+    fn a_path_settles_through_links_and_beyond_what_exists() {
+        let scratch = Scratch::new();
+        let real = scratch.dir("real");
+        symlink(&real, scratch.path().join("link")).unwrap();
+        symlink("nowhere", scratch.path().join("dangling")).unwrap();
+        assert_eq!(
+            canonicalize_partial(&scratch.path().join("link/a/b")).unwrap(),
+            real.join("a/b")
+        );
+        assert!(canonicalize_partial(&scratch.path().join("real/missing/../../x")).is_err());
+        assert!(canonicalize_partial(&scratch.path().join("dangling/x")).is_err());
+    }
+
+    #[test]
+    fn the_workspace_rules_as_a_table() {
+        let keepers = |root: &'static str, named| ForbiddenDirs {
+            home: Some("/home/ada".into()),
+            root: NamedDir { path: Path::new(root), is_explicit: named },
+            control_files: Box::leak(Box::new([("the config file", PathBuf::from("/etc/rf"))])),
+        };
+        let check = |workspace, named, root, root_named| {
+            check_workspace(
+                &NamedDir { path: Path::new(workspace), is_explicit: named },
+                &keepers(root, root_named),
+            )
+        };
+        let far = "/var/rf";
+        assert_eq!(check("/home/ada/code", true, far, false).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(check("/home/adam", false, far, false).unwrap(), Vec::<PathBuf>::new());
+        for workspace in [
+            "/",
+            "/home/ada",
+            "/home",
+            "/etc",
+            "/etc/rf",
+            "/var/rf",
+            "/var/rf/audit",
+            "/var/rf/workspaces/a/b",
+        ] {
+            let error = check(workspace, true, far, true).unwrap_err();
+            assert!(error.hint_text().unwrap().contains("--workspace"), "{workspace}");
+        }
+        assert!(check("/var/rf/workspaces/shared", true, far, true).is_ok());
+        // A root inside the workspace: both named, or refused.
+        assert_eq!(
+            check("/srv/p", true, "/srv/p/.rf", true).unwrap(),
+            [PathBuf::from("/srv/p/.rf")]
+        );
+        for (named, root_named) in [(true, false), (false, true), (false, false)] {
+            assert!(check("/srv/p", named, "/srv/p/.rf", root_named).is_err());
+        }
+    }
+}
