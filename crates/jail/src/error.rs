@@ -93,7 +93,7 @@ impl fmt::Display for SandboxError {
 
 /// Attaches the layer in which an error occurred.
 pub trait LayerContext<T> {
-    /// Turns an error into a [`Fault`] of `layer`; `what` says what was attempted.
+    /// Turns an error into a [`SandboxError`] of `layer`; `what` says what was attempted.
     fn in_layer(self, layer: Layer, what: impl Into<String>) -> Result<T, SandboxError>;
 }
 

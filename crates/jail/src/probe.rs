@@ -1,6 +1,6 @@
 //! Finds out which parts of the sandbox this host supports, by trying each in a separate process.
 //!
-//! Version numbers and settings never decide anything here; they only explain a failure ([`Host`]).
+//! Version numbers and settings never decide anything here; they only explain a failure ([`HostSettings`]).
 //! The calling process must have a single thread, since it forks. It is not changed, whatever its
 //! children do to themselves.
 
@@ -191,7 +191,7 @@ fn attempt_in_child(
     }
 }
 
-/// Waits for the result of a child, for as long as [`PATIENCE`] allows.
+/// Waits for the result of a child, for as long as [`ATTEMPT_TIMEOUT`] allows.
 fn receive_result(channel: &PacketChannel) -> AttemptResult {
     let mut watched = [PollFd::new(channel, PollFlags::IN)];
     let patience =

@@ -58,7 +58,7 @@ pub struct SessionResources<'a> {
     pub cgroup_locations: &'a CgroupLocations,
 }
 
-/// Answer to a [`Ground`].
+/// Answer to a [`SessionSetup`].
 pub type SetupResult = Result<(), SandboxError>;
 
 /// Runs as a zygote until the server is gone.

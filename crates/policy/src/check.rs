@@ -25,7 +25,7 @@ pub struct CheckResult {
 /// A single matching rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleMatch {
-    /// Index of the rule in [`Table::prefixes`].
+    /// Index of the rule in [`RuleTable::prefixes`].
     pub rule_index: usize,
     /// The words of the command that matched; the first may have been reduced to its last
     /// component.

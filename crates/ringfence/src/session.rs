@@ -187,7 +187,7 @@ impl Session {
         self.get_or_replace(|_| true, make)
     }
 
-    /// Like [`Session::keep`], but replaces a value for which `fits` is false. Current holders keep
+    /// Like [`Session::get_or_create`], but replaces a value for which `fits` is false. Current holders keep
     /// the old value.
     pub fn get_or_replace<T: Any + Send + Sync>(
         &self,

@@ -29,7 +29,7 @@ pub struct EvaluateRequest {
     pub known: HostExecutables,
 }
 
-/// Runs as the child, when the first argument of our binary is [`ARGUMENT`].
+/// Runs as the child, when the first argument of our binary is [`CHILD_ARGUMENT`].
 pub fn run_child() -> ExitCode {
     match limit_resources()
         .and_then(|()| answer_request(&mut io::stdin().lock(), &mut io::stdout().lock()))

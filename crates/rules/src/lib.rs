@@ -2,8 +2,8 @@
 //!
 //! The language is Starlark with three functions: `prefix_rule`, `network_rule` and
 //! `host_executable`. Reading a file means running it. So a file from an untrusted source is read
-//! in a short-lived child process ([`evaluate::child`]) that limits its own time and memory;
-//! [`parse`] applies the limits that the interpreter itself offers.
+//! in a short-lived child process ([`evaluate::run_child`]) that limits its own time and memory;
+//! [`parse_sources`] applies the limits that the interpreter itself offers.
 
 mod bracket;
 mod builtins;

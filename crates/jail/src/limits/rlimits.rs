@@ -76,7 +76,7 @@ pub fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, ..now });
 }
 
-/// Returns the soft limit on open files as it was before [`raise_files`].
+/// Returns the soft limit on open files as it was before [`raise_file_limit`].
 pub fn initial_file_limit() -> Option<u64> {
     INITIAL_FILE_LIMIT.get().copied().flatten()
 }

@@ -36,18 +36,18 @@ pub struct RunLimits {
 }
 
 impl RunLimits {
-    /// Sets up the strongest mechanism that this host offers. Never fails: [`Cage::means`] reports
+    /// Sets up the strongest mechanism that this host offers. Never fails: [`RunLimits::mechanism`] reports
     /// which one is in use.
     pub fn new(run: &str, limits: &ResourceLimits) -> RunLimits {
         RunLimits::new_at_most(run, limits, LimitMechanism::CgroupV2)
     }
 
-    /// Like [`Cage::new`], but uses nothing stronger than `means`.
+    /// Like [`RunLimits::new`], but uses nothing stronger than `means`.
     pub fn new_at_most(run: &str, limits: &ResourceLimits, means: LimitMechanism) -> RunLimits {
         RunLimits::build_with(&CgroupLocations::read().unwrap_or_default(), run, limits, means)
     }
 
-    /// Like [`Cage::new`], but in cgroup hierarchies that were opened before they became
+    /// Like [`RunLimits::new`], but in cgroup hierarchies that were opened before they became
     /// unreachable.
     pub fn new_in(places: &CgroupLocations, run: &str, limits: &ResourceLimits) -> RunLimits {
         RunLimits::build_with(places, run, limits, LimitMechanism::CgroupV2)
@@ -86,7 +86,7 @@ impl RunLimits {
     }
 
     /// Moves a process in while it waits, before it has children or threads. This costs about ten
-    /// milliseconds on an idle machine; a child that can enter on its own uses [`Cage::door`]
+    /// milliseconds on an idle machine; a child that can enter on its own uses [`RunLimits::open_joiner`]
     /// instead.
     pub fn add_process(&self, pid: Pid) -> io::Result<()> {
         self.groups.iter().try_for_each(|group| group.add_process(pid)).map_err(|error| {

@@ -1,6 +1,6 @@
 //! Messages between server and supervisor: one JSON object per line over a stream socket.
 //!
-//! The first line is the [`Spec`], with the run's stdin, stdout, stderr and working directory as
+//! The first line is the [`RunSpec`], with the run's stdin, stdout, stderr and working directory as
 //! descriptors. So the directory that was checked is the directory that is used, whatever happens
 //! to its name meanwhile.
 
@@ -47,7 +47,7 @@ pub struct RunSpec {
     pub rights: Rights,
     #[serde(default)]
     pub limits: ResourceLimits,
-    /// Variables that tell programs about the proxy: [`PORT`](crate::PORT) in a value becomes its
+    /// Variables that tell programs about the proxy: [`PORT_PLACEHOLDER`](crate::PORT_PLACEHOLDER) in a value becomes its
     /// port. If not empty, a listener is opened in the run's network and handed out through the
     /// fifth descriptor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -108,7 +108,7 @@ pub enum SupervisorCommand {
 }
 
 /// Report from the supervisor. The end of the stream means that nothing of the run is left; if no
-/// [`Report::Over`] came before it, the supervisor was lost.
+/// [`SupervisorReport::Over`] came before it, the supervisor was lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SupervisorReport {

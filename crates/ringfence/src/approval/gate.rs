@@ -148,7 +148,7 @@ impl Gate {
         Granted { inner: subject, grant: Grant::new("rule", false) }
     }
 
-    /// Like [`Gate::confirm`], for a question whose answer may be kept for the session under this
+    /// Like [`Gate::confirm_once`], for a question whose answer may be kept for the session under this
     /// key.
     pub async fn confirm_for_session<T>(
         &self,

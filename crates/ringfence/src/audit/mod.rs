@@ -33,7 +33,7 @@
 //!
 //! # Nothing runs unrecorded
 //!
-//! [`Record::start`] and [`Approvals::write`] fail if their record cannot be written, and then the
+//! [`CallRecord::write_start`] and [`CallEvents::write_approval`] fail if their record cannot be written, and then the
 //! call must not run. A `call.stop` that cannot be written is kept in memory and written before
 //! anything else. Calls that are refused too often to be recorded one by one are counted (see
 //! `refusals`).

@@ -60,7 +60,7 @@ pub fn has_files_before(root: &Path, before: &str) -> bool {
     })
 }
 
-/// Returns what [`prune`] would remove, without changing anything.
+/// Returns what [`prune_log`] would remove, without changing anything.
 pub fn plan_prune(root: &Path, before: &str) -> Result<PruneReport> {
     let store = AuditDirectory::open_existing(root).map_err(unreadable_error)?;
     let selection = select_files(&store, before, usize::MAX)?;

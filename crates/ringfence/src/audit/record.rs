@@ -120,13 +120,13 @@ impl CallRecord {
 
     /// Returns Ok if a call that ends without having run may have its own record. Otherwise returns
     /// the time until its principal's next refused call may, and the record must be ended with
-    /// [`Record::count_refusal`].
+    /// [`CallRecord::count_refusal`].
     pub fn admit_refusal(&self) -> std::result::Result<(), Duration> {
         self.refusal.admit_refusal(&self.audit, &self.fields)
     }
 
     /// Ends the record of a refused call by adding it to its principal's count. Returns true for
-    /// the first call of a count, which then has to be written: see [`Audit::write_refusal_count`].
+    /// the first call of a count, which then has to be written: see [`AuditLog::write_refusal_count`].
     pub fn count_refusal(mut self, error: &Error) -> bool {
         self.finished = true;
         self.audit.count_refusal(principal_field(&self.fields), error.kind().name())

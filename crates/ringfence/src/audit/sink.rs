@@ -189,7 +189,7 @@ impl LogFile {
         NewLogFile::prepare(store, &new_file_name(), None)?.publish()
     }
 
-    /// Writes a record in full or not at all, as [`LogFile::append`].
+    /// Writes a record in full or not at all, as [`LogFile::append_line`].
     pub(super) fn write(&mut self, store: &AuditDirectory, entry: &AuditEntry) -> io::Result<()> {
         let line = self.seal_entry(store, entry);
         self.append_line(store, &line)

@@ -13,7 +13,7 @@ use super::store::{AuditDirectory, DirectorySnapshot, HEAD_SUFFIX, LATEST, LOG_S
 use super::survey::LogSurvey;
 use crate::base::{Error, Kind, Result};
 
-/// Result of [`verify`].
+/// Result of [`verify_log`].
 #[derive(Debug)]
 pub struct VerifyReport {
     /// State of every file.

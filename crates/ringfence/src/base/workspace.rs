@@ -202,7 +202,7 @@ impl Workspace {
     }
 
     /// Returns the error for a file that does not exist, with suggestions of similar names; for
-    /// callers that learnt of it from [`Workspace::place`].
+    /// callers that learnt of it from [`Workspace::find_write_target`].
     pub fn not_found_error(&self, path: &str) -> Error {
         match PathWalk::new(self, path).and_then(|walk| walk.run(false)) {
             Ok((walk, WalkEnd::Missing { name, rest })) => {

@@ -108,7 +108,7 @@ impl CdpConnection {
         self.call_with_timeout(session, method, params, REPLY_TIMEOUT).await
     }
 
-    /// Like [`Line::call`], with another timeout: some calls take as long as the caller wants.
+    /// Like [`CdpConnection::call_method`], with another timeout: some calls take as long as the caller wants.
     pub async fn call_with_timeout(
         &self,
         session: Option<&str>,

@@ -1,7 +1,7 @@
 //! The call pipeline: open the audit record, find the tool, prepare the call, pass the gate, run
 //! it, and record how it ended.
 //!
-//! Every call runs in its own task. The request is attached to it through a [`Run`] and may detach
+//! Every call runs in its own task. The request is attached to it through a [`RunningCall`] and may detach
 //! and come back (see [`park`]); the task does the same whether or not anyone is attached.
 
 pub mod overrides;

@@ -1,7 +1,7 @@
 //! Hot reload. Every request first checks whether a configuration file has changed (a few `stat`
 //! calls), and if so rebuilds the whole state before it continues; the watcher (see
 //! [`super::watch`]) only triggers the same check. A call keeps the state it started with: a
-//! [`State`] never changes.
+//! [`PipelineState`] never changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -414,5 +414,4 @@ fn strip_paths(text: &str) -> String {
 }
 
 #[cfg(test)]
-#[path = "reload_tests.rs"]
 mod tests;

@@ -466,5 +466,4 @@ fn write_output(out: &mut dyn Write, text: &str) -> Result<()> {
 }
 
 #[cfg(test)]
-#[path = "approvals_tests.rs"]
 mod tests;

@@ -178,7 +178,7 @@ fn run_hostile_script(
     tell.print_quoted(&format!("sandbox {}", run["sandbox"]))
 }
 
-/// Rule that forbids a command; [`NESTED`] hides that command two scripts deep.
+/// Rule that forbids a command; [`NESTED_COMMAND`] hides that command two scripts deep.
 const DEMO_RULES: &str = "\
 prefix_rule(
     pattern = [\"rm\", [\"-rf\", \"-fr\"]],

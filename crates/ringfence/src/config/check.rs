@@ -224,5 +224,4 @@ fn reset_section(file: &mut raw::ConfigFile, key: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "check_tests.rs"]
 mod tests;

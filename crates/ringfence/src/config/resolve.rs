@@ -804,5 +804,4 @@ fn parse_tools(
 }
 
 #[cfg(test)]
-#[path = "resolve_tests.rs"]
 mod tests;

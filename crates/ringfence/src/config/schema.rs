@@ -141,7 +141,7 @@ pub struct SchemaKey {
 }
 
 /// Returns every key in the order of the structures, without the tables themselves. For those of
-/// `[mcp.<name>]` see [`entry_keys`].
+/// `[mcp.<name>]` see [`list_command_keys`].
 pub fn list_keys() -> Vec<SchemaKey> {
     collect_keys(&config_schema())
 }
@@ -207,5 +207,4 @@ pub(super) fn sections_with_key(name: &str) -> Vec<String> {
 }
 
 #[cfg(test)]
-#[path = "schema_tests.rs"]
 mod tests;

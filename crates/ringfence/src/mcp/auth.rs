@@ -345,5 +345,4 @@ pub fn protected_resource_metadata(issuer: &str, resource_url: &str) -> Value {
 }
 
 #[cfg(test)]
-#[path = "auth_tests.rs"]
 mod tests;

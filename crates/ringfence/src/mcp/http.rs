@@ -208,7 +208,7 @@ async fn handle_mcp(
     answer.unwrap_or_else(|(id, error)| json_error(id, &error))
 }
 
-/// Returns the error for a body that did not arrive in [`BODY_TIME`].
+/// Returns the error for a body that did not arrive in [`BODY_TIMEOUT`].
 pub(super) fn slow_body_error() -> Error {
     Error::new(Kind::InvalidRequest, "the body did not arrive in time")
         .with_reason("slow_body")

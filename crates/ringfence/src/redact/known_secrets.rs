@@ -2,7 +2,7 @@
 //! everything it emits.
 //!
 //! Values that were replaced stay known, up to a limit on their number: a running command or a
-//! file may still contain them. Values shorter than [`SHORTEST`] occur in ordinary text by chance
+//! file may still contain them. Values shorter than [`MIN_SECRET_BYTES`] occur in ordinary text by chance
 //! and cannot be searched for.
 
 mod encodings;

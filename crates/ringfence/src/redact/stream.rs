@@ -168,5 +168,4 @@ impl Default for StreamRedactor {
 }
 
 #[cfg(test)]
-#[path = "sieve_tests.rs"]
 mod tests;

@@ -135,5 +135,4 @@ fn find_list_errors(config: &Config) -> Vec<(String, Error)> {
 }
 
 #[cfg(test)]
-#[path = "check_tests.rs"]
 mod tests;

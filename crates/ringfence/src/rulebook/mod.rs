@@ -1,7 +1,7 @@
 //! The rules in force: the files they come from, what they say, and which programs on this host
 //! they refer to.
 //!
-//! There is no file watcher. Every call asks [`Policy::current`], which checks whether anything has
+//! There is no file watcher. Every call asks [`RulebookCache::current_rules`], which checks whether anything has
 //! changed and only then reads the files again. A call keeps the rules that it started with: a
 //! [`Rulebook`] never changes.
 

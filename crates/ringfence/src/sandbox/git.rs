@@ -41,7 +41,7 @@ pub fn close_repository(rights: &mut Rights) {
     }
 }
 
-/// Returns whether [`protect`] was applied to these rights.
+/// Returns whether [`close_repository`] was applied to these rights.
 pub fn is_repository_closed(rights: &Rights) -> bool {
     let own = rights.workspace.join(".git");
     rights.closed.contains(&own) || rights.protected.iter().any(|known| known.path == own)

@@ -109,7 +109,7 @@ pub struct StartedRun {
 pub(super) struct SupervisorControl {
     pub reports: Lines<BufReader<OwnedReadHalf>>,
     pub orders: OwnedWriteHalf,
-    /// As in [`Run`].
+    /// As in [`StartedRun`].
     pub supervisor: Option<Child>,
     pub egress: Option<Egress>,
     /// Answers for the run's execs until it ends.

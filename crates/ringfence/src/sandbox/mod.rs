@@ -1,7 +1,7 @@
 //! Starts and supervises commands. Nothing else in the crate starts processes, except
 //! `config::secrets::keyring`.
 //!
-//! A session has one sandbox ([`Cell`]). Each run in it gets its own supervisor
+//! A session has one sandbox ([`SessionSandbox`]). Each run in it gets its own supervisor
 //! (`jail::supervisor`), which owns the run's whole process tree: whatever ends the call (exit,
 //! deadline, cancellation, death of this server) ends every process that it started.
 

@@ -6,7 +6,7 @@
 //! looks; observers send it requests ([`super::live`]).
 //!
 //! Whatever ends the run, its supervisor's final report is awaited, within limits: the record says
-//! what the run was denied and what it ran, or that this is unknown ([`Reported`]). The end of the
+//! what the run was denied and what it ran, or that this is unknown ([`ReportCompleteness`]). The end of the
 //! main process alone completes a result; [`super::aftermath`] follows what it left behind to the
 //! end.
 

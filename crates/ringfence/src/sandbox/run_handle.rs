@@ -179,7 +179,7 @@ pub struct RunResult {
     pub duration: Duration,
     /// Accesses that the run was denied.
     pub denials: Vec<Value>,
-    /// As in [`Glance`].
+    /// As in [`PartialOutput`].
     pub kept_inside: Vec<KeptCommand>,
     /// Changes in what git on the host would execute, compared with before the run.
     pub git_changed: Vec<String>,

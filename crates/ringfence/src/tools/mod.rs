@@ -1,8 +1,8 @@
 //! The tool interface, and the list of built-in tools.
 //!
-//! To add a tool, write a module in this folder and a line in [`TOOLS`]. The tool list, the
+//! To add a tool, write a module in this folder and a line in [`BUILTIN_TOOLS`]. The tool list, the
 //! capabilities, the documentation, the risk and the text of approval prompts are all derived from
-//! its [`Spec`].
+//! its [`ToolSpec`].
 
 pub mod arguments;
 mod browser;
@@ -192,7 +192,7 @@ impl RunCx {
         self.gate.confirm_once(&self.ask_context(), prompt, subject).await
     }
 
-    /// Like [`RunCx::confirm`], for a question whose answer may be remembered for the session under
+    /// Like [`RunCx::confirm_step`], for a question whose answer may be remembered for the session under
     /// `key`.
     pub async fn confirm_for_session<T>(
         &self,

@@ -1,5 +1,5 @@
 //! What agents, editors and shells in a workspace take orders from: protected from commands and from the file tools,
-//! as far as the operator leaves it so. The attacks are in `escape::protected`.
+//! as far as the operator leaves it so. The attacks are in `escape::protected_error`.
 
 use serde_json::json;
 

@@ -50,7 +50,7 @@ pub fn inject_pause(process: i32, image: &ProcessImage) -> io::Result<[u8; SAVED
     Ok(kept)
 }
 
-/// Undoes [`wait`]: the program starts as if nothing had happened.
+/// Undoes [`inject_pause`]: the program starts as if nothing had happened.
 pub fn restore_start(
     process: i32,
     image: &ProcessImage,

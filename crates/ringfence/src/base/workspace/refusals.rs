@@ -71,7 +71,7 @@ impl ClosedNames<'_> {
 
 impl Workspace {
     /// Collects the closed names of one directory; gives the same answers as
-    /// [`Workspace::shut_name`] for each name.
+    /// [`Workspace::closed_name_error`] for each name.
     pub(super) fn closed_names_in(&self, above: &Path) -> ClosedNames<'_> {
         let by_client = self.client_limits.iter().flat_map(|client| &client.closed_paths);
         let closed = || self.closed_paths.iter().map(AsRef::as_ref).chain(by_client.clone());

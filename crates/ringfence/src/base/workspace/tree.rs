@@ -84,7 +84,7 @@ struct TreeNode {
     is_skipped: bool,
 }
 
-/// An open directory, counted against [`MAX_HELD`].
+/// An open directory, counted against [`MAX_OPEN_DIRS`].
 struct CountedFd {
     fd: OwnedFd,
     count: Arc<AtomicUsize>,

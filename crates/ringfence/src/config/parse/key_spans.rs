@@ -85,7 +85,7 @@ pub fn item_path(path: &str, at: usize) -> String {
     format!("{path}[{at}]")
 }
 
-/// Offsets of all line ends of a text, for many lookups: [`line_of`] counts from the start of the
+/// Offsets of all line ends of a text, for many lookups: [`line_number`] counts from the start of the
 /// text each time.
 pub struct LineIndex(Vec<usize>);
 

@@ -28,7 +28,7 @@ pub fn hold_guards<G: Send + Unpin + 'static>(response: Response, guards: G) -> 
     hold_guards_until(response, guards, None)
 }
 
-/// Like [`hold`], but also ends a stream that is still open at `end`. A response of known length is
+/// Like [`hold_guards`], but also ends a stream that is still open at `end`. A response of known length is
 /// always sent in full.
 pub fn hold_guards_until<G: Send + Unpin + 'static>(
     response: Response,
@@ -42,7 +42,7 @@ pub fn hold_guards_until<G: Send + Unpin + 'static>(
     })
 }
 
-/// Like [`hold`], for the responses of a connection: an event stream sends a comment when the
+/// Like [`hold_guards`], for the responses of a connection: an event stream sends a comment when the
 /// client has stopped sending.
 pub fn hold_guards_and_probe<G: Send + Unpin + 'static>(
     response: Response,

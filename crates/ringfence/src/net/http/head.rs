@@ -157,7 +157,7 @@ impl MessageHead {
     }
 }
 
-/// Serializes a head to forward. The caller must pass only what [`Head::parse`] accepted.
+/// Serializes a head to forward. The caller must pass only what [`MessageHead::parse`] accepted.
 pub fn write_head<'a>(
     start: &[u8],
     fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,

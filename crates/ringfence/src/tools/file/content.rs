@@ -36,7 +36,7 @@ pub struct FileContent {
     pub stat: Stat,
     pub path: String,
     /// The bytes as of one moment. A larger file has no snapshot and may change between two reads;
-    /// see [`Content::changed`].
+    /// see [`FileContent::has_changed`].
     snapshot: Option<Vec<u8>>,
 }
 

@@ -167,7 +167,7 @@ pub struct FileFingerprint {
 }
 
 impl FileFingerprint {
-    /// Returns whether the file is unchanged; see [`Existing::holds_still`].
+    /// Returns whether the file is unchanged; see [`OldFile::is_unchanged`].
     pub fn is_unchanged(&self) -> Result<bool> {
         let Some(length) = self.compare_len else { return Ok(true) };
         let now =

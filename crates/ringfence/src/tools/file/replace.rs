@@ -358,7 +358,6 @@ impl Reply {
 }
 
 #[cfg(test)]
-#[path = "replace/layers_tests.rs"]
-mod layers;
+mod layers_tests;
 #[cfg(test)]
 mod tests;

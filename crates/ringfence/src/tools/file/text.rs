@@ -108,7 +108,7 @@ pub struct TextDetector {
     head_len: usize,
 }
 
-/// Result of a [`Detector`].
+/// Result of a [`TextDetector`].
 #[derive(Debug, Clone, Copy)]
 pub struct TextFormat {
     pub encoding: &'static Encoding,

@@ -147,7 +147,7 @@ impl StartedCommand {
         Ok(self.add_notes(seen, left))
     }
 
-    /// Like [`Started::watch`], but cancelling the call does not stop the run; `until` decides how
+    /// Like [`StartedCommand::watch_run`], but cancelling the call does not stop the run; `until` decides how
     /// long to wait.
     pub async fn read_output(&self, look: OutputRequest) -> Result<RunState> {
         let left = WaitingCallGuard(&self.end_recorder);
@@ -290,7 +290,7 @@ pub struct CommandPlacement {
     pub output_filter: Option<OutputFilter>,
 }
 
-/// Like [`start`], in a sandbox other than the call's own.
+/// Like [`start_command`], in a sandbox other than the call's own.
 pub async fn start_in(
     cx: &Arc<RunCx>,
     call: Prepared,

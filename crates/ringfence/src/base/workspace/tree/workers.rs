@@ -27,7 +27,7 @@ pub trait TreeVisitor: Sync {
     /// Receives a directory with all its visible entries, and decides where to continue.
     fn visit_dir(&self, tree: &WorkspaceTree, directory: &TreeDir, seen: DirListing) -> NextSteps;
 
-    /// Processes some of the entries that [`Visitor::enter`] returned as work.
+    /// Processes some of the entries that [`TreeVisitor::visit_dir`] returned as work.
     fn process_entries(
         &self,
         own: &mut Self::ThreadState,

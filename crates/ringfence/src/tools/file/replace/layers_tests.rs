@@ -29,7 +29,7 @@ fn the_first_edit_of_a_lower_file_is_not_stale() {
     let script = format!(
         "mount -t tmpfs none upper && mkdir upper/u upper/w && \
          mount -t overlay -o lowerdir=lower,upperdir=upper/u,workdir=upper/w none merged || exit {NO_MOUNT}; \
-         exec \"$0\" --exact tools::file::replace::layers::the_first_edit_of_a_lower_file_is_not_stale"
+         exec \"$0\" --exact tools::file::replace::layers_tests::the_first_edit_of_a_lower_file_is_not_stale"
     );
     let output = Command::new("unshare")
         .args(["--map-root-user", "--mount", "sh", "-c", &script])
