@@ -487,7 +487,7 @@ fn text_in_another_encoding_is_not_passed_over_in_silence() {
     let reply = searched(&scratch, json!({"pattern": "\u{4e2d}"}));
     assert_eq!(places(&reply), ["utf8:1", "wide:1"]);
     assert!(
-        reply.warnings[0].starts_with("1 files are in another encoding"),
+        reply.warnings[0].starts_with("1 files are not UTF-8"),
         "{:?}",
         reply.warnings
     );
