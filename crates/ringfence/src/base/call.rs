@@ -1,5 +1,7 @@
 //! A call before and after it runs: the prepared call, and the output of its tool.
 
+use std::any::Any;
+use std::fmt;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -19,7 +21,8 @@ pub struct Prepared {
     /// The part of the tool's reach that this call uses, for tools whose calls differ in reach.
     pub trust_scope: Option<String>,
     pub config_generation: u64,
-    pub arguments: Map<String, Value>,
+    /// What the tool parsed the arguments into; it is what runs.
+    pub args: ParsedArgs,
     pub arguments_hash: String,
     /// Arguments with secrets redacted, safe to show.
     pub shown_arguments: Value,
@@ -35,6 +38,29 @@ pub struct Prepared {
     pub time_limit: Duration,
     /// Why a human has to approve the call; `None` if no approval is needed.
     pub approval_reason: Option<String>,
+}
+
+/// The arguments of a call as its tool has parsed them. The type is known to the tool alone.
+#[derive(Default)]
+pub struct ParsedArgs(Option<Box<dyn Any + Send + Sync>>);
+
+impl ParsedArgs {
+    /// Keeps parsed arguments.
+    pub fn new<T: Send + Sync + 'static>(args: T) -> ParsedArgs {
+        ParsedArgs(Some(Box::new(args)))
+    }
+
+    /// Takes the arguments out, if they are of this type and have not been taken yet.
+    pub fn take<T: 'static>(&mut self) -> Option<T> {
+        self.0.take()?.downcast().ok().map(|args| *args)
+    }
+}
+
+/// Says nothing about the arguments, which may be secret.
+impl fmt::Debug for ParsedArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ParsedArgs")
+    }
 }
 
 /// How a call ended.

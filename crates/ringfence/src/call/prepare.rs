@@ -18,14 +18,14 @@ use crate::rulebook::EscalationStatus;
 use crate::sandbox::repositories::{SessionRepositories, UNPROTECTABLE};
 use crate::sandbox::{Launcher, SessionSandbox, git, profile};
 use crate::session::Overrides;
-use crate::tools::{PrepareCx, Tool};
+use crate::tools::{CheckedCall, DynTool, PrepareCx};
 
 /// Returns the tool with this name if it is visible in the workspace.
 pub fn find_tool(
     state: &PipelineState,
     name: &str,
     workspace: &Workspace,
-) -> Result<Arc<dyn Tool>> {
+) -> Result<Arc<dyn DynTool>> {
     let found = state.registry.get(name).filter(|tool| tool.is_offered_in(workspace.path()));
     found.cloned().ok_or_else(|| {
         // Hidden and missing tools get the same message, so that probing reveals nothing.
@@ -38,7 +38,7 @@ pub fn find_tool(
 /// sandbox for the result.
 pub async fn restrict_workspace(
     pipeline: &Pipeline,
-    tool: &dyn Tool,
+    tool: &dyn DynTool,
     config: &Config,
     request: &CallRequest,
 ) -> Result<(Arc<Workspace>, Option<Value>)> {
@@ -74,7 +74,7 @@ pub async fn restrict_workspace(
 
 /// Protects what git on the host would execute, for tools that change files or run commands.
 async fn guard_repositories(
-    tool: &dyn Tool,
+    tool: &dyn DynTool,
     config: &Config,
     request: &CallRequest,
     workspace: Arc<Workspace>,
@@ -131,7 +131,7 @@ async fn apply_client_sandbox(
 /// Has the tool check the arguments, and freezes everything that will be shown, approved and run.
 pub fn prepare_call(
     config: &Config,
-    tool: &dyn Tool,
+    tool: &dyn DynTool,
     request: &CallRequest,
     shape: &Overrides,
     workspace: &Workspace,
@@ -139,7 +139,7 @@ pub fn prepare_call(
     let spec = tool.spec();
     let cx =
         PrepareCx { session: &request.session_ref.session, workspace, overrides: shape, config };
-    let plan = tool.prepare(&request.arguments, &cx)?;
+    let CheckedCall { plan, args } = tool.check_call(&request.arguments, &cx)?;
     // The tool itself comes first, because it may report more precisely what is missing.
     if let Some(reason) = tool.unavailable_reason() {
         return Err(Error::new(
@@ -172,7 +172,7 @@ pub fn prepare_call(
         shown_arguments: redact_arguments(&request.arguments, &plan.hidden_arguments),
         shown_command: plan.command,
         arguments_in_command: plan.command_covers,
-        arguments: request.arguments.clone(),
+        args,
         cwd: plan.cwd.unwrap_or_else(|| request.session_ref.session.workspace.display_path()),
         shown_env: format_env(&plan.env),
         profile: spec.profile,
@@ -199,7 +199,7 @@ pub const TIMEOUT_META: &str = "dev.ringfence/timeout_ms";
 /// Returns the hint for a call that timed out: which limit to raise, and who can do it.
 pub fn timeout_hint(
     config: &Config,
-    tool: &dyn Tool,
+    tool: &dyn DynTool,
     client: Option<Duration>,
     limit: Duration,
 ) -> String {
@@ -231,7 +231,7 @@ pub fn timeout_hint(
 
 /// Returns whether every call of the tool needs approval, by its nature or by the operator's
 /// setting.
-pub fn needs_approval(config: &Config, tool: &dyn Tool) -> bool {
+pub fn needs_approval(config: &Config, tool: &dyn DynTool) -> bool {
     // The operator's setting for our own tools does not apply to the operator's commands.
     tool.spec().requires_approval
         || tool.own_sandbox().is_none() && config.approval.own_tools.covers_tool(&tool.spec().name)

@@ -200,7 +200,8 @@ impl Pipeline {
             timeout_hint,
             tasks: self.running_calls.clone(),
         });
-        let work = std::panic::AssertUnwindSafe(tool.run(Arc::clone(&cx), granted)).catch_unwind();
+        let work =
+            std::panic::AssertUnwindSafe(tool.run_call(Arc::clone(&cx), granted)).catch_unwind();
         tokio::pin!(work);
         let ended = tokio::select! {
             result = &mut work => Some(result),

@@ -13,14 +13,14 @@ use serde_json::{Map, Value};
 use crate::base::Error;
 use crate::config::{CommandTool, Config, ToolSet};
 use crate::tools::configured::ConfiguredTool;
-use crate::tools::{BUILTIN_TOOLS, LEGACY_TOOLS, Tool, UNLISTED_TOOLS, shell};
+use crate::tools::{BUILTIN_TOOLS, DynTool, LEGACY_TOOLS, UNLISTED_TOOLS, shell};
 
 use names::NameRewriter;
 pub use names::{NameStyle, with_underscores};
 
 /// Immutable set of tools. A reload builds a new one.
 pub struct Registry {
-    tools: Vec<Arc<dyn Tool>>,
+    tools: Vec<Arc<dyn DynTool>>,
     /// Number of tools at the front that lists show; the others can only be called.
     listed_count: usize,
     by_name: HashMap<String, usize>,
@@ -50,7 +50,7 @@ pub struct ToolTexts {
 }
 
 impl ToolSchemas {
-    fn new(tool: &dyn Tool, surface_enabled: bool, respeller: &NameRewriter) -> ToolSchemas {
+    fn new(tool: &dyn DynTool, surface_enabled: bool, respeller: &NameRewriter) -> ToolSchemas {
         let spec = tool.spec();
         let wording = |style| {
             // Texts of an operator's command are passed on as written.
@@ -94,11 +94,11 @@ impl Registry {
     /// Builds the registry for a config, and collects the operator commands that fail.
     pub fn new(config: &Config) -> Self {
         let all = BUILTIN_TOOLS.iter().map(|make| make(config));
-        let is_shell = |tool: &Arc<dyn Tool>| tool.spec().name == shell::NAME;
+        let is_shell = |tool: &Arc<dyn DynTool>| tool.spec().name == shell::NAME;
         // An agent that must see exactly one shell gets `shell` and none of our other tools; the
         // operator's commands are still listed. In the default set `shell` can be called by agents
         // that know it, but is not listed, because a second shell would only confuse a model.
-        let is_legacy = |tool: &Arc<dyn Tool>| LEGACY_TOOLS.contains(&tool.spec().name.as_str());
+        let is_legacy = |tool: &Arc<dyn DynTool>| LEGACY_TOOLS.contains(&tool.spec().name.as_str());
         let (mut tools, unlisted): (Vec<_>, Vec<_>) = match config.tools {
             // With the surface off, only the legacy tools exist.
             _ if !config.surface.enabled => (all.filter(is_legacy).collect(), Vec::new()),
@@ -154,7 +154,7 @@ impl Registry {
     }
 
     /// Returns the tool with this name, in either spelling.
-    pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn DynTool>> {
         self.by_name.get(name).map(|at| &self.tools[*at])
     }
 
@@ -167,15 +167,15 @@ impl Registry {
     pub fn visible_tools(
         &self,
         workspace: Option<&Path>,
-    ) -> impl Iterator<Item = (&Arc<dyn Tool>, &ToolSchemas)> {
-        let is_shown = move |tool: &Arc<dyn Tool>| {
+    ) -> impl Iterator<Item = (&Arc<dyn DynTool>, &ToolSchemas)> {
+        let is_shown = move |tool: &Arc<dyn DynTool>| {
             workspace.is_none_or(|workspace| tool.is_offered_in(workspace))
         };
         self.listed_tools().iter().zip(&self.schemas).filter(move |(tool, _)| is_shown(tool))
     }
 
     /// Returns the listed tools in list order, which changes only with the config.
-    pub fn listed_tools(&self) -> &[Arc<dyn Tool>] {
+    pub fn listed_tools(&self) -> &[Arc<dyn DynTool>] {
         &self.tools[..self.listed_count]
     }
 }

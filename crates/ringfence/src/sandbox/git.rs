@@ -287,7 +287,9 @@ mod tests {
         std::fs::remove_dir(ws.join(".git")).unwrap();
         let told = repository_env(&rights, &ws, "fetch").unwrap();
         assert!(!told.iter().any(|(name, _)| name == "GIT_WORK_TREE"), "{told:?}");
-        assert!(repository_env(&rights, &plain, "push").unwrap_err().contains("is not in a repository"));
+        assert!(
+            repository_env(&rights, &plain, "push").unwrap_err().contains("is not in a repository")
+        );
         std::fs::remove_dir_all(base).unwrap();
     }
 }

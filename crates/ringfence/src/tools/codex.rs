@@ -13,7 +13,6 @@ mod user_config;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -36,8 +35,9 @@ const DESCRIPTION: &str =
 /// A session takes as long as its work; the operator's ceiling limits it.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3600);
 
+/// Arguments of `codex`.
 #[derive(Debug, Deserialize)]
-struct Args {
+pub struct Args {
     prompt: String,
 }
 
@@ -122,6 +122,8 @@ pub fn list_limits() -> Vec<ToolLimit> {
 }
 
 impl Tool for CodexTool {
+    type Args = CodexTurn;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -134,20 +136,21 @@ impl Tool for CodexTool {
         find_codex(&self.config, None).err().map(|error| error.message().to_owned())
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        turn::prepare_turn(&self.parse_turn(arguments, cx.overrides)?, cx)
+    fn parse(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CodexTurn> {
+        self.parse_turn(arguments, cx.overrides)
     }
 
-    fn run(
+    fn prepare(&self, turn: &CodexTurn, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        turn::prepare_turn(turn, cx)
+    }
+
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
+        args: CodexTurn,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let call = call.consume();
-            let turn = self.parse_turn(&call.arguments, &cx.overrides)?;
-            turn.run_turn(&cx, call, &self.launcher).await
-        })
+    ) -> Result<ToolOutput> {
+        args.run_turn(&cx, call.consume(), &self.launcher).await
     }
 }
 

@@ -14,7 +14,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
@@ -146,9 +145,12 @@ impl ConfiguredTool {
         }
     }
 
-    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<ToolOutput> {
-        // They have been validated, and nothing could change them since.
-        let arguments = self.fill_defaults(&call.arguments);
+    async fn execute_call(
+        &self,
+        cx: &Arc<RunCx>,
+        arguments: Map<String, Value>,
+        call: Prepared,
+    ) -> Result<ToolOutput> {
         let program = program::find_program(&self.entry, &cx.session.workspace)
             .map_err(|error| self.explain_start_failure(error))?;
         // The target of a path may have changed while the call waited for approval.
@@ -267,6 +269,8 @@ fn build_spec(entry: &CommandTool, config: &Config) -> ToolSpec {
 }
 
 impl Tool for ConfiguredTool {
+    type Args = Map<String, Value>;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -297,22 +301,29 @@ impl Tool for ConfiguredTool {
     fn session_defaults(&self, session: &Session, shape: &Overrides) -> Value {
         let env =
             self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
-        super::describe_defaults((session, shape), self.entry.cwd.as_deref(), env)
+        super::describe_defaults(session, shape, self.entry.cwd.as_deref(), env)
     }
 
     fn limits(&self) -> Vec<ToolLimit> {
         vec![ToolLimit::for_time(self.spec.timeout), ToolLimit::for_text(command::MAX_BYTES)]
     }
 
+    fn parse(
+        &self,
+        arguments: &Map<String, Value>,
+        _: &PrepareCx<'_>,
+    ) -> Result<Map<String, Value>> {
+        self.validate_arguments(arguments)
+    }
+
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        let arguments = self.validate_arguments(arguments)?;
         let cwd = self.choose_cwd(cx.overrides);
         // Opened so that the call fails before the user is asked; the run opens it again and uses
         // the descriptor it opened.
         let (_, below) = cx.workspace.open_dir(&cwd)?;
         // Drops the `.` that means the workspace itself.
         let cwd: PathBuf = cx.workspace.path().join(below).components().collect();
-        self.filter.check_call(cx.workspace.path(), &cwd, &arguments)?;
+        self.filter.check_call(cx.workspace.path(), &cwd, arguments)?;
         let program = program::find_program(&self.entry, &cx.session.workspace)
             .map_err(|error| self.explain_start_failure(error))?;
         if self.spec.unavailable_reason.is_none()
@@ -322,7 +333,7 @@ impl Tool for ConfiguredTool {
             return Err(self.explain_start_failure(missing.with_source(self.entry.command.clone())));
         }
         let words =
-            fill_template::fill_templates(&self.entry.args, &arguments, &self.argv_options())?;
+            fill_template::fill_templates(&self.entry.args, arguments, &self.argv_options())?;
         // A missing secret, too, must fail the call before the user is asked.
         for one in self.entry.secret_refs() {
             cx.config.secrets.get(one)?;
@@ -349,11 +360,12 @@ impl Tool for ConfiguredTool {
         })
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
+        args: Map<String, Value>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move { self.execute_call(&cx, call.consume()).await })
+    ) -> Result<ToolOutput> {
+        self.execute_call(&cx, args, call.consume()).await
     }
 }

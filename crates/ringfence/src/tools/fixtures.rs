@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments};
+use super::{DynTool, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec};
 use crate::approval::Granted;
 use crate::base::call::{Prepared, ToolOutput};
 use crate::base::{Error, Kind, Result};
@@ -20,12 +20,13 @@ use crate::base::{Error, Kind, Result};
 /// One call of a fixture: its context and its arguments.
 struct FixtureCall {
     cx: Arc<RunCx>,
+    arguments: Map<String, Value>,
     prepared: Prepared,
 }
 
 impl FixtureCall {
     fn text_argument<'a>(&'a self, argument: &str, otherwise: &'a str) -> &'a str {
-        self.prepared.arguments.get(argument).and_then(Value::as_str).unwrap_or(otherwise)
+        self.arguments.get(argument).and_then(Value::as_str).unwrap_or(otherwise)
     }
 
     /// Waits for `time`, or fails when the call is cancelled first.
@@ -45,21 +46,27 @@ struct FixtureTool {
 }
 
 impl Tool for FixtureTool {
+    type Args = Map<String, Value>;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, _cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        arguments::parse_arguments::<Map<String, Value>>(arguments, &self.spec.input_schema)?;
-        Ok(CallPlan::default())
+    fn parse(
+        &self,
+        arguments: &Map<String, Value>,
+        _: &PrepareCx<'_>,
+    ) -> Result<Map<String, Value>> {
+        self.spec.parse_arguments(arguments)
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
+        args: Map<String, Value>,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        (self.body)(FixtureCall { cx, prepared: call.consume() })
+    ) -> Result<ToolOutput> {
+        (self.body)(FixtureCall { cx, arguments: args, prepared: call.consume() }).await
     }
 }
 
@@ -70,7 +77,7 @@ fn build_fixture(
     description: &str,
     properties: Value,
     body: FixtureBody,
-) -> Arc<dyn Tool> {
+) -> Arc<dyn DynTool> {
     let mut properties = properties;
     let mut required = Vec::new();
     for (name, property) in properties.as_object_mut().into_iter().flatten() {
@@ -92,7 +99,7 @@ fn build_with_schema(
     description: &str,
     input_schema: Map<String, Value>,
     body: FixtureBody,
-) -> Arc<dyn Tool> {
+) -> Arc<dyn DynTool> {
     let spec = ToolSpec {
         name: name.to_owned(),
         title: name.replace('_', " "),
@@ -119,6 +126,6 @@ fn build_with_schema(
 }
 
 /// Returns every fixture.
-pub fn all_fixtures() -> Vec<Arc<dyn Tool>> {
+pub fn all_fixtures() -> Vec<Arc<dyn DynTool>> {
     [plain::list_tools(), asking::list_tools(), background::list_tools()].concat()
 }

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::config::scratch::Scratch;
     use crate::config::{ConfigFlags, ProcessEnv, resolve_config};
-    use crate::tools::{BUILTIN_TOOLS, Tool, UNLISTED_TOOLS};
+    use crate::tools::{BUILTIN_TOOLS, DynTool, UNLISTED_TOOLS};
 
     const BEGIN: &str = "<!-- generated: overview -->\n";
     const END: &str = "<!-- end -->";
@@ -108,7 +108,7 @@ mod tests {
             &ProcessEnv::new([("HOME", "/nonexistent")], scratch.dir("project")),
         )
         .unwrap();
-        let tools: Vec<std::sync::Arc<dyn Tool>> =
+        let tools: Vec<std::sync::Arc<dyn DynTool>> =
             BUILTIN_TOOLS.iter().map(|make| make(&config)).collect();
         let mut text = String::from(
             "\n| tool | scope | side effects | read-only / destructive / idempotent / open world | progress | listed in |\n|---|---|---|---|---|---|\n",

@@ -14,22 +14,23 @@ pub mod fixtures;
 pub mod limits;
 pub mod run;
 pub mod shell;
+mod tool;
+
+pub use tool::{CheckedCall, DynTool, Tool};
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio_util::task::TaskTracker;
 
-use crate::redact::short_secrets::ShortSecrets;
-use limits::ToolLimit;
-
 use crate::approval::{ApprovalPrompt, Gate, Granted, QuestionContext};
 use crate::audit::CallEvents;
-use crate::base::call::{Prepared, ToolOutput, digest_json};
+use crate::base::call::digest_json;
 use crate::base::client_handle::ClientHandle;
 use crate::base::clock::Deadline;
 use crate::base::list_changes::ListChanges;
@@ -37,6 +38,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{CancelToken, Result, TraceId};
 use crate::config::Config;
 use crate::redact::secret::{is_sensitive, redact_url_passwords};
+use crate::redact::short_secrets::ShortSecrets;
 use crate::rulebook::RulebookCache;
 use crate::sandbox::env::merge_env;
 use crate::sandbox::{DedicatedSandbox, Launcher, SessionSandbox};
@@ -99,6 +101,45 @@ pub struct ToolSpec {
 }
 
 impl ToolSpec {
+    /// Creates the description of a tool with these arguments and this reply, which works in the
+    /// workspace, changes nothing and needs no approval. Callers replace what differs.
+    pub fn from_types<A: JsonSchema, R: JsonSchema>(
+        name: &str,
+        title: &str,
+        description: &str,
+    ) -> ToolSpec {
+        ToolSpec {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            description: description.to_owned(),
+            version: "1.0.0".to_owned(),
+            scope: PermissionScope::Workspace,
+            hints: ToolHints {
+                read_only: true,
+                destructive: false,
+                idempotent: true,
+                open_world: false,
+            },
+            effects: Vec::new(),
+            profile: "default",
+            input_schema: arguments::input_schema::<A>(),
+            output_schema: Some(arguments::reply_schema::<R>()),
+            lists_output_schema: true,
+            requires_approval: false,
+            streaming: false,
+            timeout: Duration::from_secs(30),
+            unavailable_reason: None,
+        }
+    }
+
+    /// Parses arguments into their type, or reports which argument is wrong and what is expected.
+    pub fn parse_arguments<T: DeserializeOwned>(
+        &self,
+        arguments: &Map<String, Value>,
+    ) -> Result<T> {
+        arguments::parse_arguments(arguments, &self.input_schema)
+    }
+
     /// Returns a hash of everything a human who trusts the tool has been told about it.
     pub fn definition_hash(&self) -> String {
         digest_json(&json!({
@@ -216,75 +257,28 @@ impl RunCx {
     }
 }
 
-/// A tool that clients can call.
-pub trait Tool: Send + Sync + 'static {
-    /// Returns the static description.
-    fn spec(&self) -> &ToolSpec;
-
-    /// Returns a hash of everything a human who trusts the tool relies on.
-    fn definition_hash(&self) -> String {
-        self.spec().definition_hash()
-    }
-
-    /// Returns the tool's own sandbox, if it does not run in that of the session.
-    fn own_sandbox(&self) -> Option<&Arc<DedicatedSandbox>> {
-        None
-    }
-
-    /// Returns whether the tool is offered to sessions that work in this directory.
-    fn is_offered_in(&self, _workspace: &Path) -> bool {
-        true
-    }
-
-    /// Returns the working directory and environment that calls start with, for clients that
-    /// inspect a tool before they call it.
-    fn session_defaults(&self, session: &Session, shape: &Overrides) -> Value {
-        describe_defaults((session, shape), None, Vec::new())
-    }
-
-    /// Returns the tool's limits, for the documentation.
-    fn limits(&self) -> Vec<ToolLimit> {
-        Vec::new()
-    }
-
-    /// Returns why this host cannot run the tool now, if it cannot. Some tools check again on each
-    /// call.
-    fn unavailable_reason(&self) -> Option<String> {
-        self.spec().unavailable_reason.clone()
-    }
-
-    /// Validates the arguments and returns what the call needs. Must have no side effects; those
-    /// belong in [`Tool::run`].
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan>;
-
-    /// Runs the call. Consumes the grant, so that an approval can be used only once.
-    fn run(
-        self: Arc<Self>,
-        cx: Arc<RunCx>,
-        call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>>;
-}
-
 /// Describes the settings of a call that specifies none itself. The session's overrides take
 /// precedence over the tool's own defaults.
 fn describe_defaults(
-    (session, shape): (&Session, &Overrides),
+    session: &Session,
+    overrides: &Overrides,
     cwd: Option<&Path>,
     env: Vec<(String, String)>,
 ) -> Value {
-    let below = shape.cwd.as_deref().map(Path::new).or(cwd).unwrap_or(Path::new(""));
+    let below = overrides.cwd.as_deref().map(Path::new).or(cwd).unwrap_or(Path::new(""));
     let show = |(name, value): (String, String)| {
         let value =
             if is_sensitive(&name) { "[set]".to_owned() } else { redact_url_passwords(&value) };
         (name, Value::from(value))
     };
-    let env: Map<String, Value> = merge_env(env, shape.env.clone()).into_iter().map(show).collect();
+    let env: Map<String, Value> =
+        merge_env(env, overrides.env.clone()).into_iter().map(show).collect();
     let cwd: PathBuf = session.workspace.path().join(below).components().collect();
-    json!({"cwd": cwd.display().to_string(), "env": env, "overrides": !shape.is_empty()})
+    json!({"cwd": cwd.display().to_string(), "env": env, "overrides": !overrides.is_empty()})
 }
 
 /// Constructs a tool; its description depends on the configuration.
-pub type ToolConstructor = fn(&Config) -> Arc<dyn Tool>;
+pub type ToolConstructor = fn(&Config) -> Arc<dyn DynTool>;
 
 /// The built-in tools, in the order of the list.
 pub const BUILTIN_TOOLS: &[ToolConstructor] = &[

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -33,7 +32,7 @@ const SIGNAL_EXIT_BASE: i32 = 128;
 
 /// Unknown arguments are ignored: agents written for the other server may send more.
 #[derive(Debug, Deserialize)]
-struct Args {
+pub struct Args {
     command: String,
     workdir: String,
     timeout_ms: Option<u64>,
@@ -74,7 +73,7 @@ impl ShellTool {
         ShellTool { spec, launcher }
     }
 
-    fn parse_args(&self, arguments: &Map<String, Value>) -> Result<Args> {
+    fn parse_known(&self, arguments: &Map<String, Value>) -> Result<Args> {
         let known = self.spec.input_schema.get("properties").and_then(Value::as_object);
         let known = arguments
             .iter()
@@ -96,8 +95,12 @@ impl ShellTool {
         Ok(arguments)
     }
 
-    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<ToolOutput> {
-        let arguments = self.parse_args(&call.arguments)?;
+    async fn execute_call(
+        &self,
+        cx: &Arc<RunCx>,
+        arguments: Args,
+        call: Prepared,
+    ) -> Result<ToolOutput> {
         let flag = if arguments.login.unwrap_or(true) { "-lc" } else { "-c" };
         let command = CommandRequest {
             program: command::shell_path().to_owned(),
@@ -128,6 +131,8 @@ impl ShellTool {
 }
 
 impl Tool for ShellTool {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -136,27 +141,31 @@ impl Tool for ShellTool {
         vec![ToolLimit::for_time(DEFAULT_TIMEOUT)]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        let arguments = self.parse_args(arguments)?;
-        let cwd = resolve_workdir(cx.workspace, &arguments.workdir)?;
-        let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Args> {
+        self.parse_known(arguments)
+    }
+
+    fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        let cwd = resolve_workdir(cx.workspace, &args.workdir)?;
+        let asked = args.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
         Ok(CallPlan {
             env: env::build(&cx.overrides.env)?,
             cwd: Some(cwd),
             timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
             approval_reason: command::approval_reason(cx),
-            command: Some(arguments.command),
+            command: Some(args.command.clone()),
             command_covers: &["command"],
             ..CallPlan::default()
         })
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
+        args: Args,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move { self.execute_call(&cx, call.consume()).await })
+    ) -> Result<ToolOutput> {
+        self.execute_call(&cx, args, call.consume()).await
     }
 }
 

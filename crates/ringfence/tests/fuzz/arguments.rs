@@ -132,7 +132,7 @@ fn arguments_are_checked_without_a_panic_and_in_few_words() {
         let Value::Object(map) = arguments else { return };
         let text = json!({&tool.spec().name: &map}).to_string();
         let about = Shown(text.as_bytes());
-        let result = catch_unwind(AssertUnwindSafe(|| tool.prepare(&map, &cx)));
+        let result = catch_unwind(AssertUnwindSafe(|| tool.check_call(&map, &cx)));
         match result.unwrap_or_else(|_| panic!("prepare panicked on {about:?}")) {
             Err(error) => {
                 refused += 1;

@@ -247,7 +247,11 @@ fn an_answer_that_is_not_taken_is_said_and_not_asked_again() {
     });
     let mut person = Person::typing(&[Some("y\n"), Some("q\n")]);
     run_line(scratch.path(), "--watch", &mut person).unwrap();
-    assert!(person.seen.contains("Answer rejected: answers do not count\\u{1b}[2J"), "{}", person.seen);
+    assert!(
+        person.seen.contains("Answer rejected: answers do not count\\u{1b}[2J"),
+        "{}",
+        person.seen
+    );
     assert_eq!(person.seen.matches("<flush>").count(), 1);
 }
 

@@ -11,7 +11,7 @@ use crate::mcp::{Server, version};
 use crate::registry::ToolSchemas;
 use crate::rulebook::EscalationStatus;
 use crate::session::Session;
-use crate::tools::Tool;
+use crate::tools::DynTool;
 
 /// Returns the answer. With a session it includes the rules and the session's defaults.
 pub async fn describe_server(server: &Server, session: Option<&Session>) -> Value {
@@ -58,7 +58,7 @@ async fn describe_rules(server: &Server, state: &PipelineState, session: &Sessio
 
 fn describe_tool(
     state: &PipelineState,
-    tool: &dyn Tool,
+    tool: &dyn DynTool,
     schemas: &ToolSchemas,
     session: Option<&Session>,
 ) -> Value {
@@ -87,7 +87,7 @@ fn describe_tool(
 
 /// Returns the short form that `initialize` and `server/discover` carry.
 pub fn tool_table(state: &PipelineState, workspace: Option<&Path>) -> Value {
-    let row = |tool: &dyn Tool| {
+    let row = |tool: &dyn DynTool| {
         let spec = tool.spec();
         json!({"name": spec.name, "version": spec.version, "permission": tool_permission(tool)})
     };

@@ -9,7 +9,7 @@ use crate::call::{PipelineState, needs_approval};
 use crate::mcp::{Server, codex_legacy, meta};
 use crate::registry::{NameStyle, ToolSchemas};
 use crate::session::{ClientInfo, Session};
-use crate::tools::Tool;
+use crate::tools::DynTool;
 
 /// How long a client may cache a list. Lists change only with the config, and `list_changed`
 /// reports it.
@@ -42,7 +42,7 @@ pub async fn list_tools(
 
 /// Converts a tool to its entry in the list, with names in this style.
 pub fn to_wire_tool(
-    tool: &dyn Tool,
+    tool: &dyn DynTool,
     schemas: &ToolSchemas,
     style: NameStyle,
     session: Option<(&PipelineState, &Session)>,
@@ -80,7 +80,7 @@ pub fn to_wire_tool(
 
 /// Returns the metadata of one tool under our own keys.
 fn tool_metadata(
-    tool: &dyn Tool,
+    tool: &dyn DynTool,
     schemas: &ToolSchemas,
     session: Option<(&PipelineState, &Session)>,
 ) -> Map<String, Value> {
@@ -107,7 +107,7 @@ fn tool_metadata(
 }
 
 /// Returns the permission of a tool: `{allow, scope, reason?}`.
-pub fn tool_permission(tool: &dyn Tool) -> Value {
+pub fn tool_permission(tool: &dyn DynTool) -> Value {
     let scope = tool.spec().scope.name();
     match tool.unavailable_reason() {
         None => json!({"allow": true, "scope": scope}),

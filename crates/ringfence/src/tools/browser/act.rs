@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -28,9 +27,10 @@ use crate::tools::{
 /// Time for an element to become ready; `wait_for` has the whole time of the call.
 const READY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Arguments of `browser.act`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub struct Args {
     /// fill replaces the text of a field, type types key by key, press presses `key`.
     op: ActOp,
     /// A ref of browser.snapshot (e12), a CSS selector or text=words.
@@ -287,6 +287,8 @@ impl Reply {
 }
 
 impl Tool for BrowserAct {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -305,21 +307,22 @@ impl Tool for BrowserAct {
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        let args = self.parse_args(arguments)?;
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Args> {
+        self.parse_args(arguments)
+    }
+
+    fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         browser::prepare_call(cx, args.timeout_ms)
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
-        call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let args = self.parse_args(&call.consume().arguments)?;
-            let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
-            let limit = browser::page_timeout(args.timeout_ms) + Duration::from_secs(3);
-            browser::run_within(&cx, &held, limit, act_on_page(&cx, &args, &held)).await
-        })
+        args: Args,
+        _call: Granted<Prepared>,
+    ) -> Result<ToolOutput> {
+        let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
+        let limit = browser::page_timeout(args.timeout_ms) + Duration::from_secs(3);
+        browser::run_within(&cx, &held, limit, act_on_page(&cx, &args, &held)).await
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -17,9 +16,10 @@ use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };
 
+/// Arguments of `browser.eval`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub struct Args {
     /// JavaScript: an expression, statements (last value) or a function. Promises are awaited.
     script: String,
     /// Handle of a page (p1). Default: the current page.
@@ -89,6 +89,8 @@ async fn eval_script(cx: &RunCx, args: &Args, held: &PageLease) -> Result<ToolOu
 }
 
 impl Tool for BrowserEval {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -97,23 +99,22 @@ impl Tool for BrowserEval {
         vec![ToolLimit::for_time(browser::DEFAULT_TIMEOUT), ToolLimit::for_text(browser::MAX_BYTES)]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Args> {
+        self.spec.parse_arguments(arguments)
+    }
+
+    fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         browser::prepare_call(cx, args.timeout_ms)
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
-        call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let args: Args =
-                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
-            let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
-            let limit =
-                browser::page_timeout(args.timeout_ms) + std::time::Duration::from_millis(500);
-            browser::run_within(&cx, &held, limit, eval_script(&cx, &args, &held)).await
-        })
+        args: Args,
+        _call: Granted<Prepared>,
+    ) -> Result<ToolOutput> {
+        let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
+        let limit = browser::page_timeout(args.timeout_ms) + std::time::Duration::from_millis(500);
+        browser::run_within(&cx, &held, limit, eval_script(&cx, &args, &held)).await
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -20,9 +19,10 @@ use crate::tools::{
 
 const DEFAULT_LIMIT: usize = 100;
 
+/// Arguments of `browser.logs`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub struct Args {
     /// Handle of a page (p1). Default: the current page.
     page: Option<String>,
     /// console, error, network, blocked, dialog, download. Default: all of them.
@@ -190,6 +190,8 @@ fn read_logs(cx: &RunCx, args: &Args, held: &PageLease) -> ToolOutput {
 }
 
 impl Tool for BrowserLogs {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -202,21 +204,21 @@ impl Tool for BrowserLogs {
         }]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        arguments::parse_arguments::<Args>(arguments, &self.spec.input_schema)?;
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Args> {
+        self.spec.parse_arguments(arguments)
+    }
+
+    fn prepare(&self, _: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         browser::prepare_call(cx, None)
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
-        call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let args: Args =
-                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
-            let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
-            Ok(read_logs(&cx, &args, &held))
-        })
+        args: Args,
+        _call: Granted<Prepared>,
+    ) -> Result<ToolOutput> {
+        let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
+        Ok(read_logs(&cx, &args, &held))
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -25,9 +24,10 @@ use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };
 
+/// Arguments of `browser.navigate`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub struct Args {
     /// http or https address. localhost is this session's own: servers started by shell.exec.
     url: String,
     /// Handle of a page (p1), or new. Default: the current page.
@@ -119,8 +119,7 @@ impl BrowserNavigate {
         }
     }
 
-    async fn execute_call(&self, cx: &RunCx, call: Prepared) -> Result<ToolOutput> {
-        let args: Args = arguments::parse_arguments(&call.arguments, &self.spec.input_schema)?;
+    async fn execute_call(&self, cx: &RunCx, args: Args, call: Prepared) -> Result<ToolOutput> {
         let url = address::check_url(&args.url)?;
         let granted = match host_to_approve(&cx.config, &browser::denied_hosts(cx).await?, &url)? {
             Some(place) => Some(confirm_host(cx, &call, &url, place).await?.consume()),
@@ -287,6 +286,8 @@ pub fn format_events(dialogs: &[PageDialog], downloads: &[PageDownload]) -> Stri
 }
 
 impl Tool for BrowserNavigate {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -301,19 +302,23 @@ impl Tool for BrowserNavigate {
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Args> {
+        self.spec.parse_arguments(arguments)
+    }
+
+    fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         let url = address::check_url(&args.url)?;
         // The rules are checked when the call runs.
         host_to_approve(cx.config, &[], &url)?;
         browser::prepare_call(cx, args.timeout_ms)
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
+        args: Args,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move { self.execute_call(&cx, call.consume()).await })
+    ) -> Result<ToolOutput> {
+        self.execute_call(&cx, args, call.consume()).await
     }
 }

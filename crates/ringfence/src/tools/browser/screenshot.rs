@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -23,9 +22,10 @@ const DEFAULT_MAX_WIDTH: u32 = 1280;
 const DEFAULT_MAX_HEIGHT: u32 = 1568;
 const DEFAULT_QUALITY: u32 = 75;
 
+/// Arguments of `browser.screenshot`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub struct Args {
     /// Write it here, workspace-relative, at full resolution (.png, .jpg, .webp).
     path: Option<String>,
     /// Handle of a page (p1). Default: the current page.
@@ -194,6 +194,8 @@ fn base64_padding(data: &str) -> u64 {
 }
 
 impl Tool for BrowserScreenshot {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -218,8 +220,11 @@ impl Tool for BrowserScreenshot {
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Args> {
+        self.spec.parse_arguments(arguments)
+    }
+
+    fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         if args.full_page == Some(true) && args.target.is_some() {
             return Err(Error::invalid_arguments("give either `full_page` or `target`"));
         }
@@ -244,15 +249,12 @@ impl Tool for BrowserScreenshot {
         browser::prepare_call(cx, args.timeout_ms)
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
-        call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let args =
-                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
-            self.execute_call(&cx, args).await
-        })
+        args: Args,
+        _call: Granted<Prepared>,
+    ) -> Result<ToolOutput> {
+        self.execute_call(&cx, args).await
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -18,9 +17,10 @@ use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };
 
+/// Arguments of `browser.snapshot`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub struct Args {
     /// Handle of a page (p1). Default: the current page.
     page: Option<String>,
     /// interactive (default): what can be acted on; full: everything; text: the words alone.
@@ -108,6 +108,8 @@ async fn take_snapshot(cx: &RunCx, args: &Args, held: &PageLease) -> Result<Tool
 }
 
 impl Tool for BrowserSnapshot {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -119,27 +121,22 @@ impl Tool for BrowserSnapshot {
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        arguments::parse_arguments::<Args>(arguments, &self.spec.input_schema)?;
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Args> {
+        self.spec.parse_arguments(arguments)
+    }
+
+    fn prepare(&self, _: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         browser::prepare_call(cx, None)
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
-        call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let args: Args =
-                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
-            let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
-            browser::run_within(
-                &cx,
-                &held,
-                browser::DEFAULT_TIMEOUT,
-                take_snapshot(&cx, &args, &held),
-            )
-            .await
-        })
+        args: Args,
+        _call: Granted<Prepared>,
+    ) -> Result<ToolOutput> {
+        let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
+        let work = take_snapshot(&cx, &args, &held);
+        browser::run_within(&cx, &held, browser::DEFAULT_TIMEOUT, work).await
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -20,9 +19,10 @@ use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };
 
+/// Arguments of `browser.tabs`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub struct Args {
     /// list (default), new, select, close, or close_all (also deletes cookies and storage).
     op: Option<TabsOp>,
     /// Handle of the page to select or close.
@@ -137,6 +137,8 @@ fn format_tab(tab: &TabRow) -> String {
 }
 
 impl Tool for BrowserTabs {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -148,24 +150,25 @@ impl Tool for BrowserTabs {
         )]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Args> {
+        let args: Args = self.spec.parse_arguments(arguments)?;
         if args.page.is_none() && matches!(args.op, Some(TabsOp::Select | TabsOp::Close)) {
             return Err(Error::invalid_arguments("name the `page`")
                 .with_hint("browser.tabs without arguments lists them."));
         }
+        Ok(args)
+    }
+
+    fn prepare(&self, _: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         browser::prepare_call(cx, None)
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
-        call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let args =
-                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
-            self.execute_call(&cx, args).await
-        })
+        args: Args,
+        _call: Granted<Prepared>,
+    ) -> Result<ToolOutput> {
+        self.execute_call(&cx, args).await
     }
 }

@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -26,7 +25,6 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Result, visible};
 use crate::config::Config;
 use crate::sandbox::{Launcher, env};
-use crate::session::Overrides;
 use crate::tools::limits::{ByteCount, ItemCount, ToolLimit};
 use crate::tools::run::background::BackgroundRuns;
 use crate::tools::run::command::{self, SpecTexts};
@@ -51,9 +49,10 @@ enum FigureMode {
     None,
 }
 
+/// Arguments of `code.exec`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub struct Args {
     language: String,
     /// The code. Give this or `file`.
     code: Option<String>,
@@ -125,17 +124,12 @@ impl CodeExec {
         CodeExec { spec, launcher }
     }
 
-    fn parse_args(&self, arguments: &Map<String, Value>, shape: &Overrides) -> Result<Args> {
-        let mut arguments: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
-        arguments.validate_args()?;
-        if arguments.session.as_deref().is_none_or(|session| session == "new") {
-            shape.fill_unset(&mut arguments.cwd, &mut arguments.env);
-        }
-        Ok(arguments)
-    }
-
-    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<ToolOutput> {
-        let arguments = self.parse_args(&call.arguments, &cx.overrides)?;
+    async fn execute_call(
+        &self,
+        cx: &Arc<RunCx>,
+        arguments: Args,
+        call: Prepared,
+    ) -> Result<ToolOutput> {
         let found = runtimes::find_runtime(&arguments.language, &cx.workspace.rights().hidden)?;
         let run =
             CodeRun { cx, launcher: &self.launcher, installed: &found, arguments: &arguments };
@@ -148,6 +142,8 @@ impl CodeExec {
 }
 
 impl Tool for CodeExec {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -170,11 +166,19 @@ impl Tool for CodeExec {
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        let arguments = self.parse_args(arguments, cx.overrides)?;
-        let found = runtimes::find_runtime(&arguments.language, &cx.workspace.rights().hidden)?;
-        arguments.check_for_delivery(found.runtime.delivery)?;
-        if let Some(session) = arguments.session.as_deref().filter(|session| *session != "new") {
+    fn parse(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Args> {
+        let mut args: Args = self.spec.parse_arguments(arguments)?;
+        args.validate_args()?;
+        if args.session.as_deref().is_none_or(|session| session == "new") {
+            cx.overrides.fill_unset(&mut args.cwd, &mut args.env);
+        }
+        Ok(args)
+    }
+
+    fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        let found = runtimes::find_runtime(&args.language, &cx.workspace.rights().hidden)?;
+        args.check_for_delivery(found.runtime.delivery)?;
+        if let Some(session) = args.session.as_deref().filter(|session| *session != "new") {
             find_interpreter(
                 BackgroundRuns::for_session(cx.session)?.as_ref(),
                 session,
@@ -183,29 +187,27 @@ impl Tool for CodeExec {
         }
         // Opened so that the call fails before the user is asked; the run opens them again in its
         // sandbox.
-        let (_, shown) = cx.workspace.open_dir(arguments.cwd.as_deref().unwrap_or("."))?;
-        arguments.resolve_file(cx.workspace)?;
-        let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+        let (_, shown) = cx.workspace.open_dir(args.cwd.as_deref().unwrap_or("."))?;
+        args.resolve_file(cx.workspace)?;
+        let asked = args.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
         Ok(CallPlan {
-            env: arguments.build_env(found.runtime.delivery)?,
-            cwd: arguments
-                .cwd
-                .as_ref()
-                .map(|_| cx.workspace.path().join(shown).display().to_string()),
+            env: args.build_env(found.runtime.delivery)?,
+            cwd: args.cwd.as_ref().map(|_| cx.workspace.path().join(shown).display().to_string()),
             timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
             approval_reason: command::approval_reason(cx),
-            command: Some(arguments.command_line()),
+            command: Some(args.command_line()),
             command_covers: &["language", "code", "file", "args"],
             ..CallPlan::default()
         })
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
+        args: Args,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move { self.execute_call(&cx, call.consume()).await })
+    ) -> Result<ToolOutput> {
+        self.execute_call(&cx, args, call.consume()).await
     }
 }
 

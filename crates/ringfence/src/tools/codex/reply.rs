@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +14,6 @@ use crate::base::call::{Prepared, ToolOutput};
 use crate::base::{Error, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
-use crate::session::{Overrides, Session};
 use crate::tools::limits::ToolLimit;
 use crate::tools::{CallPlan, PrepareCx, RunCx, Tool, ToolSpec, arguments};
 
@@ -24,9 +22,10 @@ pub const NAME: &str = "codex-reply";
 const TITLE: &str = "Codex Reply";
 const DESCRIPTION: &str = "Continue a Codex conversation by providing the thread id and prompt.";
 
+/// Arguments of `codex-reply`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Args {
+pub struct Args {
     prompt: String,
     thread_id: Option<String>,
     conversation_id: Option<String>,
@@ -50,13 +49,7 @@ impl CodexReply {
         }
     }
 
-    fn parse_turn(
-        &self,
-        arguments: &Map<String, Value>,
-        config: &Config,
-        session: &Session,
-        shape: &Overrides,
-    ) -> Result<CodexTurn> {
+    fn parse_turn(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CodexTurn> {
         let Args { prompt, thread_id, conversation_id } =
             arguments::parse_arguments(arguments, &self.spec.input_schema)?;
         let thread = thread_id.or(conversation_id).ok_or_else(|| {
@@ -64,10 +57,10 @@ impl CodexReply {
                 .with_hint("Give the `threadId` of a result of `codex`.")
                 .with_fact("argument", "threadId")
         })?;
-        let known = ThreadRecord::load_thread(config, session, &thread)?;
+        let known = ThreadRecord::load_thread(cx.config, cx.session, &thread)?;
         // The thread determines its own directory, so the session's override does not apply.
         let (mut cwd, mut env) = (known.settings.cwd.clone(), None);
-        shape.fill_unset(&mut cwd, &mut env);
+        cx.overrides.fill_unset(&mut cwd, &mut env);
         Ok(CodexTurn {
             prompt,
             settings: known.settings,
@@ -78,6 +71,8 @@ impl CodexReply {
 }
 
 impl Tool for CodexReply {
+    type Args = CodexTurn;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -90,20 +85,21 @@ impl Tool for CodexReply {
         find_codex(&self.config, None).err().map(|error| error.message().to_owned())
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        turn::prepare_turn(&self.parse_turn(arguments, cx.config, cx.session, cx.overrides)?, cx)
+    fn parse(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CodexTurn> {
+        self.parse_turn(arguments, cx)
     }
 
-    fn run(
+    fn prepare(&self, turn: &CodexTurn, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        turn::prepare_turn(turn, cx)
+    }
+
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
+        args: CodexTurn,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let call = call.consume();
-            let turn = self.parse_turn(&call.arguments, &cx.config, &cx.session, &cx.overrides)?;
-            turn.run_turn(&cx, call, &self.launcher).await
-        })
+    ) -> Result<ToolOutput> {
+        args.run_turn(&cx, call.consume(), &self.launcher).await
     }
 }
 

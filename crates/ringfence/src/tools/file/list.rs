@@ -5,7 +5,6 @@ mod top_entries;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -19,9 +18,7 @@ use crate::base::workspace::Workspace;
 use crate::base::workspace::tree::{WalkFilter, WalkStart, WalkStop, WorkspaceTree, thread_count};
 use crate::base::{CancelCause, CancelToken, Error, Kind, Result};
 use crate::tools::limits::{ItemCount, ToolLimit};
-use crate::tools::{
-    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
-};
+use crate::tools::{PrepareCx, RunCx, Tool, ToolSpec};
 use top_entries::{EntryCollector, ListQuery};
 
 const NAME: &str = "file.list";
@@ -32,9 +29,10 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes reserved for everything in a result besides the entries.
 const RESERVED_BYTES: usize = 400;
 
+/// Arguments of `file.list`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub struct Args {
     /// Directory, relative to the workspace (the default).
     path: Option<String>,
     /// Levels to descend: 1 (default; all with glob), 0 for all.
@@ -111,7 +109,7 @@ struct ListEntry {
 }
 
 /// Validated arguments.
-struct ListJob {
+pub struct ListJob {
     path: String,
     sight: WalkFilter,
     query: ListQuery,
@@ -170,26 +168,13 @@ impl FileList {
     /// Creates the tool.
     pub fn new() -> Self {
         FileList {
-            spec: ToolSpec {
-                name: NAME.into(),
-                title: "List files".into(),
-                description: "Lists a directory, or finds files by name: `glob: [\"**/*.rs\"]` goes through all levels. \
-                    Leaves out hidden names and what git ignores unless told otherwise. Below `path`, a directory of more \
-                    than 100 entries is one entry with `children`."
-                    .into(),
-                version: "1.0.0".into(),
-                scope: PermissionScope::Workspace,
-                hints: ToolHints { read_only: true, destructive: false, idempotent: true, open_world: false },
-                effects: vec![],
-                profile: "default",
-                input_schema: arguments::input_schema::<Args>(),
-                output_schema: Some(arguments::reply_schema::<Reply>()),
-                lists_output_schema: true,
-                requires_approval: false,
-                streaming: false,
-                timeout: Duration::from_secs(30),
-                unavailable_reason: None,
-            },
+            spec: ToolSpec::from_types::<Args, Reply>(
+                NAME,
+                "List files",
+                "Lists a directory, or finds files by name: `glob: [\"**/*.rs\"]` goes through all levels. \
+                 Leaves out hidden names and what git ignores unless told otherwise. Below `path`, a directory of more \
+                 than 100 entries is one entry with `children`.",
+            ),
         }
     }
 }
@@ -201,6 +186,8 @@ impl Default for FileList {
 }
 
 impl Tool for FileList {
+    type Args = ListJob;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -216,31 +203,21 @@ impl Tool for FileList {
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<CallPlan> {
-        arguments::parse_arguments::<Args>(arguments, &self.spec.input_schema)?
-            .build_job(arguments)?;
-        Ok(CallPlan::default())
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<ListJob> {
+        self.spec.parse_arguments::<Args>(arguments)?.build_job(arguments)
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
-        call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let arguments = call.consume().arguments;
-            let args: Args = arguments::parse_arguments(&arguments, &self.spec.input_schema)?;
-            let job = args.build_job(&arguments)?;
-            let cancel = cx.cancel.clone();
-            let work = move || list_directory(&cx.workspace, &job, cx.text_budget, &cx.cancel);
-            let reply =
-                blocking::run_blocking(&cancel, "the list ended unexpectedly", work).await?;
-            let text = top_entries::render_list(&reply);
-            Ok(ToolOutput::from_structured(
-                text,
-                serde_json::to_value(reply).unwrap_or(Value::Null),
-            ))
-        })
+        args: ListJob,
+        _call: Granted<Prepared>,
+    ) -> Result<ToolOutput> {
+        let cancel = cx.cancel.clone();
+        let work = move || list_directory(&cx.workspace, &args, cx.text_budget, &cx.cancel);
+        let reply = blocking::run_blocking(&cancel, "the list ended unexpectedly", work).await?;
+        let text = top_entries::render_list(&reply);
+        Ok(ToolOutput::from_structured(text, serde_json::to_value(reply).unwrap_or(Value::Null)))
     }
 }
 

@@ -4,16 +4,15 @@
 mod excerpt;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use encoding_rs::Encoding;
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::blocking;
 use super::content::{ContentSurvey, FileContent};
 use super::{image, mime};
 use crate::approval::Granted;
@@ -22,9 +21,7 @@ use crate::base::clock::format_utc;
 use crate::base::{CancelToken, Error, Kind, Result};
 use crate::redact::known_secrets;
 use crate::tools::limits::{ByteCount, DisplayAmount, ItemCount, ToolLimit};
-use crate::tools::{
-    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
-};
+use crate::tools::{PrepareCx, RunCx, Tool, ToolSpec};
 use excerpt::{ExcerptWindow, TextExcerpt};
 
 /// Key in a result's `_meta` under which the file's metadata is stored.
@@ -199,24 +196,14 @@ impl FileRead {
     pub fn new() -> Self {
         FileRead {
             spec: ToolSpec {
-                name: "file.read".into(),
-                title: "Read a file".into(),
-                description: "Reads a text file (any encoding), an image or, with encoding base64, any bytes of the \
-                    workspace. Returns the text and, as JSON, its etag, size, line range and where to continue. \
-                    `output:<id>` reads the stored output of an earlier call."
-                    .into(),
-                version: "1.0.0".into(),
-                scope: PermissionScope::Workspace,
-                hints: ToolHints { read_only: true, destructive: false, idempotent: true, open_world: false },
-                effects: vec![],
-                profile: "default",
-                input_schema: arguments::input_schema::<Args>(),
-                output_schema: Some(arguments::reply_schema::<Reply>()),
                 lists_output_schema: false,
-                requires_approval: false,
-                streaming: false,
-                timeout: Duration::from_secs(30),
-                unavailable_reason: None,
+                ..ToolSpec::from_types::<Args, Reply>(
+                    "file.read",
+                    "Read a file",
+                    "Reads a text file (any encoding), an image or, with encoding base64, any bytes of the \
+                 workspace. Returns the text and, as JSON, its etag, size, line range and where to continue. \
+                 `output:<id>` reads the stored output of an earlier call.",
+                )
             },
         }
     }
@@ -229,6 +216,8 @@ impl Default for FileRead {
 }
 
 impl Tool for FileRead {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -250,33 +239,30 @@ impl Tool for FileRead {
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<CallPlan> {
-        arguments::parse_arguments::<Args>(arguments, &self.spec.input_schema)?.validate()?;
-        Ok(CallPlan::default())
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Args> {
+        let args: Args = self.spec.parse_arguments(arguments)?;
+        args.validate()?;
+        Ok(args)
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
-        call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let args: Args =
-                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
-            let work = tokio::task::spawn_blocking(move || {
-                let (content, stored) = if args.path.starts_with("output:") {
-                    let file = cx.session.outputs.open_output(&args.path)?;
-                    (FileContent::new(file, args.path.clone(), MAX_SNAPSHOT_BYTES)?, true)
-                } else {
-                    let opened = cx.workspace.open_read(&args.path)?;
-                    (FileContent::new(opened.file, opened.path, MAX_SNAPSHOT_BYTES)?, false)
-                };
-                read_content(content, &args, stored, cx.text_budget, &cx.cancel)
-            });
-            work.await.map_err(|error| {
-                Error::internal("the read ended unexpectedly").with_source(error)
-            })?
-        })
+        args: Args,
+        _call: Granted<Prepared>,
+    ) -> Result<ToolOutput> {
+        let cancel = cx.cancel.clone();
+        let work = blocking::run_blocking(&cancel, "the read ended unexpectedly", move || {
+            let (content, stored) = if args.path.starts_with("output:") {
+                let file = cx.session.outputs.open_output(&args.path)?;
+                (FileContent::new(file, args.path.clone(), MAX_SNAPSHOT_BYTES)?, true)
+            } else {
+                let opened = cx.workspace.open_read(&args.path)?;
+                (FileContent::new(opened.file, opened.path, MAX_SNAPSHOT_BYTES)?, false)
+            };
+            read_content(content, &args, stored, cx.text_budget, &cx.cancel)
+        });
+        work.await
     }
 }
 

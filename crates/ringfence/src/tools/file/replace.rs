@@ -10,9 +10,7 @@ mod similar_regions;
 mod single_file;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -24,9 +22,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{CancelToken, Error, Kind, Result};
 use crate::session::OutputStore;
 use crate::tools::limits::{ByteCount, ItemCount, ToolLimit};
-use crate::tools::{
-    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
-};
+use crate::tools::{PrepareCx, RunCx, Tool, ToolHints, ToolSpec};
 use edit::{CompiledEdit, MatchTally};
 
 /// Larger files are neither edited nor created.
@@ -155,25 +151,20 @@ impl FileReplace {
     pub fn new() -> Self {
         FileReplace {
             spec: ToolSpec {
-                name: "file.replace".into(),
-                title: "Edit a file".into(),
-                description:
-                    "Replaces exact text (or a regex) in a file of the workspace, atomically. Every edit must \
-                    match exactly `expect` times, or nothing is written. The rest of the file stays \
-                    byte-identical: encoding, line endings, mode."
-                        .into(),
-                version: "1.0.0".into(),
-                scope: PermissionScope::Workspace,
-                hints: ToolHints { read_only: false, destructive: true, idempotent: false, open_world: false },
+                hints: ToolHints {
+                    read_only: false,
+                    destructive: true,
+                    idempotent: false,
+                    open_world: false,
+                },
                 effects: vec!["filesystem_write"],
-                profile: "default",
-                input_schema: arguments::input_schema::<Args>(),
-                output_schema: Some(arguments::reply_schema::<Reply>()),
-                lists_output_schema: true,
-                requires_approval: false,
-                streaming: false,
-                timeout: Duration::from_secs(30),
-                unavailable_reason: None,
+                ..ToolSpec::from_types::<Args, Reply>(
+                    "file.replace",
+                    "Edit a file",
+                    "Replaces exact text (or a regex) in a file of the workspace, atomically. Every edit must \
+                 match exactly `expect` times, or nothing is written. The rest of the file stays \
+                 byte-identical: encoding, line endings, mode.",
+                )
             },
         }
     }
@@ -186,6 +177,8 @@ impl Default for FileReplace {
 }
 
 impl Tool for FileReplace {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -204,29 +197,27 @@ impl Tool for FileReplace {
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<CallPlan> {
-        arguments::parse_arguments::<Args>(arguments, &self.spec.input_schema)?.compile_edits()?;
-        Ok(CallPlan::default())
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Args> {
+        let args: Args = self.spec.parse_arguments(arguments)?;
+        args.compile_edits()?;
+        Ok(args)
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
-        call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let args: Args =
-                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
-            let cancel = cx.cancel.clone();
-            let work = blocking::run_blocking(&cancel, "the edit ended unexpectedly", move || {
-                let mut reply = replace_text(&cx.workspace, &args, &cx.cancel)?;
-                (reply.diff_truncated, reply.output) =
-                    diff::fit_diff(&mut reply.diff, &cx.session.outputs);
-                reply.fit_budget(cx.text_budget, &cx.session.outputs);
-                Ok(reply)
-            });
-            Ok(work.await?.into_output())
-        })
+        args: Args,
+        _call: Granted<Prepared>,
+    ) -> Result<ToolOutput> {
+        let cancel = cx.cancel.clone();
+        let work = blocking::run_blocking(&cancel, "the edit ended unexpectedly", move || {
+            let mut reply = replace_text(&cx.workspace, &args, &cx.cancel)?;
+            (reply.diff_truncated, reply.output) =
+                diff::fit_diff(&mut reply.diff, &cx.session.outputs);
+            reply.fit_budget(cx.text_budget, &cx.session.outputs);
+            Ok(reply)
+        });
+        Ok(work.await?.into_output())
     }
 }
 

@@ -10,7 +10,6 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -24,9 +23,7 @@ use crate::base::workspace::Workspace;
 use crate::base::workspace::tree::{WalkFilter, WalkStart, WalkStop, WorkspaceTree, thread_count};
 use crate::base::{CancelCause, CancelToken, Error, Kind, Result};
 use crate::tools::limits::{ItemCount, ToolLimit};
-use crate::tools::{
-    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
-};
+use crate::tools::{CallPlan, PrepareCx, RunCx, Tool, ToolSpec};
 use engine::{SearchSpec, SearchVisitor};
 use results::{SearchPosition, SearchResults};
 
@@ -45,9 +42,10 @@ const MIN_BYTES: usize = 512;
 /// Bytes reserved for everything in a result besides the matches.
 const RESERVED_BYTES: usize = 500;
 
+/// Arguments of `file.search`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub struct Args {
     /// Regular expression (Rust syntax, line by line).
     pattern: String,
     /// Treat pattern as plain text (false).
@@ -137,7 +135,7 @@ struct SearchHit {
 }
 
 /// Validated arguments.
-struct SearchJob {
+pub struct SearchJob {
     path: String,
     sight: WalkFilter,
     filter: PathFilter,
@@ -216,23 +214,13 @@ impl FileSearch {
     pub fn new() -> Self {
         FileSearch {
             spec: ToolSpec {
-                name: NAME.into(),
-                title: "Search in files".into(),
-                description: "Searches text in files with a regular expression, as ripgrep does: fast, skipping \
-                    hidden and binary files and what git ignores. Results are ordered by path and line."
-                    .into(),
-                version: "1.0.0".into(),
-                scope: PermissionScope::Workspace,
-                hints: ToolHints { read_only: true, destructive: false, idempotent: true, open_world: false },
-                effects: vec![],
-                profile: "default",
-                input_schema: arguments::input_schema::<Args>(),
-                output_schema: Some(arguments::reply_schema::<Reply>()),
-                lists_output_schema: true,
-                requires_approval: false,
-                streaming: false,
                 timeout: DEFAULT_TIMEOUT + TIMEOUT_SLACK,
-                unavailable_reason: None,
+                ..ToolSpec::from_types::<Args, Reply>(
+                    NAME,
+                    "Search in files",
+                    "Searches text in files with a regular expression, as ripgrep does: fast, skipping \
+                 hidden and binary files and what git ignores. Results are ordered by path and line.",
+                )
             },
         }
     }
@@ -245,6 +233,8 @@ impl Default for FileSearch {
 }
 
 impl Tool for FileSearch {
+    type Args = SearchJob;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -262,38 +252,32 @@ impl Tool for FileSearch {
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<CallPlan> {
-        let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
-        args.build_job(arguments)?;
-        Ok(CallPlan { timeout: Some(args.timeout() + TIMEOUT_SLACK), ..CallPlan::default() })
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<SearchJob> {
+        self.spec.parse_arguments::<Args>(arguments)?.build_job(arguments)
     }
 
-    fn run(
+    fn prepare(&self, args: &SearchJob, _: &PrepareCx<'_>) -> Result<CallPlan> {
+        Ok(CallPlan { timeout: Some(args.timeout + TIMEOUT_SLACK), ..CallPlan::default() })
+    }
+
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
-        call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let arguments = call.consume().arguments;
-            let args: Args = arguments::parse_arguments(&arguments, &self.spec.input_schema)?;
-            let job = args.build_job(&arguments)?;
-            let cancel = cx.cancel.clone();
-            let work =
-                blocking::run_blocking(&cancel, "the search ended unexpectedly", move || {
-                    let stored = job
-                        .path
-                        .starts_with("output:")
-                        .then(|| cx.session.outputs.open_output(&job.path))
-                        .transpose()?;
-                    search_workspace(&cx.workspace, stored, &job, cx.text_budget, &cx.cancel)
-                });
-            let reply = work.await?;
-            let text = render::render_results(&reply);
-            Ok(ToolOutput::from_structured(
-                text,
-                serde_json::to_value(reply).unwrap_or(Value::Null),
-            ))
-        })
+        args: SearchJob,
+        _call: Granted<Prepared>,
+    ) -> Result<ToolOutput> {
+        let cancel = cx.cancel.clone();
+        let work = blocking::run_blocking(&cancel, "the search ended unexpectedly", move || {
+            let stored = args
+                .path
+                .starts_with("output:")
+                .then(|| cx.session.outputs.open_output(&args.path))
+                .transpose()?;
+            search_workspace(&cx.workspace, stored, &args, cx.text_budget, &cx.cancel)
+        });
+        let reply = work.await?;
+        let text = render::render_results(&reply);
+        Ok(ToolOutput::from_structured(text, serde_json::to_value(reply).unwrap_or(Value::Null)))
     }
 }
 

@@ -6,17 +6,16 @@
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use encoding_rs::{Encoding, UTF_8};
-use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::atomic_write::{self, TempFile};
+use super::blocking;
 use super::content::{MAX_HASHED_BYTES, check_cancelled, etag_from_bytes, weak_etag_from_stat};
 use super::diff::{self, LineChanges, diff_lines};
 use super::old_file::{OldFile, stale_error};
@@ -26,9 +25,7 @@ use crate::base::call::{Prepared, ToolOutput};
 use crate::base::workspace::{Workspace, WriteTarget, quote_path};
 use crate::base::{CancelToken, Error, Kind, Result};
 use crate::tools::limits::{ByteCount, ToolLimit};
-use crate::tools::{
-    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
-};
+use crate::tools::{PrepareCx, RunCx, Tool, ToolHints, ToolSpec};
 
 /// Old content up to this size is kept in memory, to be compared and, for a write in place, to be
 /// restored after a failure.
@@ -139,25 +136,20 @@ impl FileWrite {
     pub fn new() -> Self {
         FileWrite {
             spec: ToolSpec {
-                name: "file.write".into(),
-                title: "Write a file".into(),
-                description:
-                    "Writes a whole file of the workspace, atomically, or appends to it. Keeps the mode, encoding \
-                    and line endings of an existing file. `if_match` with the etag of your last read guards against \
-                    changes by others."
-                        .into(),
-                version: "1.0.0".into(),
-                scope: PermissionScope::Workspace,
-                hints: ToolHints { read_only: false, destructive: true, idempotent: false, open_world: false },
+                hints: ToolHints {
+                    read_only: false,
+                    destructive: true,
+                    idempotent: false,
+                    open_world: false,
+                },
                 effects: vec!["filesystem_write"],
-                profile: "default",
-                input_schema: arguments::input_schema::<Args>(),
-                output_schema: Some(arguments::reply_schema::<Reply>()),
-                lists_output_schema: true,
-                requires_approval: false,
-                streaming: false,
-                timeout: Duration::from_secs(30),
-                unavailable_reason: None,
+                ..ToolSpec::from_types::<Args, Reply>(
+                    "file.write",
+                    "Write a file",
+                    "Writes a whole file of the workspace, atomically, or appends to it. Keeps the mode, encoding \
+                 and line endings of an existing file. `if_match` with the etag of your last read guards against \
+                 changes by others.",
+                )
             },
         }
     }
@@ -170,6 +162,8 @@ impl Default for FileWrite {
 }
 
 impl Tool for FileWrite {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -184,30 +178,26 @@ impl Tool for FileWrite {
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<CallPlan> {
-        arguments::parse_arguments::<Args>(arguments, &self.spec.input_schema)?.decode_input()?;
-        Ok(CallPlan::default())
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Args> {
+        let args: Args = self.spec.parse_arguments(arguments)?;
+        args.decode_input()?;
+        Ok(args)
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
-        call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move {
-            let args: Args =
-                arguments::parse_arguments(&call.consume().arguments, &self.spec.input_schema)?;
-            let work = tokio::task::spawn_blocking(move || {
-                let mut reply = write_with_retries(&cx.workspace, &args, &cx.cancel)?;
-                (reply.diff_truncated, reply.output) =
-                    diff::fit_diff(&mut reply.diff, &cx.session.outputs);
-                Ok::<_, Error>(reply)
-            });
-            let reply = work.await.map_err(|error| {
-                Error::internal("the write ended unexpectedly").with_source(error)
-            })??;
-            Ok(reply.into_output())
-        })
+        args: Args,
+        _call: Granted<Prepared>,
+    ) -> Result<ToolOutput> {
+        let cancel = cx.cancel.clone();
+        let work = blocking::run_blocking(&cancel, "the write ended unexpectedly", move || {
+            let mut reply = write_with_retries(&cx.workspace, &args, &cx.cancel)?;
+            (reply.diff_truncated, reply.output) =
+                diff::fit_diff(&mut reply.diff, &cx.session.outputs);
+            Ok(reply)
+        });
+        Ok(work.await?.into_output())
     }
 }
 

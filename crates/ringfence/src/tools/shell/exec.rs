@@ -22,11 +22,10 @@ use crate::base::clock::Deadline;
 use crate::base::{Error, Result, visible};
 use crate::config::Config;
 use crate::sandbox::{Launcher, RunState, StdinSource, env};
-use crate::session::Overrides;
 use crate::tools::limits::{DisplayAmount, ToolLimit};
 use crate::tools::run::background::{BackgroundRun, BackgroundRuns};
 use crate::tools::run::command::{self, CommandRequest, SpecTexts};
-use crate::tools::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};
+use crate::tools::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec};
 
 pub use reply::Reply;
 pub use session::await_shell;
@@ -38,9 +37,10 @@ const DESCRIPTION: &str = "Run a command in the workspace. Returns stdout, stder
     continues (status `running`, exec_id for shell.session). Output is cut in the middle: the rest is in file.read of \
     the `output:` handle. Background processes end with the command; start servers with yield_ms 0.";
 
+/// Arguments of `shell.exec`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub struct Args {
     /// A command line for bash. This or `argv`.
     command: Option<String>,
     /// A program and its arguments, without a shell. This or `command`.
@@ -80,37 +80,27 @@ impl ShellExec {
 
     fn with_launcher(config: &Config, launcher: Launcher) -> Self {
         let about = SpecTexts::from_config(config);
+        let description = format!("{DESCRIPTION}{}", about.description);
         let spec = ToolSpec {
-            name: "shell.exec".into(),
-            title: "Run a command".into(),
-            description: format!("{DESCRIPTION}{}", about.description),
             version: "1.2.0".into(),
             scope: PermissionScope::Exec,
             hints: about.hints,
             effects: about.effects,
             profile: config.sandbox.profile.name(),
-            input_schema: arguments::input_schema::<Args>(),
-            output_schema: Some(arguments::reply_schema::<Reply>()),
-            lists_output_schema: true,
             requires_approval: !about.is_sandboxed,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,
-            unavailable_reason: None,
+            ..ToolSpec::from_types::<Args, Reply>("shell.exec", "Run a command", &description)
         };
         ShellExec { spec, launcher }
     }
 
-    fn parse_args(&self, arguments: &Map<String, Value>, shape: &Overrides) -> Result<Args> {
-        let mut arguments: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
-        arguments.validate_args()?;
-        if arguments.session.as_deref().is_none_or(|session| session == "new") {
-            shape.fill_unset(&mut arguments.cwd, &mut arguments.env);
-        }
-        Ok(arguments)
-    }
-
-    async fn execute_call(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<ToolOutput> {
-        let arguments = self.parse_args(&call.arguments, &cx.overrides)?;
+    async fn execute_call(
+        &self,
+        cx: &Arc<RunCx>,
+        arguments: Args,
+        call: Prepared,
+    ) -> Result<ToolOutput> {
         arguments.check_persistent(cx.session_ref.persistent)?;
         if arguments.session.is_some() {
             return session::execute_in_shell(cx, call, &self.launcher, &arguments).await;
@@ -182,6 +172,8 @@ pub fn running_output(reply: Reply) -> Result<ToolOutput> {
 }
 
 impl Tool for ShellExec {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -203,16 +195,24 @@ impl Tool for ShellExec {
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        let arguments = self.parse_args(arguments, cx.overrides)?;
-        if let Some(session) = arguments.session.as_deref().filter(|session| *session != "new") {
+    fn parse(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Args> {
+        let mut args: Args = self.spec.parse_arguments(arguments)?;
+        args.validate_args()?;
+        if args.session.as_deref().is_none_or(|session| session == "new") {
+            cx.overrides.fill_unset(&mut args.cwd, &mut args.env);
+        }
+        Ok(args)
+    }
+
+    fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        if let Some(session) = args.session.as_deref().filter(|session| *session != "new") {
             let kept = BackgroundRuns::for_session(cx.session)?.get(session)?;
             return Ok(CallPlan {
                 // Only the shell knows its current directory.
                 cwd: Some(format!("the current directory and environment of shell {}", kept.id)),
-                timeout: Some(arguments.timeout_within(cx.config)),
+                timeout: Some(args.timeout_within(cx.config)),
                 approval_reason: command::approval_reason(cx),
-                command: Some(arguments.command_line()),
+                command: Some(args.command_line()),
                 command_covers: &["command", "argv"],
                 ..CallPlan::default()
             });
@@ -220,25 +220,26 @@ impl Tool for ShellExec {
         // Opened so that the call fails before the user is asked; the run opens it again and uses
         // the descriptor it opened.
         let workspace = cx.workspace;
-        let (_, shown) = workspace.open_dir(arguments.cwd.as_deref().unwrap_or("."))?;
+        let (_, shown) = workspace.open_dir(args.cwd.as_deref().unwrap_or("."))?;
         Ok(CallPlan {
-            env: arguments.build_env()?,
+            env: args.build_env()?,
             // The resolved path, not the one the caller wrote.
-            cwd: arguments.cwd.as_ref().map(|_| workspace.path().join(shown).display().to_string()),
-            timeout: Some(arguments.timeout_within(cx.config)),
+            cwd: args.cwd.as_ref().map(|_| workspace.path().join(shown).display().to_string()),
+            timeout: Some(args.timeout_within(cx.config)),
             approval_reason: command::approval_reason(cx),
-            command: Some(arguments.command_line()),
+            command: Some(args.command_line()),
             command_covers: &["command", "argv"],
             ..CallPlan::default()
         })
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
+        args: Args,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move { self.execute_call(&cx, call.consume()).await })
+    ) -> Result<ToolOutput> {
+        self.execute_call(&cx, args, call.consume()).await
     }
 }
 

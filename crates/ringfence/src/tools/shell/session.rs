@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use rustix::process::Signal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -53,9 +52,10 @@ enum SessionOp {
     List,
 }
 
+/// Arguments of `shell.session`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Args {
+pub struct Args {
     op: SessionOp,
     /// The exec_id or session of a result. Not for `list`.
     id: Option<String>,
@@ -127,14 +127,12 @@ impl ShellSession {
         ShellSession { spec }
     }
 
-    fn parse_args(&self, arguments: &Map<String, Value>) -> Result<Args> {
-        let arguments: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
-        arguments.validate_args()?;
-        Ok(arguments)
-    }
-
-    async fn execute_call(&self, cx: &Arc<RunCx>, call: &Prepared) -> Result<ToolOutput> {
-        let arguments = self.parse_args(&call.arguments)?;
+    async fn execute_call(
+        &self,
+        cx: &Arc<RunCx>,
+        arguments: &Args,
+        call: &Prepared,
+    ) -> Result<ToolOutput> {
         let runs = BackgroundRuns::for_session(&cx.session)?;
         let Some(id) = &arguments.id else { return list_runs(&runs) };
         let kept = runs.get(id)?;
@@ -272,6 +270,8 @@ fn list_runs(runs: &BackgroundRuns) -> Result<ToolOutput> {
 }
 
 impl Tool for ShellSession {
+    type Args = Args;
+
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
@@ -288,15 +288,19 @@ impl Tool for ShellSession {
         ]
     }
 
-    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        let arguments = self.parse_args(arguments)?;
-        let Some(id) = &arguments.id else { return Ok(CallPlan::default()) };
+    fn parse(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Args> {
+        let args: Args = self.spec.parse_arguments(arguments)?;
+        args.validate_args()?;
+        Ok(args)
+    }
+
+    fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        let Some(id) = &args.id else { return Ok(CallPlan::default()) };
         let kept = BackgroundRuns::for_session(cx.session)?.get(id)?;
         // Input to an unsandboxed process requires approval just like a command.
-        let asks =
-            (arguments.op == SessionOp::Write).then(|| command::approval_reason(cx)).flatten();
+        let asks = (args.op == SessionOp::Write).then(|| command::approval_reason(cx)).flatten();
         let asks = asks.map(|why| format!("{why} The input goes to: {}", kept.display_command));
-        let command = arguments.input.clone().filter(|_| arguments.op == SessionOp::Write);
+        let command = args.input.clone().filter(|_| args.op == SessionOp::Write);
         Ok(CallPlan {
             approval_reason: asks,
             command,
@@ -305,12 +309,13 @@ impl Tool for ShellSession {
         })
     }
 
-    fn run(
+    async fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
+        args: Args,
         call: Granted<Prepared>,
-    ) -> BoxFuture<'static, Result<ToolOutput>> {
-        Box::pin(async move { self.execute_call(&cx, &call.consume()).await })
+    ) -> Result<ToolOutput> {
+        self.execute_call(&cx, &args, &call.consume()).await
     }
 }
 

@@ -7,6 +7,7 @@ use crate::config::ProfileSetting;
 use crate::sandbox::tests::{Place, config, launcher};
 use crate::sandbox::{RunResult, ShownOutput};
 use crate::session::Overrides;
+use crate::tools::DynTool;
 
 fn outcome(exit_code: Option<i32>, signal: Option<i32>, stop: Option<StopReason>) -> RunOutcome {
     RunOutcome {
@@ -67,7 +68,9 @@ fn arguments_are_those_of_the_other_server() {
         overrides: &Overrides::default(),
         config: &config,
     };
-    let prepare = |arguments: Value| shell.prepare(arguments.as_object().unwrap(), &cx);
+    let prepare = |arguments: Value| {
+        shell.check_call(arguments.as_object().unwrap(), &cx).map(|call| call.plan)
+    };
     let plan = prepare(
         json!({"command": "true", "workdir": workspace, "timeout_ms": null, "login": null, "more": 1}),
     );

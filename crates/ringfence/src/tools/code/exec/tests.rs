@@ -5,6 +5,7 @@ use crate::base::Kind;
 use crate::config::ProfileSetting;
 use crate::sandbox::tests::{Place, config as sandbox_config};
 use crate::session::Overrides;
+use crate::tools::DynTool;
 
 fn prepare(place: &Place, arguments: Value) -> Result<CallPlan> {
     let config = sandbox_config(&place.dir, ProfileSetting::Default);
@@ -14,7 +15,7 @@ fn prepare(place: &Place, arguments: Value) -> Result<CallPlan> {
         overrides: &Overrides::default(),
         config: &config,
     };
-    CodeExec::new(&config).prepare(arguments.as_object().unwrap(), &cx)
+    Ok(CodeExec::new(&config).check_call(arguments.as_object().unwrap(), &cx)?.plan)
 }
 
 #[test]
@@ -61,7 +62,8 @@ fn a_call_has_a_minute_and_asks_only_without_a_fence() {
         config: &unfenced,
     };
     let arguments = json!({"language": "bash", "code": ":"});
-    let plan = CodeExec::new(&unfenced).prepare(arguments.as_object().unwrap(), &cx).unwrap();
+    let plan =
+        CodeExec::new(&unfenced).check_call(arguments.as_object().unwrap(), &cx).unwrap().plan;
     assert!(plan.approval_reason.is_some());
 }
 

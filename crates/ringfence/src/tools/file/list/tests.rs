@@ -10,7 +10,7 @@ use crate::base::workspace::tests::Scratch;
 
 fn job(arguments: Value) -> Result<ListJob> {
     let Value::Object(map) = arguments else { panic!("an object") };
-    arguments::parse_arguments::<Args>(&map, &FileList::new().spec.input_schema)?.build_job(&map)
+    FileList::new().spec.parse_arguments::<Args>(&map)?.build_job(&map)
 }
 
 fn try_list(scratch: &Scratch, arguments: Value) -> Result<Reply> {

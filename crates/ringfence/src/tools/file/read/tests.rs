@@ -11,7 +11,7 @@ use crate::base::workspace::tests::Scratch;
 fn args(arguments: Value) -> Args {
     let spec = FileRead::new().spec;
     let Value::Object(map) = arguments else { panic!("an object") };
-    arguments::parse_arguments(&map, &spec.input_schema).unwrap()
+    spec.parse_arguments(&map).unwrap()
 }
 
 fn try_read(scratch: &Scratch, arguments: Value, budget: usize) -> Result<ToolOutput> {

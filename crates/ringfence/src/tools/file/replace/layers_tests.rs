@@ -52,8 +52,7 @@ fn edit_below(dir: &std::path::Path) {
     let workspace = Arc::new(Workspace::open(dir, &[]).unwrap());
     let call = |arguments| {
         let Value::Object(map) = arguments else { panic!("an object") };
-        let args: Args =
-            arguments::parse_arguments(&map, &FileReplace::new().spec.input_schema).unwrap();
+        let args: Args = FileReplace::new().spec.parse_arguments(&map).unwrap();
         replace_text(&workspace, &args, &CancelToken::new()).unwrap().replacements
     };
     let edits = json!([{"old": "old", "new": "new"}]);

@@ -1,7 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use crate::tools::file::content::etag_from_bytes;
 fn args(arguments: Value) -> Args {
     let spec = FileReplace::new().spec;
     let Value::Object(map) = arguments else { panic!("an object") };
-    arguments::parse_arguments(&map, &spec.input_schema).unwrap()
+    spec.parse_arguments(&map).unwrap()
 }
 
 fn attempt(scratch: &Scratch, arguments: Value) -> Result<Value> {

@@ -9,7 +9,7 @@ use crate::base::workspace::tests::{Scratch, while_swapping};
 
 fn job(arguments: Value) -> Result<SearchJob> {
     let Value::Object(map) = arguments else { panic!("an object") };
-    arguments::parse_arguments::<Args>(&map, &FileSearch::new().spec.input_schema)?.build_job(&map)
+    FileSearch::new().spec.parse_arguments::<Args>(&map)?.build_job(&map)
 }
 
 fn try_search(scratch: &Scratch, arguments: Value) -> Result<Reply> {
@@ -486,10 +486,6 @@ fn text_in_another_encoding_is_not_passed_over_in_silence() {
         with(&[("gbk", &gbk), ("utf8", "\u{4e2d}\u{6587}\n".as_bytes()), ("wide", &wide)]);
     let reply = searched(&scratch, json!({"pattern": "\u{4e2d}"}));
     assert_eq!(places(&reply), ["utf8:1", "wide:1"]);
-    assert!(
-        reply.warnings[0].starts_with("1 files are not UTF-8"),
-        "{:?}",
-        reply.warnings
-    );
+    assert!(reply.warnings[0].starts_with("1 files are not UTF-8"), "{:?}", reply.warnings);
     assert_eq!(searched(&scratch, json!({"pattern": "needle"})).warnings, Vec::<String>::new());
 }

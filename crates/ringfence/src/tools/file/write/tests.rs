@@ -1,7 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::base::workspace::tests::{Scratch, while_swapping};
 fn args(arguments: Value) -> Args {
     let spec = FileWrite::new().spec;
     let Value::Object(map) = arguments else { panic!("an object") };
-    arguments::parse_arguments(&map, &spec.input_schema).unwrap()
+    spec.parse_arguments(&map).unwrap()
 }
 
 fn try_write(scratch: &Scratch, arguments: Value) -> Result<Value> {

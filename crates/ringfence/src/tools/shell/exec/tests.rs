@@ -3,6 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::approval::Gate;
 use crate::audit::{AuditLog, CallRecord};
+use crate::base::call::ParsedArgs;
 use crate::base::call::{CallStatus, OutputBlock};
 use crate::base::client_handle::{ClientCapabilities, ClientHandle};
 use crate::base::clock::Deadline;
@@ -10,6 +11,7 @@ use crate::base::{CancelCause, CancelToken, Kind, TraceId};
 use crate::config::ProfileSetting;
 use crate::sandbox::tests::{Place, config as sandbox_config, launcher};
 use crate::session::{Overrides, SessionRef};
+use crate::tools::DynTool;
 
 fn config(place: &Place) -> Config {
     let mut config = sandbox_config(&place.dir, ProfileSetting::Default);
@@ -46,7 +48,7 @@ fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
     })
 }
 
-fn call(arguments: Value) -> Prepared {
+fn call() -> Prepared {
     Prepared {
         trace_id: TraceId::generate(),
         tool: "shell.exec".into(),
@@ -54,7 +56,7 @@ fn call(arguments: Value) -> Prepared {
         definition_hash: String::new(),
         trust_scope: None,
         config_generation: 1,
-        arguments: object(arguments),
+        args: ParsedArgs::default(),
         arguments_hash: String::new(),
         shown_arguments: Value::Null,
         shown_command: None,
@@ -68,6 +70,10 @@ fn call(arguments: Value) -> Prepared {
     }
 }
 
+fn args(arguments: Value) -> Args {
+    serde_json::from_value(arguments).unwrap()
+}
+
 fn object(value: Value) -> Map<String, Value> {
     value.as_object().unwrap().clone()
 }
@@ -79,12 +85,13 @@ fn prepare(place: &Place, arguments: Value) -> Result<CallPlan> {
         overrides: &Overrides::default(),
         config: &config(place),
     };
-    ShellExec::with_launcher(&config(place), launcher()).prepare(&object(arguments), &cx)
+    let tool = ShellExec::with_launcher(&config(place), launcher());
+    Ok(tool.check_call(&object(arguments), &cx)?.plan)
 }
 
 async fn run(place: &Place, arguments: Value) -> Result<ToolOutput> {
     ShellExec::with_launcher(&config(place), launcher())
-        .execute_call(&cx(place, Duration::from_secs(30)), call(arguments))
+        .execute_call(&cx(place, Duration::from_secs(30)), args(arguments), call())
         .await
 }
 
@@ -106,7 +113,7 @@ fn a_call_asks_only_without_a_fence_and_says_its_limit() {
     assert_eq!(plan.approval_reason, None);
     let unfenced = sandbox_config(&place.dir, ProfileSetting::None);
     let tool = ShellExec::new(&unfenced);
-    let asked = tool.prepare(
+    let asked = tool.check_call(
         &object(json!({"command": "true"})),
         &PrepareCx {
             session: &place.session,
@@ -115,7 +122,7 @@ fn a_call_asks_only_without_a_fence_and_says_its_limit() {
             config: &unfenced,
         },
     );
-    assert_eq!(asked.unwrap().approval_reason.as_deref(), Some("It runs without a sandbox."));
+    assert_eq!(asked.unwrap().plan.approval_reason.as_deref(), Some("It runs without a sandbox."));
     assert_eq!((plan.timeout, plan.cwd), (Some(DEFAULT_TIMEOUT), None));
     let plan =
         prepare(&place, json!({"argv": ["true"], "timeout_ms": 86_400_000, "cwd": "."})).unwrap();
@@ -228,11 +235,9 @@ async fn a_deadline_is_an_error_with_what_was_said() {
     let place = Place::new();
     let cx = cx(&place, Duration::from_secs(30));
     let tool = ShellExec::with_launcher(&config(&place), launcher());
-    let call = Prepared {
-        time_limit: Duration::from_millis(200),
-        ..call(json!({"command": "echo before; sleep 60"}))
-    };
-    let output = tool.execute_call(&cx, call).await.unwrap();
+    let call = Prepared { time_limit: Duration::from_millis(200), ..call() };
+    let args = args(json!({"command": "echo before; sleep 60"}));
+    let output = tool.execute_call(&cx, args, call).await.unwrap();
     assert!(output.is_error);
     assert_eq!(
         (field(&output, "status"), field(&output, "stdout")),
@@ -253,7 +258,8 @@ async fn a_cancelled_call_says_so() {
     let cx = cx(&place, Duration::from_secs(30));
     cx.cancel.cancel(CancelCause::Operator);
     let tool = ShellExec::with_launcher(&config(&place), launcher());
-    let output = tool.execute_call(&cx, call(json!({"command": "sleep 60"}))).await.unwrap();
+    let output =
+        tool.execute_call(&cx, args(json!({"command": "sleep 60"})), call()).await.unwrap();
     assert!(output.is_error);
     assert_eq!(
         (field(&output, "status"), &field(&output, "error")["cause"]),
