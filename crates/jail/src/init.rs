@@ -226,7 +226,7 @@ fn prepare_run(
 /// Reaps children until none is left, and carries out the supervisor's commands meanwhile.
 ///
 /// This process has one thread and no signal handler, so that its pid is the only way to name it:
-/// in a pid namespace, seccomp refuses calls that target pid 1 ([`crate::install_filter`]). A second
+/// in a pid namespace, seccomp refuses calls that target pid 1 ([`crate::seccomp`]). A second
 /// thread could be named by a thread id that no filter knows.
 fn reap_and_obey(main: Pid, talk: PacketChannel, around: ReapScope) -> ! {
     let Ok(children) = isolate_self(&talk) else { sys::exit_now(125) };

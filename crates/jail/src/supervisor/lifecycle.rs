@@ -6,21 +6,21 @@
 //!
 //! | state | event | next state | performed and reported |
 //! |---|---|---|---|
-//! | any before `EscalationStatus` | the main process ended, nothing else lives | `EscalationStatus` | final report |
+//! | any before `Leaving` | the main process ended, nothing else lives | `Leaving` | final report |
 //! | `Running` | the main process ended, others live | `Ending` | interim report; SIGTERM to all |
 //! | `Ending`, `Killing` | the main process ended, others live | unchanged | interim report |
 //! | `Running` | the server asks for the end or is gone | `Ending` | that signal or SIGTERM to all |
 //! | `Ending`, `Killing` | the server asks for the end or is gone | unchanged | – |
-//! | any before `EscalationStatus` | limits exceeded | `Killing` | SIGKILL to all |
+//! | any before `Leaving` | limits exceeded | `Killing` | SIGKILL to all |
 //! | `Ending` | the grace period is over | `Killing` | SIGKILL to all |
 //! | `Killing` | the round is over | `Killing`, twice as long | SIGKILL to all |
-//! | any before `EscalationStatus` | the last process is gone | `Over` | final report |
-//! | any before `EscalationStatus` | the run cannot be observed | `Over` | SIGKILL to all; final report |
-//! | any before `EscalationStatus` | a signal for the main process | unchanged | that signal |
-//! | `EscalationStatus` | the last process is gone | `Over` | – |
-//! | `EscalationStatus` | the round is over | `EscalationStatus`, twice as long | SIGKILL to all |
+//! | any before `Leaving` | the last process is gone | `Over` | final report |
+//! | any before `Leaving` | the run cannot be observed | `Over` | SIGKILL to all; final report |
+//! | any before `Leaving` | a signal for the main process | unchanged | that signal |
+//! | `Leaving` | the last process is gone | `Over` | – |
+//! | `Leaving` | the round is over | `Leaving`, twice as long | SIGKILL to all |
 //!
-//! Everything else changes nothing. `EscalationStatus` is the time between the final report and the end of
+//! Everything else changes nothing. `Leaving` is the time between the final report and the end of
 //! the run's init, which no one waits for.
 //!
 //! The init of a pid namespace reports how the main process ended. If the init was killed, by us or

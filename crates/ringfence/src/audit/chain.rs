@@ -200,7 +200,7 @@ mod tests {
                 to_hex(&line.mac)
             )
         );
-        // The definition, computed independently of `seal`.
+        // The definition, computed independently of `seal_entry`.
         let mut input = b"record\n".to_vec();
         input.extend_from_slice(&FIRST_MAC);
         input.extend_from_slice(

@@ -72,7 +72,7 @@ fn principal_field(fields: &Map<String, Value>) -> &str {
 }
 
 impl CallRecord {
-    /// Creates the record without writing anything. Members not known yet are added with `set`.
+    /// Creates the record without writing anything. Members not known yet are added with `set_fields`.
     pub fn open(audit: &AuditLog, trace_id: &TraceId, fields: Value) -> CallRecord {
         let known = Map::from_iter([("trace_id".to_owned(), Value::from(trace_id.as_str()))]);
         let mut record = CallRecord {

@@ -80,7 +80,7 @@ impl RefusalLimits {
         error: &'static str,
         (now, ts): (Instant, String),
     ) -> bool {
-        // A principal forgotten since `admit` is added again: the call must be counted somewhere.
+        // A principal forgotten since `admit_refusal` is added again: the call must be counted somewhere.
         let limit = self.limit_for(principal, now);
         let is_first = limit.unrecorded.is_none();
         let counted = limit.unrecorded.get_or_insert_with(|| RefusalCount {

@@ -3,46 +3,53 @@
 
 pub mod codex_home;
 pub mod command_tool;
+pub mod config_file;
+pub mod control_files;
 pub mod directories;
 pub mod hidden_dirs;
 pub mod listen;
 pub mod log;
+pub mod picker;
 pub mod policy;
 pub mod program;
+pub mod root;
 pub mod sandbox;
+pub mod sections;
 pub mod surface;
 pub mod token_keys;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
-use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+
+pub use self::config_file::{LoadedConfigFile, config_path};
+pub use self::picker::{Layers, SettingPicker};
 
 use self::codex_home::find_codex_home;
 use self::command_tool::CommandContext;
+use self::control_files::ControlFiles;
 use self::directories::{ForbiddenDirs, NamedDir};
 use self::listen::{check_listen_address, parse_listen_address};
 use self::log::LogFlags;
+use self::root::{resolve_root_dir, resolve_workspace};
+use self::sections::{
+    parse_tools, resolve_approval, resolve_audit_retention, resolve_browser, resolve_http,
+    resolve_limits,
+};
 use super::check::KEY_FACT;
 use super::env::{self, ProcessEnv};
-use super::parse::config_text::{self, ParsedConfig};
+use super::parse::config_text::{self};
 use super::parse::key_spans::LineIndex;
 use super::parse::raw;
 use super::secrets::{self, Keyring, SecretRef, SecretSources, SecretStore};
 use super::{
-    ApprovalSettings, BrowserSettings, CallLimits, CommandTool, Config, ConfigError,
-    DEFAULT_CONFIG, HttpSettings, OwnToolsApproval, PolicyFlags, ProfileSetting, ResolvedSetting,
-    SandboxFlags, SecretValues, SettingOrigin, ToolNameStyle, ToolSet, ToolSurface, link_chain,
+    CommandTool, Config, ConfigError, DEFAULT_CONFIG, PolicyFlags, ProfileSetting, SandboxFlags,
+    SecretValues, SettingOrigin, ToolNameStyle, ToolSet, ToolSurface,
 };
-use crate::base::suggest::suggest_name;
-use crate::base::{Error, Kind, Result};
+use crate::base::{Error, Result};
 
 const MIB: u64 = 1024 * 1024;
-const PER_PRINCIPAL: &str = "<root>/workspaces/<principal>";
 
 /// Values from the command line.
 #[derive(Debug, Clone, Default)]
@@ -62,188 +69,10 @@ pub struct ConfigFlags {
     pub log: LogFlags,
 }
 
-/// Values of one setting from each source, in order of precedence.
-pub struct Layers<T> {
-    pub flag: Option<(T, &'static str)>,
-    pub env: Option<(T, &'static str)>,
-    pub file: Option<T>,
-    pub default: Option<T>,
-}
-
-impl<T> Layers<T> {
-    /// Creates layers for a setting that only a config file may set.
-    pub fn file_only(file: Option<T>, default: Option<T>) -> Self {
-        Layers { flag: None, env: None, file, default }
-    }
-}
-
-/// Picks values and records the origin of each.
-pub struct SettingPicker<'a> {
-    file_path: Option<&'a Path>,
-    /// The parsed file, for line numbers.
-    source: Option<&'a LoadedConfigFile>,
-    home: Option<PathBuf>,
-    settings: Vec<ResolvedSetting>,
-}
-
-impl SettingPicker<'_> {
-    /// Picks a value that has a default.
-    pub fn pick<T>(
-        &mut self,
-        key: &'static str,
-        layers: Layers<T>,
-        show: impl Fn(&T) -> String,
-    ) -> Result<(T, SettingOrigin)> {
-        self.pick_optional(key, layers, show)
-            .ok_or_else(|| Error::internal(format!("the compiled-in defaults do not set `{key}`")))
-    }
-
-    /// Picks a value that may be unset.
-    pub fn pick_optional<T>(
-        &mut self,
-        key: &'static str,
-        layers: Layers<T>,
-        show: impl Fn(&T) -> String,
-    ) -> Option<(T, SettingOrigin)> {
-        let Layers { flag, env, file, default } = layers;
-        let chosen = (flag.map(|(value, name)| (value, SettingOrigin::Flag(name))))
-            .or_else(|| env.map(|(value, name)| (value, SettingOrigin::Env(name))))
-            .or_else(|| file.map(|value| (value, self.file_origin())))
-            .or_else(|| default.map(|value| (value, SettingOrigin::Default)))?;
-        self.record_setting(key, show(&chosen.0), chosen.1.clone());
-        Some(chosen)
-    }
-
-    /// Records a value and its origin.
-    pub fn record_setting(&mut self, key: &'static str, value: String, origin: SettingOrigin) {
-        let line = match origin {
-            SettingOrigin::File(_) => {
-                self.source.and_then(|source| source.parsed.line_of_key(&source.text, key))
-            }
-            _ => None,
-        };
-        self.settings.push(ResolvedSetting { key, value, origin, line });
-    }
-
-    /// Returns the origin of values from the config file.
-    pub fn file_origin(&self) -> SettingOrigin {
-        self.file_path.map_or(SettingOrigin::Default, |path| SettingOrigin::File(path.to_owned()))
-    }
-
-    /// Returns the user's home directory.
-    pub fn home_dir(&self) -> Option<&Path> {
-        self.home.as_deref()
-    }
-
-    /// Resolves a path written in the config file, which starts at that file's directory.
-    pub fn resolve_file_path(&self, path: &Path) -> Result<PathBuf> {
-        directories::make_absolute(
-            path,
-            self.file_path.and_then(Path::parent),
-            self.home.as_deref(),
-        )
-    }
-}
-
-/// The config file: the named one, which must exist, or the default one, which need not.
-#[derive(Default)]
-pub(super) struct LoadedConfigFile {
-    pub path: Option<PathBuf>,
-    /// Directories of the file; or where the default file would be, if it does not exist.
-    locations: Vec<PathBuf>,
-    pub text: String,
-    pub parsed: ParsedConfig,
-}
-
-impl LoadedConfigFile {
-    /// Reads the file; fails if it has errors that make it unusable.
-    pub fn load_usable(flags: &ConfigFlags, env: &ProcessEnv) -> Result<LoadedConfigFile> {
-        let source = LoadedConfigFile::load_any(flags, env)?;
-        source.parsed.check_usable()?;
-        Ok(source)
-    }
-
-    /// Reads the file, whatever errors are in it.
-    pub fn load_any(flags: &ConfigFlags, env: &ProcessEnv) -> Result<LoadedConfigFile> {
-        let Some((path, named)) = config_path(flags, env)? else {
-            return Ok(LoadedConfigFile::default());
-        };
-        let text = match read_config_text(&path) {
-            Ok(text) => text,
-            Err(error) if !named && error.kind() == Kind::NotFound => {
-                let places = path
-                    .parent()
-                    .map(directories::canonicalize_partial)
-                    .transpose()?
-                    .into_iter()
-                    .collect();
-                return Ok(LoadedConfigFile { locations: places, ..LoadedConfigFile::default() });
-            }
-            Err(error) => return Err(error),
-        };
-        let read = config_text::parse_config(&text, &path);
-        // A link and its target: changing either changes the config.
-        let mut places = Vec::new();
-        for file in [Some(path.clone()), path.canonicalize().ok()].into_iter().flatten() {
-            places.extend(file.parent().map(directories::canonicalize_partial).transpose()?);
-        }
-        Ok(LoadedConfigFile { path: Some(path), locations: places, text, parsed: read })
-    }
-}
-
-/// Returns the path of the config file, and whether it was named explicitly.
-pub(super) fn config_path(
-    flags: &ConfigFlags,
-    env: &ProcessEnv,
-) -> Result<Option<(PathBuf, bool)>> {
-    match flags.config.as_deref().or_else(|| env.get_path(env::RINGFENCE_CONFIG)) {
-        Some(path) => Ok(Some((directories::make_absolute(path, env.cwd.as_deref(), None)?, true))),
-        None => Ok(default_config_path(env).map(|path| (path, false))),
-    }
-}
-
-fn default_config_path(env: &ProcessEnv) -> Option<PathBuf> {
-    let base = match env.get_absolute(env::XDG_CONFIG_HOME) {
-        Some(base) => base.to_owned(),
-        None => env.get_absolute(env::HOME)?.join(".config"),
-    };
-    Some(base.join("ringfence/config.toml"))
-}
-
-fn read_config_text(path: &Path) -> Result<String> {
-    let failed = |kind, what: &str| {
-        Error::new(kind, format!("the config file {} {what}", path.display()))
-            .with_hint("Name the file with `--config` (or RINGFENCE_CONFIG).")
-    };
-    let file = File::open(path).map_err(|error| {
-        let missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
-        let (kind, what) = if missing {
-            (Kind::NotFound, "does not exist")
-        } else {
-            (Kind::Unavailable, "cannot be read")
-        };
-        failed(kind, what).with_source(error)
-    })?;
-    let facts = file
-        .metadata()
-        .map_err(|error| failed(Kind::Unavailable, "cannot be read").with_source(error))?;
-    if facts.mode() & 0o002 != 0 && facts.is_file() {
-        return Err(failed(Kind::PermissionDenied, "is writable by everyone")
-            .with_hint("Run `chmod o-w` on it."));
-    }
-    let mut text = String::new();
-    let read = file.take(MIB + 1).read_to_string(&mut text);
-    read.map_err(|error| failed(Kind::Unavailable, "cannot be read as text").with_source(error))?;
-    if text.len() as u64 > MIB {
-        return Err(failed(Kind::TooLarge, "is larger than 1 MiB"));
-    }
-    Ok(text)
-}
-
 /// Resolves only the root, for commands that need no workspace.
 pub fn resolve_root(flags: &ConfigFlags, env: &ProcessEnv) -> Result<PathBuf> {
     let source = LoadedConfigFile::load_usable(flags, env)?;
-    let mut picker = new_picker(&source, env);
+    let mut picker = SettingPicker::new(&source, env);
     Ok(resolve_root_dir(&mut picker, flags, env, &source)?.0)
 }
 
@@ -266,7 +95,7 @@ pub fn resolve_secret_backends(flags: &ConfigFlags, env: &ProcessEnv) -> Result<
         source => source?,
     };
     let defaults = config_text::parse_strict(DEFAULT_CONFIG, Path::new("defaults.toml"))?;
-    let mut picker = new_picker(&source, env);
+    let mut picker = SettingPicker::new(&source, env);
     let (root, _) = resolve_root_dir(&mut picker, flags, env, &source)?;
     let store =
         SecretStore::new(&root, secrets::resolve_key_file(flags.secrets_key_file.as_ref(), env)?);
@@ -313,7 +142,7 @@ pub(super) fn resolve_source(
 ) -> Result<Config> {
     let file = &source.parsed.file;
     let defaults = config_text::parse_strict(DEFAULT_CONFIG, Path::new("defaults.toml"))?;
-    let mut picker = new_picker(source, env);
+    let mut picker = SettingPicker::new(source, env);
     let p = &mut picker;
 
     let (root, root_named) = match (resolve_root_dir(p, flags, env, source), first) {
@@ -331,53 +160,22 @@ pub(super) fn resolve_source(
     let shared = Layers::file_only(file.shared_workspace, defaults.shared_workspace);
     let (shared_workspace, _) = p.pick("shared_workspace", shared, bool::to_string)?;
 
-    let mut steering: Vec<_> =
-        source.locations.iter().map(|place| ("the config file", place.clone())).collect();
-    let on_the_way = source.path.iter().flat_map(|path| link_chain::path_directories(path));
-    steering.extend(on_the_way.map(|step| ("the config file", step)));
     let key_file = secrets::resolve_key_file(flags.secrets_key_file.as_ref(), env)?;
     let store = SecretStore::new(&root, key_file.clone());
     let sources = SecretSources::from_config(p, env, (&file.secrets, &defaults.secrets), store)
         .map_err(with_key_fact("secrets"))?;
-    let env_file = sources.env_file.iter().map(|path| ("the env file of secrets", path.clone()));
-    let key_file = key_file.into_iter().map(|path| ("the key of the secret store", path));
-    let key_files = keys.files.iter().map(|(_, path)| path.clone()).collect();
-    let (mut private, mut secret_files) = (Vec::new(), Vec::new());
-    for (what, path) in keys.files.into_iter().chain(env_file).chain(key_file) {
-        // A link, its target, and everything between them: changing one changes what is read.
-        let link = directories::canonicalize_partial(path.parent().unwrap_or(&path))?
-            .join(path.file_name().unwrap_or_default());
-        let target = directories::canonicalize_partial(&path)?;
-        steering.extend(
-            link_chain::path_directories(&path)
-                .into_iter()
-                .chain([link.clone(), target.clone()])
-                .map(|step| (what, step)),
-        );
-        private.extend([link.clone(), target.clone()]);
-        if what != token_keys::PUBLIC_KEY_FILE {
-            secret_files.extend([link, target]);
-        }
-    }
     let log = log::resolve_log(p, (&flags.log, env), (&file.log, &defaults.log))?;
-    if let Some(path) = &log.file {
-        // The workspaces of HTTP principals are not known individually.
-        if path.starts_with(root.join("workspaces")) {
-            return Err(Error::invalid_arguments(format!(
-                "the log file {} is inside a workspace",
-                path.display()
-            ))
-            .with_reason("bad_log_file")
-            .with_hint("Name another file with `--log-file` (or RINGFENCE_LOG_FILE)."));
-        }
-        steering.push(("the log file", path.clone()));
-    }
+    let key_files = keys.files.iter().map(|(_, path)| path.clone()).collect();
+    let mut control_files = ControlFiles::from_config_file(source);
+    control_files.add_keys(keys.files)?;
+    control_files.add_secrets(sources.env_file.as_deref(), key_file)?;
+    control_files.add_log(log.file.as_deref(), &root)?;
     let keepers = ForbiddenDirs {
         home: env.get_absolute(env::HOME).map(directories::canonicalize_partial).transpose()?,
         root: NamedDir { path: &root, is_explicit: root_named },
-        control_files: &steering,
+        control_files: &control_files.paths,
     };
-    let (workspace, closed) = resolve_workspace(p, (flags, env, source), &keepers, first)
+    let (workspace, closed) = resolve_workspace(p, flags, env, source, &keepers, first)
         .map_err(with_key_fact("workspace"))?;
 
     let surface = Layers {
@@ -407,7 +205,7 @@ pub(super) fn resolve_source(
     );
     let policy = policy.map_err(with_key_fact("policy"))?;
     let writable = first.map_or(&sandbox.writable, |first| &first.sandbox.writable);
-    directories::check_control_files(&steering, &root, writable)?;
+    directories::check_control_files(&control_files.paths, &root, writable)?;
     let mut config = Config {
         generation: 1,
         surface,
@@ -415,7 +213,7 @@ pub(super) fn resolve_source(
         commands: entries,
         command_errors: dropped,
         secrets: Arc::new(secrets),
-        private_paths: private,
+        private_paths: control_files.private,
         key_files,
         exposed_secrets: Vec::new(),
         tools,
@@ -442,10 +240,10 @@ pub(super) fn resolve_source(
         closed_paths: closed,
         conformance_fixtures: flags.conformance_fixtures,
         file: source.path.clone(),
-        settings: picker.settings,
+        settings: picker.into_settings(),
     };
     let (hidden, exposed) = hidden_dirs::split_secret_files(
-        &secret_files,
+        &control_files.secret,
         &hidden_dirs::PathsInUse::from_config(&config),
     );
     config.private_paths.extend(hidden);
@@ -490,16 +288,6 @@ fn resolve_commands(
     (entries.into_iter().map(Arc::new).collect(), dropped)
 }
 
-fn new_picker<'a>(source: &'a LoadedConfigFile, env: &ProcessEnv) -> SettingPicker<'a> {
-    let home = env.get_absolute(env::HOME).map(Path::to_owned);
-    SettingPicker {
-        file_path: source.path.as_deref(),
-        source: Some(source),
-        home,
-        settings: Vec::new(),
-    }
-}
-
 /// Returns the errors in the commands when the rest of the file cannot be resolved.
 pub(super) fn find_command_errors(
     source: &LoadedConfigFile,
@@ -508,7 +296,7 @@ pub(super) fn find_command_errors(
     let Ok(defaults) = config_text::parse_strict(DEFAULT_CONFIG, Path::new("defaults.toml")) else {
         return Arc::default();
     };
-    let (file, mut picker) = (&source.parsed.file, new_picker(source, env));
+    let (file, mut picker) = (&source.parsed.file, SettingPicker::new(source, env));
     match surface::resolve_surface(&mut picker, true, &file.surface, &defaults.surface) {
         Ok(surface) => {
             let profile = file
@@ -528,12 +316,7 @@ pub(super) fn minimal_command() -> Option<CommandTool> {
     let read = config_text::parse_config(&text, &path);
     let source = LoadedConfigFile { path: Some(path), locations: Vec::new(), text, parsed: read };
     let defaults = config_text::parse_strict(DEFAULT_CONFIG, Path::new("defaults.toml")).ok()?;
-    let mut picker = SettingPicker {
-        file_path: source.path.as_deref(),
-        source: None,
-        home: None,
-        settings: Vec::new(),
-    };
+    let mut picker = SettingPicker::without_source(source.path.as_deref());
     let surface = surface::resolve_surface(
         &mut picker,
         true,
@@ -543,264 +326,6 @@ pub(super) fn minimal_command() -> Option<CommandTool> {
     .ok()?;
     let (entries, _) = resolve_commands(&picker, &source, (&surface, ProfileSetting::Default));
     entries.first().map(|entry| CommandTool::clone(entry))
-}
-
-fn display_path(path: &Path) -> String {
-    path.display().to_string()
-}
-
-fn resolve_root_dir(
-    picker: &mut SettingPicker<'_>,
-    flags: &ConfigFlags,
-    env: &ProcessEnv,
-    source: &LoadedConfigFile,
-) -> Result<(PathBuf, SettingOrigin)> {
-    let from = |path: &Path| directories::make_absolute(path, env.cwd.as_deref(), None);
-    let layers = Layers {
-        flag: flags.root.as_deref().map(from).transpose()?.map(|path| (path, "--root")),
-        env: env
-            .get_path(env::SANDBOX_ROOT)
-            .map(from)
-            .transpose()?
-            .map(|path| (path, env::SANDBOX_ROOT)),
-        file: source
-            .parsed
-            .file
-            .root
-            .as_deref()
-            .map(|path| picker.resolve_file_path(path))
-            .transpose()?,
-        default: default_root(env),
-    };
-    let (path, origin) =
-        picker.pick_optional("root", layers, |path| display_path(path)).ok_or_else(|| {
-            Error::invalid_arguments(
-                "there is no directory for runtime files: neither HOME nor XDG_STATE_HOME is set",
-            )
-            .with_hint("Name a directory with `--root` (or SANDBOX_ROOT).")
-        })?;
-    let path = directories::canonicalize_partial(&path)?;
-    if path.parent().is_none() {
-        return Err(Error::invalid_arguments("`/` cannot be the root directory of this server")
-            .with_hint("Name a directory of its own with `--root` (or SANDBOX_ROOT)."));
-    }
-    Ok((path, origin))
-}
-
-fn default_root(env: &ProcessEnv) -> Option<PathBuf> {
-    if cfg!(target_os = "macos") {
-        return Some(env.get_absolute(env::HOME)?.join("Library/Application Support/ringfence"));
-    }
-    let base = match env.get_absolute(env::XDG_STATE_HOME) {
-        Some(base) => base.to_owned(),
-        None => env.get_absolute(env::HOME)?.join(".local/state"),
-    };
-    Some(base.join("ringfence"))
-}
-
-/// Returns the workspace and the paths closed inside it. Over HTTP there is none unless one is
-/// configured: each principal gets its own.
-fn resolve_workspace(
-    picker: &mut SettingPicker<'_>,
-    (flags, env, source): (&ConfigFlags, &ProcessEnv, &LoadedConfigFile),
-    keepers: &ForbiddenDirs<'_>,
-    first: Option<&Config>,
-) -> Result<(Option<PathBuf>, Vec<PathBuf>)> {
-    let from = |path: &Path| directories::make_absolute(path, env.cwd.as_deref(), None);
-    let layers = Layers {
-        flag: flags.workspace.as_deref().map(from).transpose()?.map(|path| (path, "--workspace")),
-        env: env
-            .get_path(env::SANDBOX_WORKSPACE)
-            .map(from)
-            .transpose()?
-            .map(|path| (path, env::SANDBOX_WORKSPACE)),
-        file: source
-            .parsed
-            .file
-            .workspace
-            .as_deref()
-            .map(|path| picker.resolve_file_path(path))
-            .transpose()?,
-        default: if flags.http.is_none() { env.cwd.clone() } else { None },
-    };
-    let named = picker.pick_optional("workspace", layers, |path| display_path(path));
-    if let Some(first) = first {
-        if named.is_none() && flags.http.is_some() {
-            picker.record_setting("workspace", PER_PRINCIPAL.to_owned(), SettingOrigin::Default);
-        }
-        let Some(path) = &first.workspace else { return Ok((None, Vec::new())) };
-        let closed = directories::check_workspace(
-            &NamedDir { path, is_explicit: first.is_explicit("workspace") },
-            keepers,
-        )?;
-        return Ok((Some(path.clone()), closed));
-    }
-    let Some((path, origin)) = named else {
-        if flags.http.is_some() {
-            picker.record_setting("workspace", PER_PRINCIPAL.to_owned(), SettingOrigin::Default);
-            return Ok((None, Vec::new()));
-        }
-        return Err(Error::invalid_arguments("the current directory no longer exists")
-            .with_hint("Name one with `--workspace`."));
-    };
-    let unusable = || {
-        Error::new(
-            Kind::NotFound,
-            format!("the workspace {} is not a usable directory", path.display()),
-        )
-        .with_reason("bad_workspace")
-        .with_hint("Name an existing directory with `--workspace` (or SANDBOX_WORKSPACE).")
-    };
-    let path = path.canonicalize().map_err(|error| unusable().with_source(error))?;
-    if !path.is_dir() {
-        return Err(unusable());
-    }
-    let closed = directories::check_workspace(
-        &NamedDir { path: &path, is_explicit: origin.is_explicit() },
-        keepers,
-    )?;
-    Ok((Some(path), closed))
-}
-
-fn own_tools_text(value: &raw::OwnTools) -> String {
-    match value {
-        raw::OwnTools::Auto => "auto".to_owned(),
-        raw::OwnTools::Always => "always".to_owned(),
-        raw::OwnTools::Named(patterns) => {
-            patterns.iter().map(|one| one.0.as_str()).collect::<Vec<_>>().join(", ")
-        }
-    }
-}
-
-fn resolve_approval(
-    p: &mut SettingPicker<'_>,
-    file: &raw::ApprovalSection,
-    defaults: &raw::ApprovalSection,
-) -> Result<ApprovalSettings> {
-    let expiry = Layers::file_only(file.expiry_s, defaults.expiry_s);
-    let own_tools = Layers::file_only(file.own_tools.clone(), defaults.own_tools.clone());
-    Ok(ApprovalSettings {
-        expiry: Duration::from_secs(
-            p.pick("approval.expiry_s", expiry, |value| value.0.to_string())?.0.0,
-        ),
-        allows_terminal: p
-            .pick(
-                "approval.terminal",
-                Layers::file_only(file.terminal, defaults.terminal),
-                bool::to_string,
-            )?
-            .0,
-        own_tools: match p.pick("approval.own_tools", own_tools, own_tools_text)?.0 {
-            raw::OwnTools::Auto => OwnToolsApproval::Never,
-            raw::OwnTools::Always => OwnToolsApproval::Always,
-            raw::OwnTools::Named(patterns) => {
-                OwnToolsApproval::Named(patterns.into_iter().map(|one| one.0).collect())
-            }
-        },
-    })
-}
-
-fn resolve_limits(
-    p: &mut SettingPicker<'_>,
-    file: &raw::LimitsSection,
-    defaults: &raw::LimitsSection,
-) -> Result<CallLimits> {
-    macro_rules! number {
-        ($field:ident) => {{
-            let layers = Layers::file_only(file.$field, defaults.$field);
-            p.pick(concat!("limits.", stringify!($field)), layers, |value| value.0.to_string())?.0.0
-        }};
-    }
-    Ok(CallLimits {
-        timeout_ceiling: Duration::from_millis(number!(timeout_ms)),
-        grace: Duration::from_millis(number!(grace_ms)),
-        output_file_bytes: number!(output_file_mb) * MIB,
-        message_bytes: usize::try_from(number!(message_mb) * MIB).unwrap_or(usize::MAX),
-        audit_rotate_bytes: number!(audit_rotate_mb) * MIB,
-    })
-}
-
-fn resolve_audit_retention(
-    p: &mut SettingPicker<'_>,
-    file: &raw::AuditSection,
-) -> Option<Duration> {
-    let layers = Layers::file_only(file.keep.clone(), None);
-    p.pick_optional("audit.keep", layers, |keep: &raw::RetentionSpan| keep.text.clone())
-        .map(|(keep, _)| keep.span)
-}
-
-fn resolve_browser(
-    p: &mut SettingPicker<'_>,
-    env: &ProcessEnv,
-    file: &raw::BrowserSection,
-    defaults: &raw::BrowserSection,
-) -> Result<BrowserSettings> {
-    let named = file.program.as_deref().map(|path| p.resolve_file_path(path)).transpose()?;
-    let idle = Layers::file_only(file.idle_s, defaults.idle_s);
-    Ok(BrowserSettings {
-        program: p
-            .pick_optional("browser.program", Layers::file_only(named, None), |path: &PathBuf| {
-                display_path(path)
-            })
-            .map(|(path, _)| path),
-        search_path: env
-            .get(env::PATH)
-            .map(|path| std::env::split_paths(path).collect())
-            .unwrap_or_default(),
-        idle_timeout: Duration::from_secs(
-            p.pick("browser.idle_s", idle, |value| value.0.to_string())?.0.0,
-        ),
-    })
-}
-
-fn resolve_http(
-    p: &mut SettingPicker<'_>,
-    flags: &ConfigFlags,
-    listen: Option<SocketAddr>,
-    file: &raw::HttpSection,
-    defaults: &raw::HttpSection,
-) -> Result<HttpSettings> {
-    let texts = |names: &Option<Vec<raw::HostName>>| {
-        names.as_ref().map(|names| names.iter().map(|name| name.0.clone()).collect())
-    };
-    let origins = |names: &Option<Vec<raw::OriginName>>| {
-        names.as_ref().map(|names| names.iter().map(|name| name.0.clone()).collect())
-    };
-    let join = |names: &Vec<String>| names.join(", ");
-    let hosts = Layers::file_only(texts(&file.allowed_hosts), texts(&defaults.allowed_hosts));
-    let origins =
-        Layers::file_only(origins(&file.allowed_origins), origins(&defaults.allowed_origins));
-    let insecure = Layers {
-        flag: flags.insecure_no_auth.then_some((true, "--insecure-no-auth")),
-        ..Layers::file_only(None, Some(false))
-    };
-    let public_url = Layers::file_only(file.public_url.as_ref().map(|url| url.0.clone()), None);
-    Ok(HttpSettings {
-        listen,
-        public_url: p
-            .pick_optional("http.public_url", public_url, String::clone)
-            .map(|(url, _)| url),
-        allowed_hosts: p.pick("http.allowed_hosts", hosts, join)?.0,
-        allowed_origins: p.pick("http.allowed_origins", origins, join)?.0,
-        insecure_no_auth: p.pick("http.insecure_no_auth", insecure, bool::to_string)?.0,
-    })
-}
-
-fn parse_tools(
-    text: Option<&str>,
-    source: &'static str,
-) -> Result<Option<(ToolSet, &'static str)>> {
-    let Some(text) = text else { return Ok(None) };
-    if let Some(tools) = ToolSet::ALL.iter().find(|tools| tools.name() == text) {
-        return Ok(Some((*tools, source)));
-    }
-    let names: Vec<&str> = ToolSet::ALL.iter().map(|tools| tools.name()).collect();
-    let hint = match suggest_name(text, &names) {
-        Some(near) => format!("Did you mean `{near}`?"),
-        None => format!("Use {source} with one of {}.", names.join(", ")),
-    };
-    Err(Error::invalid_arguments(format!("{source} does not name a known set of tools"))
-        .with_hint(hint))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Evaluates rules files in a child process. `rules::evaluate_rules` says why and limits itself from
+//! Evaluates rules files in a child process. `rules::evaluate` says why and limits itself from
 //! within; this module limits the child from outside.
 
 use std::io;

@@ -3,7 +3,7 @@
 //!
 //! A run is over when its main process has exited, not when its pipes are closed: a background
 //! process can hold those indefinitely. A separate task drives the run and continues when no one
-//! looks; observers send it requests ([`super::live`]).
+//! looks; observers send it requests ([`super::run_handle`]).
 //!
 //! Whatever ends the run, its supervisor's final report is awaited, within limits: the record says
 //! what the run was denied and what it ran, or that this is unknown ([`ReportCompleteness`]). The end of the

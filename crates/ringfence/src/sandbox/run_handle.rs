@@ -1,6 +1,6 @@
 //! Handle to a run that may outlive the call that started it.
 //!
-//! A separate task drives the run ([`super::stream`]). An observer sees the output since the last
+//! A separate task drives the run ([`super::run_driver`]). An observer sees the output since the last
 //! look, and slows the run down while it cannot take more; with no observer the run continues. It
 //! ends with its deadline, with its session, or when its last handle is dropped.
 

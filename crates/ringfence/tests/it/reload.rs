@@ -231,7 +231,7 @@ fn doctor_shows_the_place_of_what_is_wrong() {
     let said = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
     assert!(
         said.contains(
-            "config.toml:3:1: there is no key `timout_ms` here; the tool `lint` is left out"
+            "config.toml:3:1: there is no key `timout_ms` here; tool `lint` was not loaded"
         ),
         "{said}"
     );

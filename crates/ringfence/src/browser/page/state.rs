@@ -96,7 +96,7 @@ pub struct OpenRequest {
     pub url: String,
     /// HTTP method.
     pub method: String,
-    /// Resource type as the browser names it: `TextDocument`, `Script` …
+    /// Resource type as the browser names it: `Document`, `Script` …
     pub kind: String,
     /// HTTP status, once the response has started.
     pub status: Option<u64>,

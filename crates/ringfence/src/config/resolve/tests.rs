@@ -1,7 +1,11 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::super::scratch::Scratch;
+use std::time::Duration;
+
 use super::*;
+use crate::base::Kind;
+use crate::config::OwnToolsApproval;
 
 /// A user with a home, a project to work in, and nothing configured.
 struct User(Scratch);

@@ -189,8 +189,8 @@ impl Tool for ShellExec {
             ToolLimit::for_text(command::MAX_BYTES),
             ToolLimit {
                 subject: "stored output",
-                default_value: "50 MB".to_owned(),
-                maximum: "`[limits] output_file_bytes`".to_owned(),
+                default_value: "64 MiB".to_owned(),
+                maximum: "`[limits] output_file_mb`".to_owned(),
             },
         ]
     }

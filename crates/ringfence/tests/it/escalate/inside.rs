@@ -169,7 +169,7 @@ fn an_allowed_command_beyond_the_most_that_wait_runs_inside() {
     let said = result(&message)["stdout"].as_str().unwrap();
     assert!(said.starts_with("mnt:[") && said.trim() != own, "{message}");
     assert_holds(
-        json!([{"why": "~wait for an answer already", "count": 1}]),
+        json!([{"why": "~already waiting for an answer", "count": 1}]),
         &result(&message)["kept_inside"],
     );
 }
