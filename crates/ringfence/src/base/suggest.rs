@@ -1,6 +1,8 @@
 //! Suggestions for "Did you mean …?": finds the known name that a mistyped one was probably meant
 //! to be.
 
+use strsim::osa_distance;
+
 /// Returns the candidate closest to `name`, if one is close enough.
 pub fn suggest_name<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     if name.len() > 64 {
@@ -8,7 +10,7 @@ pub fn suggest_name<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     }
     candidates
         .iter()
-        .map(|candidate| (edit_distance(name, candidate), *candidate))
+        .map(|candidate| (osa_distance(name, candidate), *candidate))
         .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 4)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
@@ -28,33 +30,13 @@ pub fn suggest_names<'a>(name: &str, candidates: &[&'a str], most: usize) -> Vec
         if other.len().abs_diff(lower.len()) > 2 + other.len() / 3 {
             return None;
         }
-        let apart = edit_distance(&lower, &other);
+        let apart = osa_distance(&lower, &other);
         let same_stem = !stem(&lower).is_empty() && stem(&lower) == stem(&other);
         (apart <= 1 + other.chars().count() / 4 || same_stem).then_some((apart, *candidate))
     };
     let mut found: Vec<_> = candidates.iter().filter_map(near).collect();
     found.sort();
     found.into_iter().take(most).map(|(_, candidate)| candidate).collect()
-}
-
-/// Returns the number of characters to insert, delete, replace or swap with their neighbour
-/// (Damerau-Levenshtein).
-fn edit_distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let (mut before, mut row): (Vec<usize>, Vec<usize>) = (Vec::new(), (0..=b.len()).collect());
-    for i in 0..a.len() {
-        let mut next = vec![i + 1];
-        for j in 0..b.len() {
-            let mut least =
-                (row[j] + usize::from(a[i] != b[j])).min(row[j + 1] + 1).min(next[j] + 1);
-            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
-                least = least.min(before[j - 1] + 1);
-            }
-            next.push(least);
-        }
-        before = std::mem::replace(&mut row, next);
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
