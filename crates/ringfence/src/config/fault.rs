@@ -229,7 +229,6 @@ fn expected_value_hint(key: &str, expected: &str) -> String {
         "boolean" => "`true` or `false`",
         "sequence" => "a list, `[…]`",
         word if word.starts_with("struct ") || word == "map" => "a table",
-        _ if expected.contains("string or table") => "one of its values, in quotes",
         _ => expected,
     };
     match super::schema::describe_key(key) {
@@ -343,5 +342,122 @@ mod tests {
                 .unwrap()
                 .contains("MCP_AUTH_JWT_SECRET")
         );
+    }
+
+    #[derive(Debug, Default, PartialEq, serde::Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    struct Sample {
+        #[serde(alias = "amount")]
+        number: u64,
+        signed: i64,
+        text: String,
+        path: PathBuf,
+        flag: bool,
+        list: Vec<String>,
+        table: std::collections::BTreeMap<String, String>,
+        section: SampleSection,
+        choice: SampleChoice,
+    }
+
+    #[derive(Debug, Default, PartialEq, serde::Deserialize)]
+    #[serde(default)]
+    struct SampleSection {
+        key: String,
+    }
+
+    #[derive(Debug, Default, PartialEq, serde::Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum SampleChoice {
+        #[default]
+        One,
+    }
+
+    /// The phrases are English text of `toml` and `serde`. If an update changes one, this test
+    /// fails instead of a hint getting lost.
+    #[test]
+    fn phrases_of_the_parser_are_translated() {
+        for (text, phrase, message, hint) in [
+            (
+                "nummer = 1",
+                "unknown field",
+                "there is no key `nummer` here",
+                "Did you mean `number`?",
+            ),
+            (
+                "choice = \"two\"",
+                "unknown variant",
+                "`two` is not a value of this key",
+                "Known here: one.",
+            ),
+            (
+                "number = 1\namount = 1",
+                "duplicate field",
+                "`number` is set twice, in two spellings",
+                "Keep one of them.",
+            ),
+            (
+                "number = \"x\"",
+                "expected u64",
+                "string \"x\" is not what this key takes",
+                "It takes a whole number.",
+            ),
+            (
+                "signed = true",
+                "expected i64",
+                "boolean `true` is not what this key takes",
+                "It takes a whole number.",
+            ),
+            (
+                "text = 1",
+                "expected a string",
+                "integer `1` is not what this key takes",
+                "It takes text, in quotes.",
+            ),
+            (
+                "path = 1",
+                "expected path string",
+                "integer `1` is not what this key takes",
+                "It takes a path, in quotes.",
+            ),
+            (
+                "flag = 1",
+                "expected a boolean",
+                "integer `1` is not what this key takes",
+                "It takes `true` or `false`.",
+            ),
+            (
+                "list = 1",
+                "expected a sequence",
+                "integer `1` is not what this key takes",
+                "It takes a list, `[…]`.",
+            ),
+            (
+                "table = 1",
+                "expected a map",
+                "integer `1` is not what this key takes",
+                "It takes a table.",
+            ),
+            (
+                "section = 1",
+                "expected struct ",
+                "integer `1` is not what this key takes",
+                "It takes a table.",
+            ),
+            (
+                "choice = 1",
+                "wanted string or table",
+                "wanted string or table",
+                "Correct the value.",
+            ),
+        ] {
+            let error = toml::from_str::<Sample>(text).unwrap_err();
+            assert!(error.message().contains(phrase), "{text}: {}", error.message());
+            assert_eq!(
+                translate_message("sample.key", error.message(), false),
+                (message.to_owned(), hint.to_owned()),
+                "{}",
+                error.message()
+            );
+        }
     }
 }

@@ -150,3 +150,34 @@ fn filter_value<'a>(
     // A list without one of its items would mean something else.
     value.get_ref().is_table()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Default, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct OneKey {
+        known: Option<bool>,
+    }
+
+    fn first_mismatch(text: &str) -> ValueMismatch {
+        let mut table = DeTable::parse(text).unwrap();
+        let (_, mut mismatches) = read_lenient::<OneKey>(&mut table, "");
+        mismatches.remove(0)
+    }
+
+    /// The phrase is English text of `serde`. If an update changes it, this test fails instead of
+    /// the wrong word being marked.
+    #[test]
+    fn unknown_field_is_a_phrase_of_the_parser() {
+        let text = "mistyped = true\n";
+        let found = first_mismatch(text);
+        assert!(found.error.message().starts_with("unknown field"), "{}", found.error);
+        assert_eq!(&text[found.span], "mistyped");
+        let text = "known = 1\n";
+        assert_eq!(&text[first_mismatch(text).span], "1");
+    }
+}

@@ -132,3 +132,73 @@ fn key_path_at(text: &str, at: usize, name: &str) -> Option<String> {
     let above = above.map_or(Some(String::new()), header)?;
     Some(child_path(&above, name.trim_matches(['"', '\''])))
 }
+
+/// The phrases above are English text of the `toml` crate, not part of its interface. If an update
+/// changes one, these tests fail instead of a hint getting lost.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first_message(text: &str) -> String {
+        let (_, errors) = DeTable::parse_recoverable(text);
+        errors.first().unwrap_or_else(|| panic!("{text}")).message().to_owned()
+    }
+
+    fn reworded(text: &str) -> (String, String) {
+        let (_, errors) = DeTable::parse_recoverable(text);
+        let faults = convert_errors(Path::new("/x.toml"), text, &errors);
+        (faults[0].message.clone(), faults[0].hint.clone())
+    }
+
+    fn assert_phrase(text: &str, phrase: &str, message: &str, hint: &str) {
+        let original = first_message(text);
+        assert!(original.contains(phrase), "{text}: {original}");
+        assert_eq!(reworded(text), (message.to_owned(), hint.to_owned()), "{original}");
+    }
+
+    #[test]
+    fn duplicate_key_is_a_phrase_of_the_parser() {
+        for text in ["a = 1\na = 2\n", "[a]\n[a]\n", "a = { b = 1, b = 2 }\n"] {
+            let (_, errors) = DeTable::parse_recoverable(text);
+            assert!(errors.iter().any(is_duplicate_key), "{errors:?}");
+        }
+        assert!(!DeTable::parse_recoverable("a = b\n").1.iter().any(is_duplicate_key));
+    }
+
+    #[test]
+    fn must_be_quoted_is_a_phrase_of_the_parser() {
+        let phrase = "must be quoted";
+        let hint = "Write one after `=`, or remove the line.";
+        assert_phrase("a = \n", phrase, "there is no value", hint);
+        let hint = "Put text in quotes: `key = \"value\"`.";
+        assert_phrase("a = b\n", phrase, "string values must be quoted", hint);
+    }
+
+    #[test]
+    fn missing_comma_and_array_are_phrases_of_the_parser() {
+        let hint = "Write items between `[` and `]`, separated by commas.";
+        assert_phrase("a = [\"x\" \"y\"]\n", "missing comma", UNCLOSED_LIST, hint);
+        assert_phrase("a = [1\n", "array", UNCLOSED_LIST, hint);
+    }
+
+    #[test]
+    fn string_is_a_phrase_of_the_parser() {
+        let hint = "End it with the quote that it began with.";
+        for text in ["a = \"b\n", "a = 'b\n", "a = \"\"\"b\n"] {
+            assert_phrase(text, "string", "the text is not closed", hint);
+        }
+    }
+
+    #[test]
+    fn escape_is_a_phrase_of_the_parser() {
+        let hint = "In \"…\" a backslash begins an escape; use '…' for literal text.";
+        assert_phrase("a = \"\\q\"\n", "escape", "missing escaped value", hint);
+    }
+
+    #[test]
+    fn expected_ends_the_part_that_is_shown() {
+        let original = first_message("a = \"\\q\"\n");
+        assert!(original.contains(", expected"), "{original}");
+        assert!(!reworded("a = \"\\q\"\n").0.contains("expected"));
+    }
+}
