@@ -137,3 +137,20 @@ fn a_signal_that_was_ignored_before_is_ignored() {
     std::fs::write(sandbox.scratch.path().join("workspace/go"), "").unwrap();
     assert_eq!(sandbox.code(), Some(5));
 }
+
+#[test]
+#[cfg(not(target_os = "macos"))]
+fn a_profile_for_macos_is_not_offered_and_refused_with_its_reason() {
+    let scratch = Scratch::new();
+    let help = ringfence(&scratch).args(["sandbox", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(help.contains("contained") && !help.contains("seatbelt"), "{help}");
+    let run = ringfence(&scratch)
+        .args(["sandbox", "--profile", "seatbelt", "--root"])
+        .arg(scratch.path().join("root"))
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(run.stderr).unwrap();
+    assert!(!run.status.success() && said.contains("`seatbelt` is for macOS"), "{said}");
+}

@@ -23,6 +23,8 @@ pub enum ProfileSetting {
     /// Landlock and seccomp, for containers without namespaces; promises less
     Contained,
     /// macOS
+    // Elsewhere it is refused with its own error, so it is parsed but not offered.
+    #[cfg_attr(not(target_os = "macos"), value(hide = true))]
     Seatbelt,
     /// No sandbox: explicit trust, so every run needs approval
     None,
