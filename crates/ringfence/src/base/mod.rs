@@ -12,6 +12,7 @@ pub mod ids;
 pub mod lexical;
 pub mod list_changes;
 pub mod seal;
+pub mod shell_quote;
 pub mod suggest;
 pub mod token_bucket;
 pub mod visible;

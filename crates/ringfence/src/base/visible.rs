@@ -62,22 +62,6 @@ pub fn escape_lines(text: &str) -> String {
     text.split('\n').map(escape_to_line).collect::<Vec<_>>().join("\n")
 }
 
-/// Formats a program and its arguments as one would type them, quoted where a reader could be
-/// misled.
-pub fn format_command_line(program: &str, words: &[String]) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./=:@%+,".contains(c);
-    let quote = |word: &str| match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    };
-    [program]
-        .into_iter()
-        .chain(words.iter().map(String::as_str))
-        .map(quote)
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
 #[derive(Default)]
 struct LineEscaper {
     text: String,
@@ -174,14 +158,6 @@ mod tests {
         }
         let visible = "aZ09~ üßéñ Ωλ Жж עברית العربية हिन्दी ไทย 漢字 かな 한글 ½€→✓ 😀";
         assert_eq!(escape_to_line(visible), visible);
-    }
-
-    #[test]
-    fn a_command_line_keeps_its_words_apart() {
-        assert_eq!(
-            format_command_line("ls", &["a b".to_owned(), "it's".to_owned(), String::new()]),
-            "ls 'a b' 'it'\\''s' ''"
-        );
     }
 
     #[test]

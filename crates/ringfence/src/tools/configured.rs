@@ -23,7 +23,7 @@ use super::shell::exec::Reply;
 use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Prepared, ToolOutput, digest_json};
-use crate::base::{Error, Kind, Result, visible};
+use crate::base::{Error, Kind, Result, shell_quote};
 use crate::config::{
     CommandStdin, CommandTool, Config, ProfileSetting, ProgramError, SideEffect, build_validator,
 };
@@ -338,8 +338,10 @@ impl Tool for ConfiguredTool {
         for one in self.entry.secret_refs() {
             cx.config.secrets.get(one)?;
         }
-        let shown: Vec<String> =
-            words.iter().map(fill_template::FilledArgument::display_text).collect();
+        let shown: Vec<String> = [program.display().to_string()]
+            .into_iter()
+            .chain(words.iter().map(fill_template::FilledArgument::display_text))
+            .collect();
         let own =
             self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
         Ok(CallPlan {
@@ -355,7 +357,7 @@ impl Tool for ConfiguredTool {
             trust_scope: None,
             approval_reason: self.entry.approval_reason().map(str::to_owned),
             hidden_arguments: self.entry.hidden_args.clone(),
-            command: Some(visible::format_command_line(&program.display().to_string(), &shown)),
+            command: Some(shell_quote::quote_command(shown.iter().map(String::as_str))),
             command_covers: &[],
         })
     }

@@ -8,7 +8,7 @@ use super::{
     RuleFiles, escape_line, format_count, output_error, read_rules, report_faults,
     report_missing_rules,
 };
-use crate::base::Result;
+use crate::base::{Result, shell_quote};
 use crate::rulebook::lint::format_rule;
 use crate::rulebook::{Rulebook, escalation_risk, locate_program};
 
@@ -60,7 +60,7 @@ impl RuleExplanation<'_> {
         let at_run_time = self.rules_at_run_time(table);
         let strictest = at_run_time.iter().map(|rule| rule.decision).max();
 
-        let shown = quote_command(command);
+        let shown = shell_quote::quote_command(command.iter().map(String::as_str));
         writeln!(out, "{}: {}", escape_line(&shown), summarize_decision(strictest))?;
         if !at_run_time.is_empty() {
             writeln!(out)?;
@@ -244,15 +244,4 @@ fn runs_script(command: &[String]) -> bool {
     let shell = command.first().and_then(|word| word.rsplit('/').next());
     shell.is_some_and(|name| ["sh", "bash", "zsh", "dash", "ksh"].contains(&name))
         && command.get(1).is_some_and(|flag| flag.starts_with('-') && flag.ends_with('c'))
-}
-
-/// Quotes the command roughly as a user would type it.
-fn quote_command(command: &[String]) -> String {
-    let quote = |word: &String| match word.is_empty()
-        || word.contains(|c: char| c.is_whitespace() || "'\"$`\\;&|<>()*?#".contains(c))
-    {
-        true => format!("'{}'", word.replace('\'', "'\\''")),
-        false => word.clone(),
-    };
-    command.iter().map(quote).collect::<Vec<_>>().join(" ")
 }

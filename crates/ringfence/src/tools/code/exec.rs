@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use crate::approval::Granted;
 use crate::base::call::{Prepared, ToolOutput};
 use crate::base::workspace::Workspace;
-use crate::base::{Error, Result, visible};
+use crate::base::{Error, Result, shell_quote};
 use crate::config::Config;
 use crate::sandbox::{Launcher, env};
 use crate::tools::limits::{ByteCount, ItemCount, ToolLimit};
@@ -214,9 +214,9 @@ impl Tool for CodeExec {
 impl Args {
     /// Returns the text for an approval prompt: the interpreter, its arguments and the code.
     fn command_line(&self) -> String {
-        let words: Vec<String> =
-            self.file.iter().chain(self.args.iter().flatten()).cloned().collect();
-        let line = visible::format_command_line(&self.language, &words);
+        let words =
+            [&self.language].into_iter().chain(&self.file).chain(self.args.iter().flatten());
+        let line = shell_quote::quote_command(words.map(String::as_str));
         match &self.code {
             Some(code) => format!("{line}, with this code:\n{code}"),
             None if self.file.is_none() => format!("{line}, restarted without code"),

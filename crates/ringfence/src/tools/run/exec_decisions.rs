@@ -26,7 +26,7 @@ use super::run_owner::RunOwner;
 use crate::approval::{ApprovalPrompt, Granted};
 use crate::audit::CallEvents;
 use crate::base::call::{Prepared, digest_json};
-use crate::base::{Error, Kind, Result};
+use crate::base::{Error, Kind, Result, shell_quote};
 use crate::config::{EscalationMode, HeuristicsMode, ProfileSetting, RiskyEscalation};
 use crate::redact::secret::is_sensitive;
 use crate::redact::short_secrets::ShortSecrets;
@@ -384,7 +384,7 @@ impl CallDecider {
         let verdict = &held.verdict;
         let cx = self.owner.owner_cx();
         // The subject is cut; the arguments below show the command in full.
-        let words = quote_argv(&self.short_secrets.redact_argv(&held.argv));
+        let words = self.shown_command(held);
         let is_cut = words.chars().nth(120).is_some();
         let subject: String = words.chars().take(120).chain(is_cut.then_some('…')).collect();
         let prompt = ApprovalPrompt::for_exec(
@@ -423,6 +423,11 @@ impl CallDecider {
         granted
     }
 
+    fn shown_command(&self, held: &HeldExec) -> String {
+        let words = self.short_secrets.redact_argv(&held.argv);
+        shell_quote::quote_command(words.iter().map(String::as_str))
+    }
+
     /// Returns everything that matters for the decision, for a human.
     fn prompt_fields(&self, held: &HeldExec, place: &ExecDestination) -> Value {
         let mut shown = Map::new();
@@ -431,7 +436,7 @@ impl CallDecider {
         if let Some(script) = &held.script {
             add("script", script.path.clone());
         }
-        add("command", quote_argv(&self.short_secrets.redact_argv(&held.argv)));
+        add("command", self.shown_command(held));
         add("in", held.cwd.path.clone());
         let path = match place {
             ExecDestination::InPlace(_) | ExecDestination::KeptInside(_) => {
@@ -565,14 +570,4 @@ fn rule_location(verdict: &ExecVerdict) -> String {
     let file = Path::new(&verdict.origin.file);
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     format!("{name}:{}", verdict.origin.line)
-}
-
-/// Quotes the words as they would be typed in a shell.
-fn quote_argv(words: &[String]) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./=:,@%+".contains(c);
-    let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
-        true => word.clone(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    };
-    words.iter().map(quote).collect::<Vec<_>>().join(" ")
 }

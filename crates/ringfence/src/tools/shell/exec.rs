@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use crate::approval::Granted;
 use crate::base::call::{CallFacts, CallStatus, Prepared, ToolOutput};
 use crate::base::clock::Deadline;
-use crate::base::{Error, Result, visible};
+use crate::base::{Error, Result, shell_quote};
 use crate::config::Config;
 use crate::sandbox::{Launcher, RunState, StdinSource, env};
 use crate::tools::limits::{DisplayAmount, ToolLimit};
@@ -311,8 +311,8 @@ impl Args {
     /// Returns the command line for an approval prompt. The words of `argv` are quoted, because no
     /// two different commands may look the same there.
     fn command_line(&self) -> String {
-        match self.argv.as_deref().and_then(<[String]>::split_first) {
-            Some((program, words)) => visible::format_command_line(program, words),
+        match self.argv.as_deref().filter(|argv| !argv.is_empty()) {
+            Some(argv) => shell_quote::quote_command(argv.iter().map(String::as_str)),
             None => self.display_text(),
         }
     }
