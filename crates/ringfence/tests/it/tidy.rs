@@ -243,6 +243,48 @@ fn the_index_of_promises_is_up_to_date() {
     assert!(written == page, "docs/promise-tests.md is stale: run again with RINGFENCE_BLESS=1");
 }
 
+/// The files named by the trees in ARCHITECTURE.md, by their paths below `crates`.
+fn documented_files() -> BTreeSet<String> {
+    let page = std::fs::read_to_string(project().join("ARCHITECTURE.md")).unwrap();
+    let (_, files) = page.split_once("\n## Files\n").unwrap();
+    let mut found = BTreeSet::new();
+    let mut folders: Vec<&str> = Vec::new();
+    for block in files.split("```text\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+        for line in block.lines().filter(|line| !line.is_empty()) {
+            let depth = line.chars().take_while(|c| *c == ' ').count() / 2;
+            folders.truncate(depth);
+            let name = line.split_whitespace().next().unwrap_or_default();
+            found.insert([folders.concat().as_str(), name.trim_end_matches('/')].concat());
+            if name.ends_with('/') {
+                folders.push(name);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_file_is_in_the_architecture() {
+    let documented = documented_files();
+    let crates = project().join("crates");
+    let missing: Vec<String> = sources(&crates)
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| name.contains("/src/") && !is_test(name))
+        .map(|name| name.trim_end_matches(".rs").trim_end_matches("/mod").to_owned())
+        .filter(|name| !documented.contains(name))
+        .collect();
+    assert!(missing.is_empty(), "not in ARCHITECTURE.md: {missing:#?}");
+    let gone: Vec<&String> = documented
+        .iter()
+        .filter(|name| {
+            let path = crates.join(name);
+            !path.exists() && !path.with_extension("rs").exists()
+        })
+        .collect();
+    assert!(gone.is_empty(), "in ARCHITECTURE.md, but gone: {gone:#?}");
+}
+
 /// Two types of one name cannot be told apart in prose, in a search or in an error.
 #[test]
 fn no_type_name_is_used_twice() {
