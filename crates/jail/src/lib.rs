@@ -19,6 +19,7 @@ pub mod metadata;
 mod mounts;
 pub mod namespaces;
 pub mod packet;
+mod poison;
 pub mod probe;
 mod protect;
 mod resolver;
@@ -34,6 +35,7 @@ mod sys;
 pub mod zygote;
 
 pub use launch::{PORT_PLACEHOLDER, SandboxProfile};
+pub use poison::IgnorePoison;
 pub use protect::paths_to_cover;
 
 /// Marks every descriptor except the standard three as close-on-exec, so that no child inherits it.

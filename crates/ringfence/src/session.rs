@@ -9,8 +9,9 @@ mod outputs;
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
+use crate::base::IgnorePoison;
 use crate::base::client_sandbox::ClientSandbox;
 use crate::base::ids::short_id;
 use crate::base::workspace::Workspace;
@@ -139,33 +140,32 @@ impl Session {
 
     /// Returns the name and version that the client reported.
     pub fn client_info(&self) -> ClientInfo {
-        self.client_info.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.client_info.read().ignore_poison().clone()
     }
 
     /// Stores the name and version that the client reports.
     pub fn set_client_info(&self, client: ClientInfo) {
-        *self.client_info.write().unwrap_or_else(PoisonError::into_inner) = client;
+        *self.client_info.write().ignore_poison() = client;
     }
 
     /// Returns the sandbox that the client last reported, if any.
     pub fn client_sandbox(&self) -> Option<Arc<ClientSandbox>> {
-        self.client_sandbox.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.client_sandbox.read().ignore_poison().clone()
     }
 
     /// Replaces the reported sandbox. It applies to every later call that does not carry its own.
     pub fn set_client_sandbox(&self, narrowing: ClientSandbox) {
-        *self.client_sandbox.write().unwrap_or_else(PoisonError::into_inner) =
-            Some(Arc::new(narrowing));
+        *self.client_sandbox.write().ignore_poison() = Some(Arc::new(narrowing));
     }
 
     /// Returns the overrides chosen for the session.
     pub fn overrides(&self) -> Arc<Overrides> {
-        Arc::clone(&self.overrides.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.overrides.read().ignore_poison())
     }
 
     /// Replaces the overrides. They apply to every later call.
     pub fn set_overrides(&self, shape: Overrides) {
-        *self.overrides.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(shape);
+        *self.overrides.write().ignore_poison() = Arc::new(shape);
     }
 
     /// Records trust in one definition of one tool. A changed tool needs approval again.
@@ -194,7 +194,7 @@ impl Session {
         fits: impl FnOnce(&T) -> bool,
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
-        let mut kept = self.extensions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.extensions.lock().ignore_poison();
         let id = TypeId::of::<T>();
         if let Some(known) = kept.get(&id).cloned().and_then(|known| known.downcast().ok())
             && fits(&known)
@@ -207,7 +207,7 @@ impl Session {
     }
 
     fn lock_trust(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String)>> {
-        self.trusted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.trusted.lock().ignore_poison()
     }
 }
 

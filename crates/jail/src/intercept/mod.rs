@@ -20,13 +20,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::cover_guard::CoverGuard;
+use crate::poison::IgnorePoison;
 use crate::seccomp;
 use crate::sys::{self, PendingCall};
 pub use connect::ConnectPolicy;
@@ -54,7 +55,7 @@ pub struct DenialLog(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
 impl DenialLog {
     /// Counts a denial. When the list is full, names that are not in it are counted as `…`.
     pub fn add(&self, kind: &'static str, name: &str) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock().ignore_poison();
         let name: String =
             name.chars().map(|c| if c.is_control() { '?' } else { c }).take(200).collect();
         let key = match all.len() < MAX_DENIALS || all.contains_key(&(kind, name.clone())) {
@@ -67,7 +68,7 @@ impl DenialLog {
     /// Removes one denial that our own attempt caused. Returns false when there was none: a call
     /// that should have been refused was not.
     pub fn remove_one(&self, kind: &'static str, name: &str) -> bool {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock().ignore_poison();
         let key = (kind, name.to_owned());
         match all.get_mut(&key) {
             Some(1) => all.remove(&key).is_some(),
@@ -81,13 +82,13 @@ impl DenialLog {
 
     /// Returns whether this was refused at least once.
     pub fn contains(&self, kind: &'static str, name: &str) -> bool {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock().ignore_poison();
         all.contains_key(&(kind, name.to_owned()))
     }
 
     /// Lists every denial with its count.
     pub fn list(&self) -> Vec<Denial> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock().ignore_poison();
         let denial = |((kind, name), count): (&(&'static str, String), &u64)| Denial {
             kind: (*kind).to_owned(),
             name: name.clone(),
@@ -153,7 +154,7 @@ struct ConnectAttempts(Arc<Mutex<HashSet<u64>>>);
 impl ConnectAttempts {
     /// Records an attempt for a socket. Returns whether one was recorded already.
     fn begin_attempt(&self, socket: u64) -> bool {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock().ignore_poison();
         // Most sockets whose caller is gone are never asked for again.
         if all.len() >= 2 * MAX_PENDING {
             all.clear();
@@ -162,7 +163,7 @@ impl ConnectAttempts {
     }
 
     fn end_attempt(&self, socket: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&socket);
+        self.0.lock().ignore_poison().remove(&socket);
     }
 }
 

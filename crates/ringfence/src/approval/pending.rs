@@ -2,12 +2,13 @@
 //! them here; the first answer decides.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::prompt::ApprovalPrompt;
+use crate::base::IgnorePoison;
 
 /// Answer of a human to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +93,6 @@ impl PendingQuestions {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, PendingQuestion>> {
-        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.questions.lock().ignore_poison()
     }
 }

@@ -54,7 +54,7 @@ mod tests;
 pub mod verify;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
@@ -65,6 +65,8 @@ use self::refusals::{RefusalCount, RefusalLimits};
 use self::sink::AuditSink;
 use crate::base::clock::now_utc;
 use crate::base::{Error, Kind, Result};
+
+use crate::base::IgnorePoison;
 
 /// Handle to this process's log. Clones share it; dropping the last one closes it.
 #[derive(Clone)]
@@ -141,11 +143,11 @@ impl AuditLog {
 
 impl SharedLog {
     fn lock_sink(&self) -> MutexGuard<'_, AuditSink> {
-        self.sink.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sink.lock().ignore_poison()
     }
 
     fn lock_refusals(&self) -> MutexGuard<'_, RefusalLimits> {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+        self.refusals.lock().ignore_poison()
     }
 
     /// Records counts of refused calls. The calls have happened, so a count is kept until it can be

@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::base::IgnorePoison;
+
 /// Returns the current time as `2026-11-15T21:40:03.123456Z`.
 pub fn now_utc() -> String {
     format_utc(SystemTime::now())
@@ -127,7 +129,7 @@ impl Deadline {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, DeadlineState> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state.lock().ignore_poison()
     }
 }
 

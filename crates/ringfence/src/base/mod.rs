@@ -18,6 +18,8 @@ pub mod token_bucket;
 pub mod visible;
 pub mod workspace;
 
+pub use jail::IgnorePoison;
+
 pub use cancel::{CancelCause, CancelToken};
 pub use error::{Error, Kind, Result};
 pub use ids::TraceId;

@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, unlinkat};
@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::cdp::CdpConnection;
 use super::page_log::{PageLogEntry, PageLogKind, escape_line, truncate_text};
 use super::process::BrowserProcess;
+use crate::base::IgnorePoison;
 use crate::base::ids::short_id;
 use crate::base::workspace::{Workspace, WriteTarget};
 use crate::base::{Error, Result};
@@ -274,7 +275,7 @@ fn byte_count(value: &Value) -> u64 {
 }
 
 fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 mod events;
 mod state;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::cdp::{CdpConnection, EventSink};
 use super::page_log::{escape_line, truncate_text};
 use super::tabs::BrowserContext;
+use crate::base::IgnorePoison;
 use crate::base::{Error, Kind, Result};
 pub use state::{DialogAnswers, PageDialog, PageFrame, PageRedirect, PageState, RequestCounts};
 
@@ -124,12 +125,12 @@ impl BrowserPage {
 
     /// Returns the name that callers use.
     pub fn handle(&self) -> String {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.handle.lock().ignore_poison().clone()
     }
 
     /// Takes the handle of the hung page that this one replaces.
     pub fn take_over_handle(&self, handle: String) {
-        *self.handle.lock().unwrap_or_else(PoisonError::into_inner) = handle;
+        *self.handle.lock().ignore_poison() = handle;
     }
 
     /// Returns whether the page hangs: a script that never returns, or that shows dialogs without
@@ -142,7 +143,7 @@ impl BrowserPage {
 
     /// Locks the state of the page.
     pub fn state(&self) -> MutexGuard<'_, PageState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().ignore_poison()
     }
 
     /// Returns the context of the page, if it still exists.

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -16,6 +16,7 @@ use super::cdp::{CdpConnection, CdpEvent, EventSink};
 use super::executable;
 use super::tabs::BrowserContext;
 use super::traffic::SessionTraffic;
+use crate::base::IgnorePoison;
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
@@ -374,5 +375,5 @@ fn start_error(program: &Path) -> Error {
 }
 
 fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ use super::page_log::{PageLogEntry, PageLogKind as LogKind};
 use super::process::{BrowserProcess, BusyGuard, TermsFuture};
 use super::traffic::SessionTraffic;
 use super::upload::SessionUploads;
+use crate::base::IgnorePoison;
 use crate::base::client_sandbox::ClientSandbox;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
@@ -45,7 +46,7 @@ const MAX_RESTRICTED: usize = 4;
 
 impl RestrictedTabs {
     fn get(&self, narrowing: &Arc<ClientSandbox>) -> Arc<SessionTabs> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock().ignore_poison();
         let known = all.iter().position(|(known, _)| known == narrowing).map(|at| all.remove(at));
         let (narrowing, tabs) = known.unwrap_or_else(|| (Arc::clone(narrowing), Arc::default()));
         all.push((narrowing, Arc::clone(&tabs)));
@@ -394,7 +395,7 @@ impl BrowserContext {
     }
 
     fn lock_pages(&self) -> MutexGuard<'_, PageList> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pages.lock().ignore_poison()
     }
 }
 

@@ -1,12 +1,13 @@
 //! Records the proxy's decisions about a session's pages, in the audit log and for `browser.logs`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Map, Value, json};
 
 use super::page_log::{PageLog, PageLogEntry, PageLogKind};
 use crate::audit::CallEvents;
+use crate::base::IgnorePoison;
 use crate::net::ProxyDecision;
 use crate::sandbox::{OnDecision, network_fields};
 
@@ -166,7 +167,7 @@ fn is_refusal(reason: &str) -> bool {
 }
 
 fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 
 use super::process::BrowserProcess;
+use crate::base::IgnorePoison;
 use crate::base::ids::short_id;
 use crate::base::workspace::{Workspace, WriteTarget, os_error};
 use crate::base::{Error, Kind, Result};
@@ -116,7 +117,7 @@ impl SessionUploads {
     }
 
     fn lock_copies(&self) -> MutexGuard<'_, CopiedFiles> {
-        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+        self.copies.lock().ignore_poison()
     }
 }
 

@@ -13,7 +13,7 @@ mod run;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::approval::Gate;
 use crate::audit::AuditLog;
+use crate::base::IgnorePoison;
 use crate::base::call::digest_json;
 use crate::base::client_handle::ClientCapabilities;
 use crate::base::client_sandbox::ClientSandbox;
@@ -161,7 +162,7 @@ impl Pipeline {
 
     /// Returns the current state.
     pub fn state(&self) -> Arc<PipelineState> {
-        Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.state.read().ignore_poison())
     }
 }
 

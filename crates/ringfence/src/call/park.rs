@@ -4,13 +4,14 @@
 //! never started a second time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::RunningCall;
+use crate::base::IgnorePoison;
 use crate::base::client_handle::{ClientEvent, ClientQuestion};
 use crate::base::clock::unix_millis;
 use crate::base::ids::short_id;
@@ -197,7 +198,7 @@ impl ParkedCalls {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, ParkedCall>> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.runs.lock().ignore_poison()
     }
 }
 
@@ -213,7 +214,7 @@ async fn attend_parked_call(
     runs: Arc<Mutex<HashMap<String, ParkedCall>>>,
 ) {
     let (expiry, grace) = (held.run.expiry, held.run.grace);
-    let forget = |id: &str| runs.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    let forget = |id: &str| runs.lock().ignore_poison().remove(id);
     let expired = tokio::time::sleep(expiry);
     tokio::pin!(expired);
     let (mut speaks, mut reachable) = (true, true);

@@ -6,12 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::{Pipeline, PipelineState, needs_approval};
+use crate::base::IgnorePoison;
 use crate::base::list_changes::ChangedList;
 use crate::base::{Error, Kind, Result};
 use crate::config::{AuthKey, Config, ConfigSource, FileStamps};
@@ -86,30 +87,30 @@ impl ConfigReloader {
     }
 
     pub(super) fn file_stamps(&self) -> FileStamps {
-        self.file_stamps.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.file_stamps.lock().ignore_poison().clone()
     }
 
     fn due_reason(&self, now: &PipelineState) -> Option<ReloadReason> {
         if self.is_requested.load(Ordering::Acquire)
-            || self.file_stamps.lock().unwrap_or_else(PoisonError::into_inner).have_changed()
+            || self.file_stamps.lock().ignore_poison().have_changed()
         {
             return Some(ReloadReason::Changed);
         }
-        let tried = *self.last_secret_retry.lock().unwrap_or_else(PoisonError::into_inner);
+        let tried = *self.last_secret_retry.lock().ignore_poison();
         let is_time = tried.is_none_or(|tried| tried.elapsed() >= SECRET_RETRY_INTERVAL);
         (now.config.secrets.has_unreadable() && is_time).then_some(ReloadReason::SecretsMissing)
     }
 
     fn set_file_stamps(&self, prints: FileStamps) {
-        *self.file_stamps.lock().unwrap_or_else(PoisonError::into_inner) = prints;
+        *self.file_stamps.lock().ignore_poison() = prints;
     }
 
     fn status(&self) -> ReloadStatus {
-        self.status.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.status.read().ignore_poison().clone()
     }
 
     fn set_status(&self, found: ReloadStatus) {
-        *self.status.write().unwrap_or_else(PoisonError::into_inner) = found;
+        *self.status.write().ignore_poison() = found;
     }
 }
 
@@ -132,8 +133,7 @@ impl Pipeline {
         let Some(why) = reload.due_reason(&now) else { return };
         reload.started_count.fetch_add(1, Ordering::AcqRel);
         reload.is_requested.store(false, Ordering::Release);
-        *reload.last_secret_retry.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(Instant::now());
+        *reload.last_secret_retry.lock().ignore_poison() = Some(Instant::now());
         let work = tokio::task::spawn_blocking({
             let (made, first, now, seen) = (
                 Arc::clone(&reload.source),
@@ -202,7 +202,7 @@ impl Pipeline {
         }
         let dropped = json!(failed_command_names(&state));
         let differs = list_contents(now) != list_contents(&state);
-        *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
+        *self.state.write().ignore_poison() = Arc::new(state);
         self.record_reload(json!({
             "outcome": "ok", "generation": generation, "added": added, "removed": removed, "changed": changed,
             "dropped": dropped, "restart_needed": restart_needed,

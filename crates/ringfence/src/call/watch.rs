@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode};
@@ -13,6 +13,7 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 
 use super::Pipeline;
+use crate::base::IgnorePoison;
 use crate::config::link_chain::{WatchPoint, watch_points};
 
 /// Events within this time are handled together.
@@ -91,7 +92,7 @@ impl ConfigFileWatcher {
         let watcher = notify::recommended_watcher({
             let (poked, spots) = (Arc::clone(&poked), Arc::clone(&spots));
             move |event: notify::Result<notify::Event>| {
-                let spots = spots.lock().unwrap_or_else(PoisonError::into_inner);
+                let spots = spots.lock().ignore_poison();
                 // An error may mean that events were lost.
                 if event.map_or(true, |event| is_relevant(&event, &spots)) {
                     poked.notify_one();
@@ -108,7 +109,7 @@ impl ConfigFileWatcher {
     }
 
     fn differs_from(&self, spots: &BTreeSet<WatchPoint>) -> bool {
-        *self.watch_points.lock().unwrap_or_else(PoisonError::into_inner) != *spots
+        *self.watch_points.lock().ignore_poison() != *spots
     }
 
     fn set_watch_points(&mut self, spots: BTreeSet<WatchPoint>) {
@@ -116,7 +117,7 @@ impl ConfigFileWatcher {
             |folder: &Path| std::fs::metadata(folder).ok().map(|facts| (facts.dev(), facts.ino()));
         let wanted: BTreeMap<PathBuf, (u64, u64)> =
             spots.iter().filter_map(|(folder, _)| Some((folder.clone(), of(folder)?))).collect();
-        *self.watch_points.lock().unwrap_or_else(PoisonError::into_inner) = spots;
+        *self.watch_points.lock().ignore_poison() = spots;
         for folder in self
             .directories
             .iter()

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::OFlags;
 use tracing::field::{Field, Visit};
@@ -21,6 +21,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::base::IgnorePoison;
 use crate::base::visible::is_hidden_char;
 use crate::base::{Error, Kind, Result};
 use crate::config::resolve::log::{LogFormat, LogLevel, LogSettings};
@@ -166,7 +167,7 @@ pub struct BufferedEvents(Arc<Mutex<Vec<(Level, String)>>>);
 impl BufferedEvents {
     /// Logs the buffered events.
     pub fn replay_events(self) {
-        for (level, text) in self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for (level, text) in self.0.lock().ignore_poison().drain(..) {
             match level {
                 Level::ERROR => tracing::error!("{text}"),
                 Level::WARN => tracing::warn!("{text}"),
@@ -192,10 +193,7 @@ impl<S: Subscriber> Layer<S> for BufferedEvents {
         }
         let mut message = MessageVisitor(String::new());
         event.record(&mut message);
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((*event.metadata().level(), message.0));
+        self.0.lock().ignore_poison().push((*event.metadata().level(), message.0));
     }
 }
 

@@ -19,7 +19,6 @@ pub mod surface;
 pub mod token_keys;
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

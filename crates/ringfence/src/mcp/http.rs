@@ -10,7 +10,7 @@ mod sessions;
 mod timed_stream;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -41,6 +41,7 @@ use super::server::ClientConnection;
 use super::sse::{self, SseStreams};
 use super::stdio::too_long_error;
 use super::{Server, codex, codex_legacy, meta, version};
+use crate::base::IgnorePoison;
 use crate::base::{CancelCause, Error, Kind, Result};
 use crate::session::Principal;
 
@@ -129,7 +130,7 @@ impl HttpServer {
     }
 
     fn ambient_connection(&self, principal: &Principal) -> Result<ClientConnection> {
-        let mut ambient = self.ambient_connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ambient = self.ambient_connections.lock().ignore_poison();
         if let Some(line) = ambient.get(principal) {
             return Ok(line.clone());
         }

@@ -3,12 +3,13 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rmcp::model::{JsonRpcMessage, ServerJsonRpcMessage};
 use serde_json::{Map, Value};
 
 use super::envelope;
+use crate::base::IgnorePoison;
 use crate::base::{Error, Kind};
 
 /// Ids in use on one connection, and the number of answers that have not been read.
@@ -87,7 +88,7 @@ impl InFlightRequests {
     }
 
     fn lock(&self) -> MutexGuard<'_, RequestIds> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ids.lock().ignore_poison()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Rate limit for log lines that strangers can cause.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::base::IgnorePoison;
 use crate::base::token_bucket::TokenBucket;
 
 /// Lines that may be written in a burst.
@@ -34,7 +35,7 @@ impl LogLimit {
     /// Returns how many lines were left out since the last one, or `None` if no line may be written
     /// now.
     pub fn admit_line(&self, now: Instant) -> Option<u64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().ignore_poison();
         if state.bucket.take_token(now).is_err() {
             state.unlogged += 1;
             return None;

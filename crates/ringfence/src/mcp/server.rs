@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::tasks::BackgroundTasks;
+use crate::base::IgnorePoison;
 use crate::base::ids::short_id;
 use crate::base::seal::Sealer;
 use crate::base::workspace::Workspace;
@@ -226,7 +227,7 @@ fn handle_purpose(principal: &Principal) -> String {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }
 
 /// Entry in the list of calls that can be cancelled; removed on drop.

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::Extension;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
@@ -27,6 +27,7 @@ use super::http::{AuthenticatedCaller, BODY_TIMEOUT, hold_guards, json_error, sl
 use super::in_flight::InFlightRequests;
 use super::server::{ClientConnection, Server};
 use super::stdio::{parse_message, serialize_answer, too_long_error};
+use crate::base::IgnorePoison;
 use crate::base::ids::{random_bytes, to_hex};
 use crate::base::{CancelCause, Error, Kind};
 use crate::session::Principal;
@@ -50,7 +51,7 @@ struct SseStream {
 
 impl SseStreams {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, SseStream>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().ignore_poison()
     }
 }
 

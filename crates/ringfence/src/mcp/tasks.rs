@@ -5,7 +5,7 @@
 //! which is random and valid only for the principal that made the call.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rmcp::model::{CallToolResult, DetailedTask, JsonObject, Task, TaskPayload, TaskStatus};
@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::methods::tools_call::{collect_questions, is_protocol_error};
 use super::render;
+use crate::base::IgnorePoison;
 use crate::base::call::{CallStatus, ToolOutput};
 use crate::base::client_handle::ClientEvent;
 use crate::base::clock::now_utc;
@@ -138,7 +139,7 @@ fn unknown_task_error() -> Error {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }
 
 struct AttendedTask {

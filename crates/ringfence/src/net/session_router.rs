@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use super::allow_list::AllowList;
 use super::connector::{Connector, DialFn, ProxyLimits, direct_dialer};
 use super::decision::ProxyDecision;
 use super::resolve::SystemResolver;
+use crate::base::IgnorePoison;
 
 /// Callback for each decision.
 pub type OnDecision = Arc<dyn Fn(&ProxyDecision) + Send + Sync>;
@@ -38,15 +39,15 @@ impl SessionRouter {
             on_decision: decided,
             limits: ProxyLimits::default(),
         };
-        self.connectors.write().unwrap_or_else(PoisonError::into_inner).insert(at, Arc::new(reach));
+        self.connectors.write().ignore_poison().insert(at, Arc::new(reach));
     }
 
     /// Removes the connector for an address.
     pub fn remove_route(&self, at: IpAddr) {
-        self.connectors.write().unwrap_or_else(PoisonError::into_inner).remove(&at);
+        self.connectors.write().ignore_poison().remove(&at);
     }
 
     pub(super) fn connector_for(&self, at: IpAddr) -> Option<Arc<Connector>> {
-        self.connectors.read().unwrap_or_else(PoisonError::into_inner).get(&at).cloned()
+        self.connectors.read().ignore_poison().get(&at).cloned()
     }
 }

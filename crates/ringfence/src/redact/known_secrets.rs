@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use aho_corasick::Anchored;
 use aho_corasick::automaton::{Automaton, StateID};
@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 
 use super::secret::Secret;
 use super::stream::StreamRedactor;
+use jail::IgnorePoison;
 
 /// Minimum length in bytes of a value that can be searched for.
 pub const MIN_SECRET_BYTES: usize = 8;
@@ -166,14 +167,14 @@ pub fn set_version() -> usize {
 
 /// Returns the current set, if there is anything to search for.
 pub fn current_set() -> Option<Arc<KnownSecrets>> {
-    CURRENT_SET.read().unwrap_or_else(PoisonError::into_inner).clone()
+    CURRENT_SET.read().ignore_poison().clone()
 }
 
 /// Adds these values. Each is also found as it is written in JSON (as logs and many programs write
 /// it), in URLs and in base64, and its lines are found one by one.
 pub fn register_secrets<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret)>) {
     // Writers wait for each other; readers do not wait for writers.
-    let mut learnt = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut learnt = REGISTERED.lock().ignore_poison();
     let now: Vec<(&str, &Secret)> =
         secrets.into_iter().filter(|(_, secret)| is_searchable(secret)).collect();
     let is = |one: &Secret, other: &Secret| one.expose() == other.expose();
@@ -200,7 +201,7 @@ pub fn register_secrets<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secr
         }
     }
     let made = KnownSecrets::from_values(values).map(Arc::new);
-    *CURRENT_SET.write().unwrap_or_else(PoisonError::into_inner) = made;
+    *CURRENT_SET.write().ignore_poison() = made;
     SET_VERSION.fetch_add(1, Ordering::AcqRel);
     if forgotten > 0 {
         tracing::warn!(

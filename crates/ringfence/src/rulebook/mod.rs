@@ -17,12 +17,13 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 pub use escalation::EscalationStatus;
 pub use loader::{IgnoredRule, Rulebook};
 pub use programs::locate_program;
 
+use crate::base::IgnorePoison;
 use crate::config::{Config, ProcessEnv, env, find_rules_dirs};
 use crate::sandbox::Launcher;
 use crate::sandbox::env::DEFAULT_PATH;
@@ -159,16 +160,12 @@ impl RulebookCache {
     /// the sandbox when it began. For as long as this server lives, git must not trust that
     /// repository.
     pub fn note_open_repository(&self, workspace: &Path) {
-        self.0
-            .open_repositories
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(workspace.to_owned());
+        self.0.open_repositories.lock().ignore_poison().insert(workspace.to_owned());
     }
 
     /// Returns whether a run in this workspace could write all of `.git`.
     pub fn has_open_repository(&self, workspace: &Path) -> bool {
-        self.0.open_repositories.lock().unwrap_or_else(PoisonError::into_inner).contains(workspace)
+        self.0.open_repositories.lock().ignore_poison().contains(workspace)
     }
 
     /// Returns the current rules for a workspace.
@@ -229,7 +226,7 @@ impl RulebookCache {
     }
 
     fn slot_for(&self, workspace: &Path) -> RulebookSlot {
-        let mut books = self.0.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut books = self.0.slots.lock().ignore_poison();
         if books.len() >= MAX_WORKSPACES && !books.contains_key(workspace) {
             books.clear();
         }

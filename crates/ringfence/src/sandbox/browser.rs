@@ -15,7 +15,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream as Socket;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use jail::rights::{NetworkAccess, Rights};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
@@ -26,6 +26,7 @@ use super::launch::{LaunchRequest, Launcher, StdinSource};
 use super::run_handle::{RunHandle, RunOptions, RunResult, StopReason};
 use super::session_sandbox::SessionSandbox;
 use super::{env, profile};
+use crate::base::IgnorePoison;
 use crate::base::{CancelCause, CancelToken, Error, Kind, Result};
 use crate::config::{Config, ProfileSetting};
 use crate::net::{AllowList, DialFn, OnDecision, SessionRouter};
@@ -300,7 +301,7 @@ impl SessionProxy {
     }
 
     fn lock_access(&self) -> MutexGuard<'_, PageAccess> {
-        self.access.lock().unwrap_or_else(PoisonError::into_inner)
+        self.access.lock().ignore_poison()
     }
 }
 

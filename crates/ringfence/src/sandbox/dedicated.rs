@@ -6,13 +6,14 @@
 //! secret.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use super::env::merge_env;
 use super::launch::Launcher;
 use super::profile;
 use super::session_sandbox::SessionSandbox;
+use crate::base::IgnorePoison;
 use crate::base::Result;
 use crate::base::workspace::Workspace;
 use crate::config::secrets::SecretRef;
@@ -56,7 +57,7 @@ struct CachedSandbox {
 
 impl DedicatedSandboxes {
     fn lock_cache(&self) -> MutexGuard<'_, HashMap<String, CachedSandbox>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().ignore_poison()
     }
 
     /// Drops the sandbox of this tool once it is idle.

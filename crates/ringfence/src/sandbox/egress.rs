@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use jail::packet::PacketChannel;
 use serde_json::{Map, Value, json};
 
+use crate::base::IgnorePoison;
 use crate::net::{AllowList, OnDecision, Proxy, ProxyDecision, SessionRouter, SystemResolver};
 
 /// Maximum number of different refusals that are counted separately; further ones are counted
@@ -87,7 +88,7 @@ impl Egress {
 
 impl RefusalCounts {
     fn count_refusal(&self, decision: &ProxyDecision) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock().ignore_poison();
         let key =
             (format!("{}:{}", decision.host, decision.port), decision.reason.unwrap_or("refused"));
         let key = if all.len() < MAX_REFUSAL_KINDS || all.contains_key(&key) {
@@ -99,7 +100,7 @@ impl RefusalCounts {
     }
 
     fn to_denials(&self) -> Vec<Value> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock().ignore_poison();
         let show = |((name, reason), count): (&(String, &'static str), &u64)| json!({"kind": "network", "name": name, "reason": reason, "count": count});
         all.iter().map(show).collect()
     }

@@ -5,9 +5,10 @@
 //! closed to the run.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::git;
+use crate::base::IgnorePoison;
 
 /// Modes of the entries of an index: files, links, directories of a sparse one, and submodules.
 const ENTRY_MODES: [u32; 5] = [0o100644, 0o100755, 0o120000, 0o040000, SUBMODULE_MODE];
@@ -25,7 +26,7 @@ static INDEX_LOCK: Mutex<()> = Mutex::new(());
 
 /// Returns whether the repository has submodules. True also if that is unknown.
 pub fn may_have_submodules(repository: &Path) -> bool {
-    let _one_at_a_time = INDEX_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = INDEX_LOCK.lock().ignore_poison();
     match git::read_bounded(&repository.join("index"), MAX_INDEX_BYTES) {
         Ok(Some(index)) => OBJECT_NAME_LENGTHS
             .into_iter()

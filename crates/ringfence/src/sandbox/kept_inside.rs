@@ -4,9 +4,11 @@
 //! named it. The reader of the result still has to learn why a command met the sandbox's limits;
 //! this list says so in the result.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use serde::Serialize;
+
+use crate::base::IgnorePoison;
 
 /// Maximum number of different entries in one result. A run can start as many commands as it likes.
 const MAX_ENTRIES: usize = 16;
@@ -76,7 +78,7 @@ impl KeptInside {
     }
 
     fn lock_list(&self) -> MutexGuard<'_, KeptList> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().ignore_poison()
     }
 }
 

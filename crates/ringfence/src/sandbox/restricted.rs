@@ -6,10 +6,11 @@
 //! another. Runs in progress stay in theirs.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::profile;
 use super::session_sandbox::SessionSandbox;
+use crate::base::IgnorePoison;
 use crate::base::Result;
 use crate::base::client_sandbox::ClientSandbox;
 use crate::base::workspace::Workspace;
@@ -62,7 +63,7 @@ impl RestrictedSandboxes {
         narrowing: &Arc<ClientSandbox>,
         home: Option<PathBuf>,
     ) -> Arc<SessionSandbox> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock().ignore_poison();
         all.retain(|known| known.parent.strong_count() > 0);
         let is_it = |known: &RestrictedSandbox| {
             std::ptr::eq(known.parent.as_ptr(), Arc::as_ptr(whole))

@@ -2,7 +2,7 @@
 //! process that waits. Their denials and execs belong to the run that caused them, and to its
 //! record.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use jail::intercept::exec::wire::ExecAnswer;
@@ -21,6 +21,7 @@ use super::execs::ExecPolicy;
 use super::launch::SupervisorControl;
 use super::run_driver::KILL_ALLOWANCE;
 use super::run_handle::{ReportCompleteness, RunResult};
+use crate::base::IgnorePoison;
 use crate::base::{Error, Result};
 use crate::net::OnDecision;
 
@@ -114,7 +115,7 @@ impl WiderRuns {
     }
 
     fn lock_totals(&self) -> MutexGuard<'_, WiderTotals> {
-        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+        self.totals.lock().ignore_poison()
     }
 }
 

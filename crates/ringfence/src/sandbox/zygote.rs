@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, LazyLock, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, MutexGuard, Weak};
 use std::time::Duration;
 
 use jail::error::{Layer, SandboxError};
@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::launch::Launcher;
 use super::start_error;
 use super::tier::{self, available_tiers};
+use crate::base::IgnorePoison;
 use crate::base::{Error, Result};
 
 /// Time limit for an answer. A zygote answers in milliseconds; a machine that needs this long will
@@ -63,7 +64,7 @@ pub async fn end_all_zygotes(at_most: Duration) {
 }
 
 fn lock_mutex<T>(mutex: &std::sync::Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }
 
 impl RunningZygote {

@@ -11,9 +11,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::Principal;
+use crate::base::IgnorePoison;
 use crate::base::held_dir::HeldDir;
 use crate::base::ids::short_id;
 use crate::base::{Error, Kind, Result};
@@ -111,7 +112,7 @@ impl OutputQuota {
     }
 
     fn lock(&self) -> MutexGuard<'_, OutputLedger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock().ignore_poison()
     }
 }
 
@@ -144,7 +145,7 @@ pub struct OutputQuotas(Mutex<HashMap<Principal, Weak<OutputQuota>>>);
 impl OutputQuotas {
     /// Returns the quota that all sessions of a principal share.
     pub fn for_principal(&self, principal: &Principal, file_bytes: u64) -> Arc<OutputQuota> {
-        let mut quotas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut quotas = self.0.lock().ignore_poison();
         if let Some(known) = quotas.get(principal).and_then(Weak::upgrade) {
             return known;
         }
@@ -178,7 +179,7 @@ impl OutputStore {
     pub fn create_output(&self) -> Result<OpenOutput> {
         let failed =
             |error: io::Error| Error::internal("cannot store the output").with_source(error);
-        let mut held = self.held_dir.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held_dir.lock().ignore_poison();
         if held.is_none() {
             *held = Some(HeldDir::create(self.dir.to_path_buf()).map_err(failed)?);
         }

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::thread;
 
 use policy::{Decision, ExecVerdict};
@@ -20,6 +20,7 @@ use super::image::ProcessImage;
 use super::wire::{ExecAnswer, ExecNotice, ExecReply, HeldExec, write_memory_file};
 use super::{ExecWatch, MAX_HELD, THREAD_STACK, kill_tracee, release_tracee, resolve, stub};
 use crate::packet::PacketChannel;
+use crate::poison::IgnorePoison;
 use crate::sys::trace::{self, TraceEvent};
 
 /// Signal that wakes a watcher waiting for its process. No program is affected by it.
@@ -243,7 +244,7 @@ impl ExecWatch {
     }
 
     fn lock_held(&self) -> MutexGuard<'_, std::collections::HashMap<u64, HeldProcess>> {
-        self.held_processes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held_processes.lock().ignore_poison()
     }
 }
 

@@ -6,9 +6,11 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde::Serialize;
+
+use crate::poison::IgnorePoison;
 
 /// Records are written in pieces of this size.
 const FLUSH_BYTES: usize = 32 << 10;
@@ -53,7 +55,7 @@ impl ExecLog {
 
     /// Records one exec.
     pub fn record_exec(&self, pid: i32, path: &str, argv: &[&[u8]]) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock().ignore_poison();
         state.count += 1;
         if state.file.is_none() || state.written_bytes > MAX_LOG_BYTES {
             return;
@@ -69,7 +71,7 @@ impl ExecLog {
 
     /// Writes the remaining records, and returns the number of execs.
     pub fn flush_and_count(&self) -> u64 {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock().ignore_poison();
         state.flush();
         state.count
     }

@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 use policy::{Decision, ExecCandidate, ExecJudge, ExecVerdict};
@@ -29,6 +29,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::DenialLog;
 use crate::packet::PacketChannel;
+use crate::poison::IgnorePoison;
 use crate::sys::trace::{self, TraceEvent};
 use crate::sys::{self, PendingCall};
 use files::{ExecFile, ExecFiles};
@@ -152,7 +153,7 @@ impl ExecWatch {
     fn run_watcher(self: &Arc<Self>) {
         loop {
             self.idle_watchers.fetch_add(1, Ordering::Relaxed);
-            let turn = self.receive_turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = self.receive_turn.lock().ignore_poison();
             let call = sys::receive_call(self.listener.as_fd());
             let last = self.idle_watchers.fetch_sub(1, Ordering::Relaxed) == 1;
             match call {
@@ -254,7 +255,7 @@ impl ExecWatch {
     }
 
     fn lock_traced(&self) -> MutexGuard<'_, HashMap<i32, usize>> {
-        self.traced.lock().unwrap_or_else(PoisonError::into_inner)
+        self.traced.lock().ignore_poison()
     }
 
     /// Judges the program that is in place, then releases the process, ends it or holds it. Returns

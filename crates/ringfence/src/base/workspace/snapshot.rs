@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
@@ -13,6 +13,7 @@ use super::tree::{
     DirListing, NextSteps, TreeDir, TreeEntry, TreeVisitor, WalkFilter, WalkStart, WalkStop,
     WorkspaceTree, thread_count,
 };
+use crate::base::IgnorePoison;
 use crate::base::{CancelToken, Error, Kind, Result};
 
 /// Maximum total bytes of all recorded paths.
@@ -97,7 +98,7 @@ impl Snapshot {
         if cancel.is_cancelled() {
             return Err(Error::new(Kind::Cancelled, "cancelled"));
         }
-        let mut found = taker.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut found = taker.found.into_inner().ignore_poison();
         // No run changes protected files, and stand-ins for missing ones come and go with runs.
         let rights = workspace.rights();
         for protected in rights.protected.iter().chain(rights.for_git.iter().flatten()) {
@@ -118,7 +119,7 @@ struct SnapshotVisitor<'h> {
 
 impl SnapshotVisitor<'_> {
     fn mark_incomplete(&self) {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).complete = false;
+        self.found.lock().ignore_poison().complete = false;
     }
 }
 
@@ -155,7 +156,7 @@ impl TreeVisitor for SnapshotVisitor<'_> {
                 continue;
             }
             let path = directory.path().join(&entry.name);
-            let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut found = self.found.lock().ignore_poison();
             if found.files.len() >= self.max_files
                 || found.path_bytes + path.as_os_str().len() > self.max_path_bytes
             {

@@ -5,12 +5,13 @@
 //! connections.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
 use tokio_util::sync::CancellationToken;
 
+use crate::base::IgnorePoison;
 use crate::base::{Error, Kind, Result};
 use crate::session::Principal;
 
@@ -76,7 +77,7 @@ impl ConnectionPool {
     }
 
     fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().ignore_poison()
     }
 }
 
@@ -220,7 +221,7 @@ impl PrincipalLimits {
         kind: LimitedResource,
     ) -> Result<ResourceGuard> {
         let key = (principal.clone(), kind);
-        let mut taken = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.in_use.lock().ignore_poison();
         let count = taken.entry(key.clone()).or_default();
         if *count >= kind.max_per_principal() {
             let (reason, message, hint) = kind.refusal_texts();
@@ -241,7 +242,7 @@ pub struct ResourceGuard {
 
 impl Drop for ResourceGuard {
     fn drop(&mut self) {
-        let mut taken = self.limits.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.limits.in_use.lock().ignore_poison();
         if let Some(count) = taken.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {

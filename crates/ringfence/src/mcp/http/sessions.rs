@@ -1,10 +1,11 @@
 //! Sessions of 2025 clients, by their `Mcp-Session-Id`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::super::server::ClientConnection;
+use crate::base::IgnorePoison;
 use crate::base::{CancelCause, Error, Kind, Result};
 use crate::session::Principal;
 
@@ -32,7 +33,7 @@ struct OpenSession {
 
 impl HttpSessions {
     fn lock(&self) -> MutexGuard<'_, SessionTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().ignore_poison()
     }
 
     /// Returns the session with this id if it belongs to the principal, and the counter of its open

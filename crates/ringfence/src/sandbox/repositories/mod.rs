@@ -14,12 +14,13 @@ mod find;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use jail::rights::{ProtectedPath, Rights};
 
 use super::session_sandbox::SessionSandbox;
+use crate::base::IgnorePoison;
 use crate::base::Result;
 use crate::config::ProfileSetting;
 use crate::session::Session;
@@ -74,9 +75,7 @@ impl SessionRepositories {
             return Ok(None);
         }
         let places = cell.rights.writable_roots().map(Path::to_owned).collect();
-        let knowledge = Arc::clone(
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(places).or_default(),
-        );
+        let knowledge = Arc::clone(self.0.lock().ignore_poison().entry(places).or_default());
         // One query at a time: calls that start together would ask the same.
         let mut knowledge = knowledge.lock().await;
         let found = knowledge.scanner.scan_roots(&cell.rights);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -16,6 +16,7 @@ use super::protected_check::{self, ProtectedPaths};
 use super::settings::{CodexSettings, SandboxMode};
 use super::thread::ThreadRecord;
 use super::user_config::UserConfig;
+use crate::base::IgnorePoison;
 use crate::base::call::{Prepared, ToolOutput, digest_json};
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
@@ -246,7 +247,7 @@ impl CodexTurn {
             rights,
             never_escalate: true,
             output_filter: Some(Box::new(move |bytes| {
-                hearing.lock().unwrap_or_else(PoisonError::into_inner).parse_chunk(bytes)
+                hearing.lock().ignore_poison().parse_chunk(bytes)
             })),
         };
         let command = CommandRequest {
@@ -265,11 +266,7 @@ impl CodexTurn {
         let watched = async {
             let seen = started.watch_run(cx, None, Box::pin(pending())).await;
             // Drops the sender, so that forwarding the events ends.
-            (
-                seen,
-                std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner))
-                    .without_forwarding(),
-            )
+            (seen, std::mem::take(&mut *events.lock().ignore_poison()).without_forwarding())
         };
         let ((seen, events), ()) = tokio::join!(watched, send_events(cx, told));
         let RunState::Over(outcome) = seen? else {

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::{
     AtFlags, FallocateFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, XattrFlags, fallocate,
@@ -18,6 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::content::{check_cancelled, is_same_state};
+use crate::base::IgnorePoison;
 use crate::base::ids::{random_bytes, to_hex};
 use crate::base::workspace::{os_error, quote_path};
 use crate::base::{CancelToken, Error, Kind, Result};
@@ -28,7 +29,7 @@ const WRITE_CHUNK_BYTES: usize = 1 << 20;
 /// file and its replacement.
 pub fn commit_lock() -> MutexGuard<'static, ()> {
     static COMMIT: Mutex<()> = Mutex::new(());
-    COMMIT.lock().unwrap_or_else(PoisonError::into_inner)
+    COMMIT.lock().ignore_poison()
 }
 
 /// New file next to the one it will replace. It is removed on drop unless it was put in place.

@@ -1,12 +1,13 @@
 //! Runs of a session that continue between its calls: background commands, shells, interpreters.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
 use super::command::{self, StartedCommand};
+use crate::base::IgnorePoison;
 use crate::base::clock::Deadline;
 use crate::base::ids::short_id;
 use crate::base::{Error, Kind, Result};
@@ -127,14 +128,14 @@ impl BackgroundRuns {
     /// Drops all runs once the session is over. The runs hold their calls and the calls hold the
     /// session, so without this the reference cycle would keep all of them alive.
     pub fn clear(&self) {
-        let all = std::mem::take(&mut *self.runs.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut *self.runs.lock().ignore_poison());
         drop(all);
     }
 
     /// Adds a run.
     pub fn insert(&self, kept: BackgroundRun) -> Arc<BackgroundRun> {
         let kept = Arc::new(kept);
-        let mut all = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.runs.lock().ignore_poison();
         all.retain(|_, kept| !kept.started.run_handle.is_forgotten());
         let oldest = all
             .values()
@@ -151,7 +152,7 @@ impl BackgroundRuns {
 
     /// Returns the run with this id.
     pub fn get(&self, id: &str) -> Result<Arc<BackgroundRun>> {
-        let all = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.runs.lock().ignore_poison();
         all.get(id).cloned().ok_or_else(|| {
             let shown: String = id.chars().take(64).collect();
             Error::new(Kind::NotFound, format!("there is no command or shell `{shown}` in this session"))
@@ -161,7 +162,7 @@ impl BackgroundRuns {
 
     /// Removes this run, but not another one that has taken over its id.
     pub fn remove(&self, kept: &Arc<BackgroundRun>) {
-        let mut all = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.runs.lock().ignore_poison();
         if all.get(&kept.id).is_some_and(|known| Arc::ptr_eq(known, kept)) {
             all.remove(&kept.id);
         }
@@ -169,7 +170,7 @@ impl BackgroundRuns {
 
     /// Returns the runs, oldest first.
     pub fn list_oldest_first(&self) -> Vec<Arc<BackgroundRun>> {
-        let mut all = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.runs.lock().ignore_poison();
         all.retain(|_, kept| !kept.started.run_handle.is_forgotten());
         let mut list: Vec<_> = all.values().cloned().collect();
         list.sort_by_key(|kept| kept.started_instant);

@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -14,6 +14,7 @@ use super::background::BackgroundRuns;
 use super::exec_decisions::{self, ExecList, RunExecRules};
 use super::run_owner::RunOwner;
 use crate::audit::CallEvents;
+use crate::base::IgnorePoison;
 use crate::base::call::{CallFacts, CallStatus, Prepared};
 use crate::base::client_sandbox::ClientSandbox;
 use crate::base::clock::Deadline;
@@ -204,7 +205,7 @@ impl LateEndRecorder {
     }
 
     fn update_state(&self, change: impl FnOnce(&mut LateEndState)) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().ignore_poison();
         change(&mut state);
         if state.is_call_over
             && let Some(fields) = state.end_fields.take()
@@ -413,7 +414,7 @@ pub async fn start_in(
 }
 
 fn summarize_execs(list: &Mutex<Option<ExecList>>, ended: &mut RunResult) {
-    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut list = list.lock().ignore_poison();
     ended.exec_summary = list.as_mut().map(|list| list.record_and_summarize(ended.execs.take()));
 }
 

@@ -4,8 +4,9 @@
 //! call that is waiting for it now. If no call is, the connection to the last client is gone, and
 //! the answer is no.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
+use crate::base::IgnorePoison;
 use crate::base::clock::Deadline;
 use crate::tools::RunCx;
 
@@ -33,19 +34,18 @@ impl RunOwner {
 
     /// Makes this call the one that is asked from now on; `clocks` are its own deadlines.
     pub fn set_owner(&self, cx: &Arc<RunCx>, clocks: Vec<Arc<Deadline>>) {
-        *self.owner.write().unwrap_or_else(PoisonError::into_inner) =
-            OwningCall { cx: Arc::clone(cx), deadlines: clocks };
+        *self.owner.write().ignore_poison() = OwningCall { cx: Arc::clone(cx), deadlines: clocks };
     }
 
     /// Returns the call that is asked now.
     pub fn owner_cx(&self) -> Arc<RunCx> {
-        Arc::clone(&self.owner.read().unwrap_or_else(PoisonError::into_inner).cx)
+        Arc::clone(&self.owner.read().ignore_poison().cx)
     }
 
     /// Returns the deadlines to pause while a human decides. The gate pauses that of the call
     /// itself.
     pub fn pausable_deadlines(&self) -> Vec<Arc<Deadline>> {
-        let now = self.owner.read().unwrap_or_else(PoisonError::into_inner);
+        let now = self.owner.read().ignore_poison();
         self.run_deadline.iter().chain(&now.deadlines).cloned().collect()
     }
 }

@@ -5,13 +5,14 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use rustix::io::Errno;
 
 use super::{DirListing, MAX_OPEN_DIRS, TreeDir, TreeEntry, WorkspaceTree};
 use crate::base::CancelToken;
+use crate::base::IgnorePoison;
 
 /// Number of entries that one thread takes at a time.
 const CHUNK_ENTRIES: usize = 64;
@@ -143,7 +144,7 @@ pub fn run_workers<V: TreeVisitor>(
 
 impl<V: TreeVisitor> WalkWorkers<'_, V> {
     fn lock(&self) -> MutexGuard<'_, JobQueue> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().ignore_poison()
     }
 
     fn run_jobs(&self, mut own: V::ThreadState) {
@@ -186,7 +187,7 @@ impl<V: TreeVisitor> WalkWorkers<'_, V> {
                 return None;
             }
             state.idle += 1;
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state).ignore_poison();
             state.idle -= 1;
         }
     }

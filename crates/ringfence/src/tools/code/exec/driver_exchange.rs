@@ -2,13 +2,14 @@
 //! of the process.
 
 use std::future::pending;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use tokio::sync::OwnedMutexGuard;
 
 use super::driver_messages::DriverReport;
+use crate::base::IgnorePoison;
 use crate::base::{CancelToken, Error, Kind, Result};
 use crate::sandbox::{DriverSocket, OutputRequest, RunHandle, RunState, StopReason};
 use crate::tools::RunCx;
@@ -85,7 +86,7 @@ impl CodeTurn {
                 yields_to_next: false,
             })
             .await?;
-        let mut heard = std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut heard = std::mem::take(&mut *heard.lock().ignore_poison());
         if reports && heard.report.is_none() && matches!(seen, RunState::Over(_)) {
             // The task that waited may not have released the socket yet.
             let last = async { line.lock().await.receive().await };
@@ -150,7 +151,7 @@ impl DriverExchange {
     }
 
     fn update_report(&self, change: impl FnOnce(&mut TurnReport)) {
-        change(&mut self.turn_report.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.turn_report.lock().ignore_poison());
     }
 }
 

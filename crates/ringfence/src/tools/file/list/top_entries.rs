@@ -5,13 +5,14 @@ use std::cmp::Ordering;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::{EntryType, ListEntry, ListOrder, Reply};
+use crate::base::IgnorePoison;
 use crate::base::clock::format_utc;
 use crate::base::workspace::tree::{
     DirListing, NextSteps, TreeDir, TreeEntry, TreeVisitor, WorkspaceTree, compare_paths,
@@ -100,7 +101,7 @@ impl<'w> EntryCollector<'w> {
     }
 
     fn lock_entries(&self) -> MutexGuard<'_, CollectedEntries> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().ignore_poison()
     }
 
     fn relative_path<'p>(&self, path: &'p [u8]) -> &'p [u8] {
@@ -197,7 +198,7 @@ impl<'w> EntryCollector<'w> {
 
     /// Returns the collected entries and warnings.
     pub fn into_top_entries(self) -> TopEntries {
-        let mut kept = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.into_inner().ignore_poison();
         kept.prune(self.query.limit);
         let mut warnings = Vec::new();
         let mut warn = |count: u64, what: &str| {

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
@@ -19,6 +19,7 @@ use serde_json::json;
 use super::edit::{CompiledEdit, MAX_LINES, MatchTally};
 use super::single_file::{EditOutcome, EditTarget};
 use super::{Args, EditReply, FileReply, Reply};
+use crate::base::IgnorePoison;
 use crate::base::workspace::tree::{
     DirListing, NextSteps, TreeDir, TreeEntry, TreeVisitor, WalkFilter, WalkStart, WalkStop,
     WorkspaceTree, compare_paths, thread_count,
@@ -184,7 +185,7 @@ fn select_files(
     tree.walk(&chooser, thread_count(), &halt);
     check_cancelled(cancel)?;
     let SelectedPaths { mut paths, is_full: full, .. } =
-        chooser.selected.into_inner().unwrap_or_else(PoisonError::into_inner);
+        chooser.selected.into_inner().ignore_poison();
     if full {
         return Err(Error::new(
             Kind::TooLarge,
@@ -217,7 +218,7 @@ struct PathSelector<'h> {
 
 impl PathSelector<'_> {
     fn add_path(&self, path: String) {
-        let mut found = self.selected.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.selected.lock().ignore_poison();
         found.bytes += path.len();
         if found.paths.len() >= MAX_SELECTED_FILES || found.bytes > MAX_PATH_BYTES {
             found.is_full = true;

@@ -2,9 +2,10 @@
 
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicU64, Ordering as Atomic};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use super::{Reply, SearchHit, SearchOutput, SkippedCounts};
+use crate::base::IgnorePoison;
 use crate::base::workspace::tree::compare_paths;
 use crate::redact::known_secrets;
 use crate::tools::file::cursor::CursorQuery;
@@ -90,7 +91,7 @@ impl SearchResults {
     }
 
     fn lock_kept(&self) -> MutexGuard<'_, KeptResults> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().ignore_poison()
     }
 
     /// Returns the number of files searched so far.
@@ -176,7 +177,7 @@ impl SearchResults {
         mode: SearchOutput,
         halted: bool,
     ) {
-        let mut kept = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.into_inner().ignore_poison();
         kept.prune(self.max_results, self.max_bytes);
         let mut room = self.max_bytes;
         let mut last = None;

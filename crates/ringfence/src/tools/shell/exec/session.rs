@@ -4,7 +4,7 @@
 //! no matter which call is waiting for the shell, or none.
 
 use std::future::pending;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -12,6 +12,7 @@ use tokio::sync::{OwnedMutexGuard, watch};
 use tracing::Instrument;
 
 use super::{Args, Reply, running_output};
+use crate::base::IgnorePoison;
 use crate::base::call::{CallFacts, CallStatus, Prepared, ToolOutput};
 use crate::base::clock::Deadline;
 use crate::base::ids::{random_bytes, to_hex};
@@ -49,7 +50,7 @@ pub async fn execute_in_shell(
         (Arc::new(Deadline::after(arguments.yield_wait())), Arc::new(Deadline::after(limit)));
     kept.attach_call(cx, vec![Arc::clone(&wait), Arc::clone(&hard)]).await?;
     let (tell, came) = watch::channel(ShellCommandState::Pending);
-    *kept.last_command.lock().unwrap_or_else(PoisonError::into_inner) = Some(came);
+    *kept.last_command.lock().ignore_poison() = Some(came);
     let talk = ShellExchange {
         run_handle: kept.started.run_handle.clone(),
         deadline: hard,
@@ -180,7 +181,7 @@ pub async fn await_shell(
     gives_way: bool,
 ) -> Result<ToolOutput> {
     let begun = Instant::now();
-    let came = kept.last_command.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let came = kept.last_command.lock().ignore_poison().clone();
     let mut settled = came.clone();
     let until = Box::pin(async move {
         let turn = async {
