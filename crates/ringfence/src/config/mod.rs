@@ -16,6 +16,7 @@ pub mod schema;
 pub(crate) mod scratch;
 pub mod secrets;
 mod show;
+pub mod template;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -33,7 +34,6 @@ pub use config_sources::{ConfigSource, FileStamps};
 pub use env::ProcessEnv;
 pub use fault::ConfigError;
 pub use parse::config_text::command_key;
-pub use parse::template::{TemplatePart, ValueTemplate};
 pub use resolve::codex_home::{RulesDirs, find_rules_dirs};
 pub use resolve::command_tool::{
     BUILT_IN_TOOLS, CommandStdin, CommandTool, SideEffect, build_validator,
@@ -53,6 +53,7 @@ pub use resolve::{
 };
 pub use secrets::SecretValues;
 pub use show::{ConfigListing, NeededSecret, ShownKey, show_config};
+pub use template::{TemplatePart, ValueTemplate};
 
 /// The defaults, in the form of a config file.
 pub const DEFAULT_CONFIG: &str = include_str!("defaults.toml");

@@ -4,7 +4,6 @@
 //! templates, and the command runs in a sandbox that allows what the entry declares and nothing
 //! else.
 
-mod fill_template;
 mod filter;
 mod program;
 mod schema_depth;
@@ -128,8 +127,8 @@ impl ConfiguredTool {
         }
     }
 
-    fn argv_options(&self) -> fill_template::ArgvOptions<'_> {
-        fill_template::ArgvOptions {
+    fn argv_options(&self) -> crate::config::template::fill::ArgvOptions<'_> {
+        crate::config::template::fill::ArgvOptions {
             list_arguments: self.list_arguments.clone(),
             hidden_arguments: Some(&self.entry.hidden_args),
         }
@@ -157,17 +156,21 @@ impl ConfiguredTool {
         self.filter.check_call(cx.workspace.path(), Path::new(&call.cwd), &arguments)?;
         let secrets = &cx.config.secrets;
         let mut args = Vec::new();
-        for word in
-            fill_template::fill_templates(&self.entry.args, &arguments, &self.argv_options())?
-        {
-            args.push(word.reveal_text(|one| fill_template::reveal_secret(secrets, one))?);
+        for word in crate::config::template::fill::fill_templates(
+            &self.entry.args,
+            &arguments,
+            &self.argv_options(),
+        )? {
+            args.push(
+                word.reveal_text(|one| crate::config::template::fill::reveal_secret(secrets, one))?,
+            );
         }
         let mut own = Vec::new();
         for (name, value) in &self.entry.env {
             own.push((
                 name.clone(),
-                fill_template::fill_variable(value, |one| {
-                    fill_template::reveal_secret(secrets, one)
+                crate::config::template::fill::fill_variable(value, |one| {
+                    crate::config::template::fill::reveal_secret(secrets, one)
                 })?,
             ));
         }
@@ -332,15 +335,18 @@ impl Tool for ConfiguredTool {
             let missing = Error::internal("it cannot be started").with_reason("spawn_failed");
             return Err(self.explain_start_failure(missing.with_source(self.entry.command.clone())));
         }
-        let words =
-            fill_template::fill_templates(&self.entry.args, arguments, &self.argv_options())?;
+        let words = crate::config::template::fill::fill_templates(
+            &self.entry.args,
+            arguments,
+            &self.argv_options(),
+        )?;
         // A missing secret, too, must fail the call before the user is asked.
         for one in self.entry.secret_refs() {
             cx.config.secrets.get(one)?;
         }
         let shown: Vec<String> = [program.display().to_string()]
             .into_iter()
-            .chain(words.iter().map(fill_template::FilledArgument::display_text))
+            .chain(words.iter().map(crate::config::template::fill::FilledArgument::display_text))
             .collect();
         let own =
             self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();

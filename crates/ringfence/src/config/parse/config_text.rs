@@ -13,11 +13,11 @@ use toml::de::{DeTable, DeValue};
 
 use super::key_spans::{KeySpans, child_path, line_number};
 use super::lenient::{MAX_MISMATCHES, ValueMismatch, read_lenient};
-use super::template::ValueTemplate;
 use super::{raw, toml_errors};
 use crate::base::{Error, Result};
 use crate::config::fault::ConfigError;
 use crate::config::secrets::SecretRef;
+use crate::config::template::ValueTemplate;
 
 /// The table of the operator's commands.
 pub const COMMANDS_TABLE: &str = "mcp";

@@ -4,5 +4,4 @@ pub mod config_text;
 pub mod key_spans;
 pub mod lenient;
 pub mod raw;
-pub mod template;
 pub mod toml_errors;

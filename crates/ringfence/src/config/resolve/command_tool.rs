@@ -14,8 +14,8 @@ use crate::config::fault::ConfigError;
 use crate::config::parse::config_text::{WrittenCommand, command_key};
 use crate::config::parse::key_spans::{KeySpans, LineIndex, child_path, item_path};
 use crate::config::parse::raw;
-use crate::config::parse::template::{TemplatePart, ValueTemplate};
 use crate::config::secrets::SecretRef;
+use crate::config::template::{TemplatePart, ValueTemplate};
 use crate::config::{ProfileSetting, ToolSurface};
 
 /// Names of the built-in tools, which no command may use.

@@ -1,6 +1,8 @@
 //! Templates of a command's arguments and variables: text, `{argument}` of the call, and `${VAR}`
 //! or `${secret:NAME}`.
 
+pub mod fill;
+
 use crate::config::secrets::SecretRef;
 
 /// Part of a template.
