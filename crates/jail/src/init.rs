@@ -15,7 +15,6 @@ use rustix::process::{
     set_dumpable_behavior, set_parent_process_death_signal, wait,
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
-use serde::{Deserialize, Serialize};
 
 use crate::error::{Layer, LayerContext, SandboxError};
 use crate::launch::{self, LaunchContext};
@@ -24,39 +23,9 @@ use crate::mounts;
 use crate::namespaces;
 use crate::packet::PacketChannel;
 use crate::resolver;
+use crate::supervisor::wire::{InitCommand, InitReport};
 use crate::supervisor::{LeftBehind, RunFds, RunSpec, tree};
 use crate::sys::{self, ForkResult};
-
-/// Command from the supervisor to the run's init.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InitCommand {
-    /// Begin to set up the run.
-    Go,
-    /// Ask every process of the run to end, with this signal.
-    Terminate(i32),
-    /// Send a signal to the main process and its group.
-    Signal(i32),
-}
-
-/// Report from the run's init to the supervisor.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum InitReport {
-    /// The run is set up. Comes with the run's mount namespace; with its network namespace and its
-    /// resolver's socket if it has its own network; and with the proxy's listener if it has one.
-    Ready {
-        network: bool,
-        listener: bool,
-    },
-    Failed(SandboxError),
-    /// How the main process ended, and what it left behind.
-    Ended {
-        code: Option<i32>,
-        signal: Option<i32>,
-        left: LeftBehind,
-    },
-}
 
 /// Everything the init needs, inherited from the supervisor through the fork.
 pub struct InitContext<'a> {

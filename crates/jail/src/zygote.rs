@@ -23,7 +23,7 @@ use crate::mounts;
 use crate::namespaces::{self, Tier};
 use crate::packet::PacketChannel;
 use crate::rights::Rights;
-use crate::supervisor;
+use crate::supervisor::{self, SessionResources};
 use crate::sys::{self, ForkResult};
 
 /// First argument that makes our binary run as a zygote.
@@ -50,12 +50,6 @@ pub struct ZygoteRequest {
     /// Asks for a socket instead of a supervisor. The value is its family: 4 or 6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<u8>,
-}
-
-/// The parts of a session that a supervisor uses.
-pub struct SessionResources<'a> {
-    pub network: Option<&'a OwnedFd>,
-    pub cgroup_locations: &'a CgroupLocations,
 }
 
 /// Answer to a [`SessionSetup`].

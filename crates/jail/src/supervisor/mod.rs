@@ -13,9 +13,10 @@
 mod lifecycle;
 mod start;
 pub(crate) mod tree;
-mod wire;
+pub(crate) mod wire;
 
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,13 +29,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Layer, LayerContext, SandboxError};
 use crate::intercept::{DenialLog, exec};
-use crate::limits::RunLimits;
+use crate::limits::{CgroupLocations, RunLimits};
 use crate::protect::ProtectionGuard;
-use crate::zygote::SessionResources;
 use lifecycle::{Lifecycle, LifecycleStep, MainExit, RunEvent};
 pub use wire::{
     RunExit, RunFds, RunSpec, RunUser, SupervisorCommand, SupervisorReport, encode_line, send_spec,
 };
+
+/// The parts of a session that a supervisor uses.
+pub struct SessionResources<'a> {
+    pub network: Option<&'a OwnedFd>,
+    pub cgroup_locations: &'a CgroupLocations,
+}
 
 /// First argument that makes our binary run as a supervisor.
 pub const ARGUMENT: &str = "__supervise";

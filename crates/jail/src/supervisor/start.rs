@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use rustix::process;
 
+use super::SessionResources;
 use super::tree::ProcessTree;
+use super::wire::{InitCommand, InitReport};
 use super::{RunFds, RunSpec, SupervisedRun};
 use crate::cover_guard::CoverGuard;
 use crate::error::{Layer, LayerContext, SandboxError};
-use crate::init::{self, InitCommand, InitContext, InitReport};
+use crate::init::{self, InitContext};
 use crate::intercept::{self, ConnectPolicy, DenialLog, exec};
 use crate::launch::{self, LaunchContext, LaunchMessage, SandboxProfile};
 use crate::limits::RunLimits;
@@ -18,7 +20,6 @@ use crate::packet::PacketChannel;
 use crate::protect::ProtectionGuard;
 use crate::resolver;
 use crate::sys::{self, ForkResult};
-use crate::zygote::SessionResources;
 
 const RUN_NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
 

@@ -22,7 +22,7 @@ use rustix::process::{
 
 use super::LeftBehind;
 use super::lifecycle::RunEvent;
-use crate::init::{InitCommand, InitReport};
+use super::wire::{InitCommand, InitReport};
 use crate::packet::PacketChannel;
 use crate::sys;
 

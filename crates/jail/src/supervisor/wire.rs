@@ -16,6 +16,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::LeftBehind;
 use crate::error::SandboxError;
 use crate::intercept::{Denial, exec};
 use crate::launch::SandboxProfile;
@@ -259,4 +260,35 @@ pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(RunSpec, R
         } = fds.next();
     }
     Ok(Some((spec, all)))
+}
+
+/// Command from the supervisor to the run's init.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InitCommand {
+    /// Begin to set up the run.
+    Go,
+    /// Ask every process of the run to end, with this signal.
+    Terminate(i32),
+    /// Send a signal to the main process and its group.
+    Signal(i32),
+}
+
+/// Report from the run's init to the supervisor.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InitReport {
+    /// The run is set up. Comes with the run's mount namespace; with its network namespace and its
+    /// resolver's socket if it has its own network; and with the proxy's listener if it has one.
+    Ready {
+        network: bool,
+        listener: bool,
+    },
+    Failed(SandboxError),
+    /// How the main process ended, and what it left behind.
+    Ended {
+        code: Option<i32>,
+        signal: Option<i32>,
+        left: LeftBehind,
+    },
 }

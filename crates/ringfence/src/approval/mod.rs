@@ -5,6 +5,7 @@ mod choice;
 mod gate;
 mod pending;
 mod prompt;
+pub mod required;
 pub mod terminal;
 
 pub use gate::{Gate, Grant, Granted, QuestionContext};

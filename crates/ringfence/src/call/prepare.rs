@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{CallRequest, Pipeline, PipelineState};
+use crate::approval::required::{ApprovalSubject, is_always_required};
 use crate::base::call::{Prepared, digest_json};
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
@@ -229,12 +230,14 @@ pub fn timeout_hint(
     }
 }
 
-/// Returns whether every call of the tool needs approval, by its nature or by the operator's
-/// setting.
+/// Returns whether every call of the tool needs approval.
 pub fn needs_approval(config: &Config, tool: &dyn DynTool) -> bool {
-    // The operator's setting for our own tools does not apply to the operator's commands.
-    tool.spec().requires_approval
-        || tool.own_sandbox().is_none() && config.approval.own_tools.covers_tool(&tool.spec().name)
+    let subject = ApprovalSubject {
+        tool: &tool.spec().name,
+        requires_approval: tool.spec().requires_approval,
+        is_command: tool.own_sandbox().is_some(),
+    };
+    is_always_required(&config.approval, &subject)
 }
 
 fn format_env(env: &[(String, String)]) -> Vec<String> {

@@ -24,7 +24,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::base::IgnorePoison;
 use crate::base::visible::is_hidden_char;
 use crate::base::{Error, Kind, Result};
-use crate::config::resolve::log::{LogFormat, LogLevel, LogSettings};
+use crate::config::resolve::log::LogSettings;
+use crate::config::{LogFormat, LogLevel};
 
 /// Redacts secrets from a line just before it is written.
 pub type RedactLine = fn(&str) -> Cow<'_, str>;

@@ -70,10 +70,10 @@ pub struct ServeArgs {
     secrets_key_file: Option<PathBuf>,
     /// Set the log level (default: warn)
     #[arg(long, value_name = "LEVEL")]
-    log_level: Option<config::resolve::log::LogLevel>,
+    log_level: Option<config::LogLevel>,
     /// Set the log format (default: pretty)
     #[arg(long, value_name = "FORM")]
-    log_format: Option<config::resolve::log::LogFormat>,
+    log_format: Option<config::LogFormat>,
     /// Append the log to this file instead of standard error
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::fault::{ConfigError, FilePosition};
+use super::fault::{ConfigError, FilePosition, KEY_FACT};
 use super::parse::config_text::command_key;
 use super::parse::raw;
 use super::resolve::{LoadedConfigFile, find_command_errors, resolve_source};
@@ -151,9 +151,6 @@ impl ConfigCheck {
         self.findings.dedup();
     }
 }
-
-/// Key of the error fact that names the config key it is about.
-pub(super) const KEY_FACT: &str = "key";
 
 /// Checks the config that these flags and this environment select. Fails if there is no config to
 /// check.

@@ -119,7 +119,7 @@ impl ProcessEnv {
     /// Captures the environment of this process.
     pub fn from_process() -> Self {
         let client_codex_home =
-            super::resolve::codex_home::find_client_home(std::env::var_os(PATH).as_deref());
+            super::client_home::find_client_home(std::env::var_os(PATH).as_deref());
         ProcessEnv {
             variables: std::env::vars_os().collect(),
             cwd: std::env::current_dir().ok(),

@@ -8,6 +8,9 @@ use crate::base::suggest::suggest_name;
 use crate::base::{Error, Kind};
 use crate::redact::secret::is_sensitive;
 
+/// Key of the error fact that names the config key it is about.
+pub(super) const KEY_FACT: &str = "key";
+
 /// An error at a position in a config file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
@@ -231,14 +234,14 @@ fn expected_value_hint(key: &str, expected: &str) -> String {
         word if word.starts_with("struct ") || word == "map" => "a table",
         _ => expected,
     };
-    match super::schema::describe_key(key) {
+    match super::key_docs::describe_key(key) {
         Some(meaning) => format!("It takes {expected}. {meaning}"),
         None => format!("It takes {expected}."),
     }
 }
 
 fn key_hint(key: &str) -> String {
-    super::schema::describe_key(key).unwrap_or_else(|| "Correct the value.".to_owned())
+    super::key_docs::describe_key(key).unwrap_or_else(|| "Correct the value.".to_owned())
 }
 
 fn unknown_key_hint(key: &str, name: &str, known: &[&str]) -> String {
@@ -249,9 +252,9 @@ fn unknown_key_hint(key: &str, name: &str, known: &[&str]) -> String {
     // At the top level there are also the tables of commands, which are parsed separately.
     let mut known = known.to_vec();
     if !key.contains('.') {
-        known.push(super::parse::config_text::COMMANDS_TABLE);
+        known.push(super::parse::raw::COMMANDS_TABLE);
     }
-    match (suggest_name(name, &known), super::schema::sections_with_key(name).as_slice()) {
+    match (suggest_name(name, &known), super::key_docs::sections_with_key(name).as_slice()) {
         (None, [home]) => format!("It belongs under [{home}]."),
         (None, [one, other]) => format!("It belongs under [{one}] or [{other}]."),
         _ => suggestion_hint(name, &known),

@@ -5,9 +5,11 @@
 //! default). `resolve/directories.rs` decides where the root and the workspace may be.
 
 mod check;
+mod client_home;
 mod config_sources;
 pub mod env;
 mod fault;
+mod key_docs;
 pub mod link_chain;
 pub mod parse;
 pub mod resolve;
@@ -17,15 +19,13 @@ pub(crate) mod scratch;
 pub mod secrets;
 mod show;
 pub mod template;
+mod values;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-
-use schemars::JsonSchema;
-use serde::Deserialize;
 
 pub use check::{
     ConfigCheck, ConfigFinding, FindingSeverity, check_config, describe_unmatched_patterns,
@@ -35,77 +35,28 @@ pub use env::ProcessEnv;
 pub use fault::ConfigError;
 pub use parse::config_text::command_key;
 pub use resolve::codex_home::{RulesDirs, find_rules_dirs};
-pub use resolve::command_tool::{
-    BUILT_IN_TOOLS, CommandStdin, CommandTool, SideEffect, build_validator,
-};
+pub use resolve::command_tool::{BUILT_IN_TOOLS, CommandTool, build_validator};
 use resolve::config_path;
 pub use resolve::directories::{open_workspace_for, prepare_root};
 pub use resolve::hidden_dirs::is_system_path;
 pub use resolve::listen::check_listen_address;
-pub use resolve::policy::{
-    EscalationMode, HeuristicsMode, PolicyFlags, PolicySettings, RiskyEscalation,
-};
+pub use resolve::policy::{PolicyFlags, PolicySettings};
 pub use resolve::program::{ProgramError, ProgramSearch, REPLACED_DIRECTORIES};
-pub use resolve::sandbox::{ProfileSetting, SandboxFlags, SandboxSettings};
-pub use resolve::surface::{NameGlob, OverridePolicy, ToolSurface};
+pub use resolve::sandbox::{SandboxFlags, SandboxSettings};
+pub use resolve::surface::{OverridePolicy, ToolSurface};
 pub use resolve::{
     ConfigFlags, SecretBackends, resolve_config, resolve_root, resolve_secret_backends,
 };
 pub use secrets::SecretValues;
 pub use show::{ConfigListing, NeededSecret, ShownKey, show_config};
 pub use template::{TemplatePart, ValueTemplate};
+pub use values::{
+    CommandStdin, EscalationMode, HeuristicsMode, LogFormat, LogLevel, NameGlob, ProfileSetting,
+    RiskyEscalation, SideEffect, ToolNameStyle, ToolSet,
+};
 
 /// The defaults, in the form of a config file.
 pub const DEFAULT_CONFIG: &str = include_str!("defaults.toml");
-
-/// Set of built-in tools to list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ToolSet {
-    /// The tools that most agents need; the others can still be called
-    Core,
-    /// Only `shell`; nothing else can be called
-    Shell,
-    /// All tools
-    All,
-}
-
-impl ToolSet {
-    /// All sets, in the order of help texts.
-    pub const ALL: &[ToolSet] = &[ToolSet::Core, ToolSet::Shell, ToolSet::All];
-
-    /// Returns the name used in flags and in the file.
-    pub fn name(self) -> &'static str {
-        match self {
-            ToolSet::Core => "core",
-            ToolSet::Shell => "shell",
-            ToolSet::All => "all",
-        }
-    }
-}
-
-/// Spelling of tool names in lists. Calls are accepted in either spelling.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ToolNameStyle {
-    /// Dotted, except for clients known or likely to reject dots
-    Auto,
-    /// `file.read`
-    Dot,
-    /// `file_read`
-    Underscore,
-}
-
-impl ToolNameStyle {
-    /// Returns the name used in the file.
-    pub fn name(self) -> &'static str {
-        match self {
-            ToolNameStyle::Auto => "auto",
-            ToolNameStyle::Dot => "dot",
-            ToolNameStyle::Underscore => "underscore",
-        }
-    }
-}
 
 /// Everything the operator configured, resolved.
 #[derive(Debug, Clone)]

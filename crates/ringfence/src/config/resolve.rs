@@ -14,6 +14,7 @@ pub mod policy;
 pub mod program;
 pub mod root;
 pub mod sandbox;
+pub mod secret_sources;
 pub mod sections;
 pub mod surface;
 pub mod token_keys;
@@ -32,16 +33,17 @@ use self::directories::{ForbiddenDirs, NamedDir};
 use self::listen::{check_listen_address, parse_listen_address};
 use self::log::LogFlags;
 use self::root::{resolve_root_dir, resolve_workspace};
+use self::secret_sources::{resolve_key_file, resolve_secret_sources};
 use self::sections::{
     parse_tools, resolve_approval, resolve_audit_retention, resolve_browser, resolve_http,
     resolve_limits,
 };
-use super::check::KEY_FACT;
 use super::env::{self, ProcessEnv};
+use super::fault::KEY_FACT;
 use super::parse::config_text::{self};
 use super::parse::key_spans::LineIndex;
 use super::parse::raw;
-use super::secrets::{self, Keyring, SecretRef, SecretSources, SecretStore};
+use super::secrets::{Keyring, SecretRef, SecretStore};
 use super::{
     CommandTool, Config, ConfigError, DEFAULT_CONFIG, PolicyFlags, ProfileSetting, SandboxFlags,
     SecretValues, SettingOrigin, ToolNameStyle, ToolSet, ToolSurface,
@@ -96,12 +98,12 @@ pub fn resolve_secret_backends(flags: &ConfigFlags, env: &ProcessEnv) -> Result<
     let defaults = config_text::parse_strict(DEFAULT_CONFIG, Path::new("defaults.toml"))?;
     let mut picker = SettingPicker::new(&source, env);
     let (root, _) = resolve_root_dir(&mut picker, flags, env, &source)?;
-    let store =
-        SecretStore::new(&root, secrets::resolve_key_file(flags.secrets_key_file.as_ref(), env)?);
-    let sources = SecretSources::from_config(
+    let store = SecretStore::new(&root, resolve_key_file(flags.secrets_key_file.as_ref(), env)?);
+    let sources = resolve_secret_sources(
         &mut picker,
         env,
-        (&source.parsed.file.secrets, &defaults.secrets),
+        &source.parsed.file.secrets,
+        &defaults.secrets,
         store,
     )?;
     let mut uses: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -159,9 +161,9 @@ pub(super) fn resolve_source(
     let shared = Layers::file_only(file.shared_workspace, defaults.shared_workspace);
     let (shared_workspace, _) = p.pick("shared_workspace", shared, bool::to_string)?;
 
-    let key_file = secrets::resolve_key_file(flags.secrets_key_file.as_ref(), env)?;
+    let key_file = resolve_key_file(flags.secrets_key_file.as_ref(), env)?;
     let store = SecretStore::new(&root, key_file.clone());
-    let sources = SecretSources::from_config(p, env, (&file.secrets, &defaults.secrets), store)
+    let sources = resolve_secret_sources(p, env, &file.secrets, &defaults.secrets, store)
         .map_err(with_key_fact("secrets"))?;
     let log = log::resolve_log(p, (&flags.log, env), (&file.log, &defaults.log))?;
     let key_files = keys.files.iter().map(|(_, path)| path.clone()).collect();

@@ -1,13 +1,10 @@
 //! JSON Schema of `config.toml`, for editors. It is generated from the structures that parse the
 //! file, so that it cannot differ from them.
 
-use std::sync::LazyLock;
+use serde_json::{Map, Value};
 
-use schemars::JsonSchema;
-use schemars::generate::SchemaSettings;
-use serde_json::{Map, Value, json};
-
-use super::parse::raw;
+pub use super::key_docs::SchemaKey;
+use super::key_docs::{collect_keys, schema_structure};
 use super::{DEFAULT_CONFIG, show};
 
 /// Returns the whole schema, in draft 7, which TOML editors support best, and without references.
@@ -20,100 +17,6 @@ pub fn config_schema() -> Value {
         entry["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect();
     insert_defaults(entry, &show::command_defaults(&keys));
     whole
-}
-
-/// Returns the schema without defaults. It is needed for every error, so it is computed once.
-fn schema_structure() -> &'static Value {
-    static STRUCTURE: LazyLock<Value> = LazyLock::new(build_structure);
-    &STRUCTURE
-}
-
-fn build_structure() -> Value {
-    let mut whole = schema_for::<raw::ConfigFile>();
-    let mut entry = schema_for::<raw::CommandSection>();
-    entry["required"] = json!(["command"]);
-    whole["properties"]["mcp"] = json!({
-        "description": "Your commands as tools: a table [mcp.<name>] for each.",
-        "type": "object",
-        "propertyNames": {"pattern": "^[A-Za-z0-9_.-]{1,64}$"},
-        "additionalProperties": entry,
-    });
-    // The spelling of the environment variable is accepted in the file, too.
-    whole["properties"]["ENABLE_MCP_SERVER_SURFACE"] = json!({
-        "description": "The same as `enable_mcp_server_surface`.", "type": "boolean", "x-taplo": {"hidden": true},
-    });
-    whole["title"] = json!("config.toml of Ringfence");
-    whole
-}
-
-fn schema_for<T: JsonSchema>() -> Value {
-    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
-    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
-    simplify_schema(&mut schema);
-    schema
-}
-
-/// Simplifies a schema: TOML has no null, editors list plain values better than alternatives, and
-/// line breaks are up to the display.
-fn simplify_schema(schema: &mut Value) {
-    let Value::Object(map) = schema else {
-        if let Value::Array(items) = schema {
-            items.iter_mut().for_each(simplify_schema);
-        }
-        return;
-    };
-    map.values_mut().for_each(simplify_schema);
-    if map.get("default").is_some_and(|default| !default.is_boolean() && !default.is_number()) {
-        map.remove("default");
-    }
-    if map.get("format").is_some_and(Value::is_string) {
-        map.remove("format");
-    }
-    if let Some(Value::String(text)) = map.get_mut("description") {
-        *text = text.replace('\n', " ");
-    }
-    if let Some(Value::Array(types)) = map.get_mut("type") {
-        types.retain(|name| name != "null");
-        if let [one] = types.as_slice() {
-            let one = one.clone();
-            map.insert("type".to_owned(), one);
-        }
-    }
-    if let Some(Value::Array(values)) = map.get_mut("enum") {
-        values.retain(|value| !value.is_null());
-    }
-    if let Some(Value::Array(mut any)) = map.remove("anyOf") {
-        any.retain(|one| one["type"] != "null");
-        merge_single(map, any);
-    }
-    if let Some(Value::Array(all)) = map.remove("allOf") {
-        merge_single(map, all);
-    }
-    if let Some(Value::Array(variants)) = map.remove("oneOf") {
-        let (values, docs): (Vec<_>, Vec<_>) = variants
-            .iter()
-            .map(|variant| {
-                let value = variant
-                    .get("const")
-                    .or_else(|| variant["enum"].get(0))
-                    .cloned()
-                    .unwrap_or_default();
-                (value, variant["description"].clone())
-            })
-            .unzip();
-        map.insert("type".to_owned(), json!("string"));
-        map.insert("enum".to_owned(), json!(values));
-        map.insert("x-taplo".to_owned(), json!({"docs": {"enumValues": docs}}));
-    }
-}
-
-/// Adds the description of the type; the key's own takes precedence.
-fn merge_single(map: &mut Map<String, Value>, alternatives: Vec<Value>) {
-    if let [Value::Object(one)] = alternatives.as_slice() {
-        for (key, value) in one {
-            map.entry(key.clone()).or_insert_with(|| value.clone());
-        }
-    }
 }
 
 /// Writes its default to each key.
@@ -132,14 +35,6 @@ fn insert_defaults(schema: &mut Value, values: &Map<String, Value>) {
     }
 }
 
-/// A key of the file.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SchemaKey {
-    /// Path with its section: `sandbox.profile`; keys of a command have no section.
-    pub path: String,
-    pub schema: Map<String, Value>,
-}
-
 /// Returns every key in the order of the structures, without the tables themselves. For those of
 /// `[mcp.<name>]` see [`list_command_keys`].
 pub fn list_keys() -> Vec<SchemaKey> {
@@ -149,61 +44,6 @@ pub fn list_keys() -> Vec<SchemaKey> {
 /// Returns the keys of `[mcp.<name>]`.
 pub fn list_command_keys() -> Vec<SchemaKey> {
     collect_keys(&config_schema()["properties"]["mcp"]["additionalProperties"])
-}
-
-fn collect_keys(schema: &Value) -> Vec<SchemaKey> {
-    let mut keys = Vec::new();
-    collect_keys_below("", schema, &mut keys);
-    keys
-}
-
-fn collect_keys_below(path: &str, schema: &Value, keys: &mut Vec<SchemaKey>) {
-    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        match (property.get("properties"), property.as_object()) {
-            _ if path == "mcp" || path == "ENABLE_MCP_SERVER_SURFACE" => {}
-            (Some(_), _) => collect_keys_below(&path, property, keys),
-            (None, Some(schema)) => keys.push(SchemaKey { path, schema: schema.clone() }),
-            (None, None) => {}
-        }
-    }
-}
-
-/// Returns the description of a key, by its path in a file: `mcp.lint.args[1]`.
-pub(super) fn describe_key(path: &str) -> Option<String> {
-    let path = path.split('[').next().unwrap_or(path);
-    let mut at = schema_structure();
-    for name in path.split('.').filter(|name| !name.is_empty()) {
-        at = at
-            .get("properties")
-            .and_then(|properties| properties.get(name))
-            .or_else(|| at.get("additionalProperties"))?;
-        // Keys below a list or a map of values have no description of their own.
-        if at.get("properties").is_none() && at.get("additionalProperties").is_none() {
-            break;
-        }
-    }
-    at.get("description").and_then(Value::as_str).map(str::to_owned)
-}
-
-/// Returns the sections that have a key of this name.
-pub(super) fn sections_with_key(name: &str) -> Vec<String> {
-    let whole = schema_structure();
-    let mut homes: Vec<String> = (collect_keys(whole).into_iter())
-        .filter_map(|key| {
-            key.path
-                .rsplit_once('.')
-                .filter(|(_, key)| *key == name)
-                .map(|(home, _)| home.to_owned())
-        })
-        .collect();
-    if collect_keys(&whole["properties"]["mcp"]["additionalProperties"])
-        .iter()
-        .any(|key| key.path == name)
-    {
-        homes.push("mcp.<name>".to_owned());
-    }
-    homes
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::parse::config_text::command_key;
-use super::resolve::command_tool::{CommandStdin, SideEffect};
 use super::resolve::{LoadedConfigFile, minimal_command, resolve_source};
 use super::secrets::SecretRef;
+use super::values::{CommandStdin, SideEffect};
 use super::{
     CommandTool, Config, ConfigFlags, DEFAULT_CONFIG, ProcessEnv, SettingOrigin, ValueTemplate,
     schema,

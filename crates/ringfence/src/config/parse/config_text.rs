@@ -13,14 +13,12 @@ use toml::de::{DeTable, DeValue};
 
 use super::key_spans::{KeySpans, child_path, line_number};
 use super::lenient::{MAX_MISMATCHES, ValueMismatch, read_lenient};
+use super::raw::COMMANDS_TABLE;
 use super::{raw, toml_errors};
 use crate::base::{Error, Result};
 use crate::config::fault::ConfigError;
 use crate::config::secrets::SecretRef;
 use crate::config::template::ValueTemplate;
-
-/// The table of the operator's commands.
-pub const COMMANDS_TABLE: &str = "mcp";
 
 /// Returns the path of a command's table.
 pub fn command_key(name: &str) -> String {

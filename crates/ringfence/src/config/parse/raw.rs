@@ -16,12 +16,13 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use crate::base::clock::parse_duration;
-use crate::config::resolve::command_tool::{CommandStdin, SideEffect};
-use crate::config::resolve::log::{LogFormat, LogLevel};
-use crate::config::resolve::surface::NameGlob;
-use crate::config::{
-    EscalationMode, HeuristicsMode, ProfileSetting, RiskyEscalation, ToolNameStyle, ToolSet,
+use crate::config::values::{
+    CommandStdin, EscalationMode, HeuristicsMode, LogFormat, LogLevel, NameGlob, ProfileSetting,
+    RiskyEscalation, SideEffect, ToolNameStyle, ToolSet,
 };
+
+/// The table of the operator's commands.
+pub const COMMANDS_TABLE: &str = "mcp";
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

@@ -4,8 +4,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::SettingPicker;
@@ -16,6 +14,7 @@ use crate::config::parse::key_spans::{KeySpans, LineIndex, child_path, item_path
 use crate::config::parse::raw;
 use crate::config::secrets::SecretRef;
 use crate::config::template::{TemplatePart, ValueTemplate};
+use crate::config::values::{CommandStdin, SideEffect};
 use crate::config::{ProfileSetting, ToolSurface};
 
 /// Names of the built-in tools, which no command may use.
@@ -39,36 +38,6 @@ pub const BUILT_IN_TOOLS: &[&str] = &[
     "codex",
     "codex-reply",
 ];
-
-/// Side effect of a command. The sandbox prevents those that are not declared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SideEffect {
-    /// Changes files in the workspace
-    FilesystemWrite,
-    /// Uses the network, as far as `allow_…` opens it
-    Network,
-}
-
-impl SideEffect {
-    /// Returns the name used in the file and in approvals.
-    pub fn name(self) -> &'static str {
-        match self {
-            SideEffect::FilesystemWrite => "filesystem_write",
-            SideEffect::Network => "network",
-        }
-    }
-}
-
-/// Standard input of a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CommandStdin {
-    /// Nothing
-    None,
-    /// All arguments of the call, as one JSON object
-    Json,
-}
 
 /// One of the operator's commands, resolved.
 #[derive(Debug, Clone)]

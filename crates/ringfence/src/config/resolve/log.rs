@@ -3,40 +3,13 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use schemars::JsonSchema;
-use serde::Deserialize;
 
 use super::directories;
 use super::{Layers, SettingPicker};
 use crate::base::{Error, Result};
 use crate::config::env::{self, ProcessEnv};
 use crate::config::parse::raw;
-
-/// Lowest severity that is logged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogLevel {
-    /// Failures
-    Error,
-    /// Also what an operator should know
-    Warn,
-    /// Also each call
-    Info,
-    /// Also how each call went
-    Debug,
-    /// Everything
-    Trace,
-}
-
-/// Format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people
-    Pretty,
-    /// One object per line
-    Json,
-}
+use crate::config::values::{LogFormat, LogLevel};
 
 /// Resolved `[log]`.
 #[derive(Debug, Clone)]

@@ -2,82 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use schemars::JsonSchema;
-use serde::Deserialize;
-
 use super::codex_home::{self, RulesDirs};
 use super::{Layers, SettingPicker};
 use crate::base::{Error, Result};
 use crate::config::env::ProcessEnv;
 use crate::config::parse::raw;
+use crate::config::values::{EscalationMode, HeuristicsMode, RiskyEscalation};
 use crate::config::{SandboxSettings, ToolSet};
-
-/// Where to run a command that a rule allows, or that a human approves after a rule asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum EscalationMode {
-    /// In the sandbox, like everything else
-    Off,
-    /// In the wider sandbox of [policy.wider]
-    Wider,
-    /// Outside the sandbox
-    Outside,
-}
-
-impl EscalationMode {
-    /// Returns the name used in flags and in the file.
-    pub fn name(self) -> &'static str {
-        match self {
-            EscalationMode::Off => "off",
-            EscalationMode::Wider => "wider",
-            EscalationMode::Outside => "outside",
-        }
-    }
-}
-
-/// Meaning of an `allow` for a command with more words than the rule, unless the program is known
-/// to be harmless with any arguments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum RiskyEscalation {
-    /// Ask whether to run it outside or inside; if no one can be asked, run it inside
-    Ask,
-    /// Run it inside the sandbox
-    Inside,
-    /// Run it where `escalate` says, without asking
-    Outside,
-}
-
-impl RiskyEscalation {
-    /// Returns the name used in flags and in the file.
-    pub fn name(self) -> &'static str {
-        match self {
-            RiskyEscalation::Ask => "ask",
-            RiskyEscalation::Inside => "inside",
-            RiskyEscalation::Outside => "outside",
-        }
-    }
-}
-
-/// Questions about known destructive commands that no rule covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum HeuristicsMode {
-    /// Only rules ask
-    Off,
-    /// Ask before a forced removal
-    Prompt,
-}
-
-impl HeuristicsMode {
-    /// Returns the name used in the file.
-    pub fn name(self) -> &'static str {
-        match self {
-            HeuristicsMode::Off => "off",
-            HeuristicsMode::Prompt => "prompt",
-        }
-    }
-}
 
 /// Resolved `[policy]`.
 #[derive(Debug, Clone)]

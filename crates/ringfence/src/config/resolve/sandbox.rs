@@ -4,43 +4,14 @@ use std::path::PathBuf;
 
 use jail::limits::ResourceLimits;
 use jail::rights::NetworkAccess;
-use schemars::JsonSchema;
-use serde::Deserialize;
 
 use super::directories;
 use super::{Layers, SettingPicker};
 use crate::base::{Error, Result};
 use crate::config::parse::raw;
+use crate::config::values::ProfileSetting;
 
 const MIB: u64 = 1024 * 1024;
-
-/// Strength of the sandbox around a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum ProfileSetting {
-    /// Namespaces, Landlock and seccomp
-    Default,
-    /// Landlock and seccomp, for containers without namespaces; promises less
-    Contained,
-    /// macOS
-    // Elsewhere it is refused with its own error, so it is parsed but not offered.
-    #[cfg_attr(not(target_os = "macos"), value(hide = true))]
-    Seatbelt,
-    /// No sandbox: explicit trust, so every run needs approval
-    None,
-}
-
-impl ProfileSetting {
-    /// Returns the name used in flags and in the file.
-    pub fn name(self) -> &'static str {
-        match self {
-            ProfileSetting::Default => "default",
-            ProfileSetting::Contained => "contained",
-            ProfileSetting::Seatbelt => "seatbelt",
-            ProfileSetting::None => "none",
-        }
-    }
-}
 
 /// Resolved `[sandbox]`.
 #[derive(Debug, Clone)]

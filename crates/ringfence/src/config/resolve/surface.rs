@@ -6,40 +6,8 @@ use std::time::Duration;
 
 use super::{Layers, SettingPicker};
 use crate::base::Result;
-use crate::base::glob::Glob;
 use crate::config::parse::raw;
-
-/// Pattern over names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NameGlob {
-    text: String,
-    glob: Glob,
-}
-
-impl NameGlob {
-    /// Parses a pattern; `None` if it is malformed.
-    pub fn parse(text: &str) -> Option<NameGlob> {
-        if text.is_empty() || text.contains('/') {
-            return None;
-        }
-        Some(NameGlob { text: text.to_owned(), glob: Glob::parse(&format!("/{text}"))? })
-    }
-
-    /// Returns whether a name matches.
-    pub fn matches(&self, name: &str) -> bool {
-        !name.contains('/') && self.glob.matches(&PathBuf::from(format!("/{name}")))
-    }
-
-    /// Returns whether a tool's name matches in either spelling.
-    pub fn matches_tool(&self, tool: &str) -> bool {
-        self.matches(tool) || self.matches(&tool.replace('.', "_"))
-    }
-
-    /// Returns the pattern as written.
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-}
+use crate::config::values::NameGlob;
 
 /// Available tools, and the directories in which commands may work.
 #[derive(Debug, Clone)]

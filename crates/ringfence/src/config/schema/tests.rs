@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::*;
 use crate::config::scratch::Scratch;
 use crate::config::{CommandTool, Config, ConfigFlags, ProcessEnv, resolve_config};

@@ -17,8 +17,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub use keyring::Keyring;
 pub use store::{MAX_VALUE_BYTES, SecretStore, StoredSecret};
 
-use super::parse::raw;
-use super::resolve::{Layers, SettingPicker};
 use super::{ProcessEnv, env};
 use crate::base::{Error, Kind, Result};
 use crate::redact::known_secrets;
@@ -103,27 +101,6 @@ pub struct SecretSources<'a> {
 }
 
 impl<'a> SecretSources<'a> {
-    pub(super) fn from_config(
-        p: &mut SettingPicker<'_>,
-        env: &'a ProcessEnv,
-        written: (&raw::SecretsSection, &raw::SecretsSection),
-        store: SecretStore,
-    ) -> Result<SecretSources<'a>> {
-        let (file, defaults) = written;
-        let named = file.env_file.as_deref().map(|path| p.resolve_file_path(path)).transpose()?;
-        let show = |path: &PathBuf| path.display().to_string();
-        let env_file = p
-            .pick_optional("secrets.env_file", Layers::file_only(named, None), show)
-            .map(|(path, _)| path);
-        let wanted = Layers::file_only(file.keyring, defaults.keyring);
-        let keyring = p
-            .pick("secrets.keyring", wanted, bool::to_string)?
-            .0
-            .then(|| Keyring::detect(env))
-            .flatten();
-        Ok(SecretSources { env, env_file, store, keyring })
-    }
-
     /// Returns all files that are read, whether they exist yet or not.
     fn source_files(&self, with_store: bool) -> Vec<PathBuf> {
         let stored = with_store.then(|| self.store.watched_files()).into_iter().flatten();
@@ -134,18 +111,6 @@ impl<'a> SecretSources<'a> {
         files.dedup();
         files
     }
-}
-
-/// Returns the key file of the store, if it is not in its default location.
-pub(super) fn resolve_key_file(
-    flag: Option<&PathBuf>,
-    env: &ProcessEnv,
-) -> Result<Option<PathBuf>> {
-    let named =
-        flag.map(PathBuf::as_path).or_else(|| env.get_path(env::RINGFENCE_SECRETS_KEY_FILE));
-    named
-        .map(|path| super::resolve::directories::make_absolute(path, env.cwd.as_deref(), None))
-        .transpose()
 }
 
 /// Every value that a config refers to, as it was at one moment.

@@ -1,0 +1,39 @@
+//! Resolves `[secrets]`: the env file, the key file of the store, and the keyring.
+
+use std::path::PathBuf;
+
+use super::directories::make_absolute;
+use super::picker::{Layers, SettingPicker};
+use crate::base::Result;
+use crate::config::env::{self, ProcessEnv};
+use crate::config::parse::raw;
+use crate::config::secrets::{Keyring, SecretSources, SecretStore};
+
+/// Resolves where secrets come from.
+pub fn resolve_secret_sources<'a>(
+    p: &mut SettingPicker<'_>,
+    env: &'a ProcessEnv,
+    file: &raw::SecretsSection,
+    defaults: &raw::SecretsSection,
+    store: SecretStore,
+) -> Result<SecretSources<'a>> {
+    let named = file.env_file.as_deref().map(|path| p.resolve_file_path(path)).transpose()?;
+    let show = |path: &PathBuf| path.display().to_string();
+    let env_file = p
+        .pick_optional("secrets.env_file", Layers::file_only(named, None), show)
+        .map(|(path, _)| path);
+    let wanted = Layers::file_only(file.keyring, defaults.keyring);
+    let keyring = p
+        .pick("secrets.keyring", wanted, bool::to_string)?
+        .0
+        .then(|| Keyring::detect(env))
+        .flatten();
+    Ok(SecretSources { env, env_file, store, keyring })
+}
+
+/// Returns the key file of the store, if it is not in its default location.
+pub fn resolve_key_file(flag: Option<&PathBuf>, env: &ProcessEnv) -> Result<Option<PathBuf>> {
+    let named =
+        flag.map(PathBuf::as_path).or_else(|| env.get_path(env::RINGFENCE_SECRETS_KEY_FILE));
+    named.map(|path| make_absolute(path, env.cwd.as_deref(), None)).transpose()
+}
