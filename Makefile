@@ -55,7 +55,7 @@ clippy: ## Run clippy; every warning is an error
 
 docs: ## Build the code's documentation; every warning is an error
 	$(step) 'cargo doc'
-	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --no-deps
+	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --no-deps --document-private-items
 
 commits: ## Check the subjects of new commits
 	$(step) 'commit subjects'

@@ -1,7 +1,7 @@
 //! The seccomp filter: which system calls a run may make, which fail, and which the supervisor
 //! decides.
 //!
-//! A call that is not [`known_calls`] does not exist for a run. Of the known calls, the rules below
+//! A call that is not [known](known_calls) does not exist for a run. Of the known calls, the rules below
 //! refuse some. Both lists are data with a reason for each entry. Calls that are rare and
 //! suspicious go to the supervisor, which refuses and records them; it decides by register values
 //! alone, which no other thread can change in the meantime. Calls that ordinary programs merely try

@@ -29,8 +29,12 @@ pub struct SandboxArgs {
     /// Directory for runtime files (default: $XDG_STATE_HOME/ringfence)
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// Config file to read; the flags below add to its [sandbox] section
-    #[arg(long, value_name = "FILE")]
+    // Not a doc comment: rustdoc would take the section for a link.
+    #[arg(
+        long,
+        value_name = "FILE",
+        help = "Config file to read; the flags below add to its [sandbox] section"
+    )]
     config: Option<PathBuf>,
     /// Select the sandbox profile
     #[arg(long)]

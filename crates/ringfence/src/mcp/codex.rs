@@ -2,8 +2,8 @@
 //! questions.
 //!
 //! Codex has reported its sandbox in eight ways so far: as a notification, as a request, and in
-//! `_meta` of each call, under one key or two. [`state`] reads all of them. A state that comes with
-//! a call applies to that call; a pushed state applies until the next push.
+//! `_meta` of each call, under one key or two. [`sandbox_state`] reads all of them. A state that
+//! comes with a call applies to that call; a pushed state applies until the next push.
 
 pub mod sandbox_state;
 

@@ -1,8 +1,8 @@
 //! Handle to a run that may outlive the call that started it.
 //!
-//! A separate task drives the run ([`super::run_driver`]). An observer sees the output since the last
-//! look, and slows the run down while it cannot take more; with no observer the run continues. It
-//! ends with its deadline, with its session, or when its last handle is dropped.
+//! A separate task drives the run ([`super::run_driver`]). An observer sees the output since the
+//! last look, and slows the run down while it cannot take more; with no observer the run continues.
+//! It ends with its deadline, with its session, or when its last handle is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
