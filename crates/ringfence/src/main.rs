@@ -17,5 +17,5 @@ fn main() -> ExitCode {
     }
     // Inherited descriptors must not leak into the processes we start.
     jail::mark_close_on_exec();
-    ringfence::cli::run()
+    ringfence::run()
 }

@@ -97,7 +97,6 @@ pub struct Session {
     pub workspace: Arc<Workspace>,
     pub outputs: Arc<OutputStore>,
     pub cancel: CancelToken,
-    client_info: RwLock<ClientInfo>,
     /// Sandbox that the client last reported for its own commands.
     client_sandbox: RwLock<Option<Arc<ClientSandbox>>>,
     overrides: RwLock<Arc<Overrides>>,
@@ -123,7 +122,6 @@ impl Session {
             transport,
             workspace,
             cancel,
-            client_info: RwLock::default(),
             client_sandbox: RwLock::default(),
             overrides: RwLock::default(),
             trusted: Mutex::default(),
@@ -136,16 +134,6 @@ impl Session {
     pub fn with_quota(self, quota: Arc<OutputQuota>, root: &Path) -> Self {
         let outputs = OutputStore::with_quota(root.join("outputs").join(&self.id), quota);
         Session { outputs: Arc::new(outputs), ..self }
-    }
-
-    /// Returns the name and version that the client reported.
-    pub fn client_info(&self) -> ClientInfo {
-        self.client_info.read().ignore_poison().clone()
-    }
-
-    /// Stores the name and version that the client reports.
-    pub fn set_client_info(&self, client: ClientInfo) {
-        *self.client_info.write().ignore_poison() = client;
     }
 
     /// Returns the sandbox that the client last reported, if any.

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 /// Runs it with a home and a temporary directory of its own; both must be as empty afterwards as before.
 fn run() -> Output {
-    let place = std::env::temp_dir().join(ringfence::base::ids::short_id("ringfence-try-test"));
+    let place = std::env::temp_dir().join(ringfence::short_id("ringfence-try-test"));
     let (home, temporary) = (place.join("home"), place.join("tmp"));
     std::fs::create_dir_all(&home).unwrap();
     std::fs::create_dir_all(&temporary).unwrap();

@@ -35,9 +35,19 @@ impl Grant {
 /// Value that may run, once. It cannot be cloned, and only the gate can create one:
 ///
 /// ```compile_fail
-/// use ringfence::approval::{Grant, Granted};
+/// use ringfence::{Grant, Granted};
 /// let grant = Grant { by: "policy", for_session: false, inside: false };
 /// let forged = Granted { inner: "rm -rf /", grant };
+/// ```
+///
+/// The example fails for that reason alone, because this one compiles:
+///
+/// ```
+/// use ringfence::{Grant, Granted};
+/// let grant = Grant { by: "policy", for_session: false, inside: false };
+/// fn run<T>(granted: Granted<T>) -> T {
+///     granted.consume()
+/// }
 /// ```
 #[derive(Debug)]
 pub struct Granted<T> {
@@ -49,11 +59,6 @@ impl<T> Granted<T> {
     /// Returns the source and reach of the approval.
     pub fn grant(&self) -> Grant {
         self.grant
-    }
-
-    /// Returns the approved value.
-    pub fn get(&self) -> &T {
-        &self.inner
     }
 
     /// Converts the value to another form of the same thing, under the same grant.

@@ -9,5 +9,5 @@ pub mod required;
 pub mod terminal;
 
 pub use gate::{Gate, Grant, Granted, QuestionContext};
-pub use pending::{ApprovalAnswer, PendingQuestions};
+pub use pending::ApprovalAnswer;
 pub use prompt::ApprovalPrompt;

@@ -21,7 +21,9 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-pub use peer::{ProcessFacts, ProcessTable, ServerProcess, SocketPeer, parse_stat};
+#[cfg(test)]
+pub use peer::ProcessFacts;
+pub use peer::{ProcessTable, ServerProcess, SocketPeer, parse_stat};
 use peer::{ProcfsTable, may_answer, may_list};
 
 use super::pending::{ApprovalAnswer, PendingQuestions};
@@ -138,6 +140,7 @@ pub struct SocketGuard {
 
 impl SocketGuard {
     /// Returns the path of the socket.
+    #[cfg(test)]
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use super::prune::record::PruneHistory;
-pub use super::prune::record::{PruneSummary, PruneTotal};
+pub use super::prune::record::PruneSummary;
 use super::scan::{FileScan, header_links};
 pub use super::scan::{LogFileState, LogProblem};
 use super::store::{AuditDirectory, DirectorySnapshot, HEAD_SUFFIX, LATEST, LOG_SUFFIX};

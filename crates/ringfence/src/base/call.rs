@@ -20,7 +20,6 @@ pub struct Prepared {
     pub definition_hash: String,
     /// The part of the tool's reach that this call uses, for tools whose calls differ in reach.
     pub trust_scope: Option<String>,
-    pub config_generation: u64,
     /// What the tool parsed the arguments into; it is what runs.
     pub args: ParsedArgs,
     pub arguments_hash: String,

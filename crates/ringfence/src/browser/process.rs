@@ -88,8 +88,6 @@ pub struct BrowserProcess {
     pub dir: PathBuf,
     /// The same directory, for opening files safely: the browser controls its content.
     pub files: Arc<Workspace>,
-    /// Product name and version, as it reports them.
-    pub product: String,
     run: Mutex<Option<BrowserRun>>,
     contexts: Mutex<HashMap<String, Weak<BrowserContext>>>,
     /// Number of calls in flight.
@@ -178,7 +176,6 @@ impl BrowserProcess {
             connection: line,
             files: Arc::new(Workspace::open(&dir, &[])?),
             dir,
-            product,
             run: Mutex::new(Some(run)),
             contexts: Mutex::default(),
             calls_in_flight: AtomicUsize::new(0),

@@ -29,17 +29,6 @@ pub enum SnapshotMode {
     Text,
 }
 
-impl SnapshotMode {
-    /// Returns the name used in arguments.
-    pub fn name(self) -> &'static str {
-        match self {
-            SnapshotMode::Interactive => "interactive",
-            SnapshotMode::Full => "full",
-            SnapshotMode::Text => "text",
-        }
-    }
-}
-
 /// Request for a snapshot.
 #[derive(Debug, Clone, Default)]
 pub struct SnapshotRequest {
@@ -197,9 +186,7 @@ impl BrowserPage {
             if parent.is_none() {
                 state.commit_document(&document);
             }
-            let url =
-                super::page_log::truncate_text(frame["url"].as_str().unwrap_or_default(), 2000);
-            state.set_frame(&id, super::page::PageFrame { parent, document, url });
+            state.set_frame(&id, super::page::PageFrame { parent, document });
         }
         Ok(all)
     }

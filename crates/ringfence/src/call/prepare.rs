@@ -168,7 +168,6 @@ pub fn prepare_call(
         description: spec.description.clone(),
         definition_hash: definition,
         trust_scope: plan.trust_scope,
-        config_generation: config.generation,
         arguments_hash: digest_json(&Value::Object(request.arguments.clone())),
         shown_arguments: redact_arguments(&request.arguments, &plan.hidden_arguments),
         shown_command: plan.command,

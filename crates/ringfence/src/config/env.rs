@@ -7,20 +7,22 @@ use std::path::{Path, PathBuf};
 
 use crate::base::{Error, Result};
 
-/// An environment variable and its purpose.
+/// An environment variable.
 pub struct EnvVariable {
     pub name: &'static str,
-    pub meaning: &'static str,
     /// Its value is never shown, only whether it is set.
     pub secret: bool,
 }
 
 macro_rules! variables {
     ($($constant:ident $name:literal $secret:literal $meaning:literal;)*) => {
-        $(pub const $constant: &str = $name;)*
+        $(
+            #[doc = $meaning]
+            pub const $constant: &str = $name;
+        )*
         /// Every environment variable that is read anywhere, but for [`CREDENTIAL_VARIABLES`].
         pub const VARIABLES: &[EnvVariable] =
-            &[$(EnvVariable { name: $name, meaning: $meaning, secret: $secret },)*];
+            &[$(EnvVariable { name: $name, secret: $secret },)*];
     };
 }
 
@@ -157,7 +159,7 @@ impl ProcessEnv {
         self.get_path(name).filter(|path| path.is_absolute())
     }
 
-    /// Returns the paths of credentials according to [`CREDENTIAL_VARIABLES`]. A value may be a
+    /// Returns the paths of credentials according to `CREDENTIAL_VARIABLES`. A value may be a
     /// list. Relative paths depend on the directory in which a program is started, and are left
     /// out.
     pub fn credential_paths(&self) -> Vec<(&'static str, PathBuf)> {
@@ -234,9 +236,8 @@ mod tests {
     }
 
     #[test]
-    fn names_in_the_table_are_unique_and_explained() {
+    fn names_in_the_table_are_unique() {
         for (at, variable) in VARIABLES.iter().enumerate() {
-            assert!(!variable.meaning.is_empty());
             assert!(
                 VARIABLES[..at].iter().all(|other| other.name != variable.name),
                 "{}",

@@ -34,21 +34,20 @@ pub use config_sources::{ConfigSource, FileStamps};
 pub use env::ProcessEnv;
 pub use fault::ConfigError;
 pub use parse::config_text::command_key;
-pub use resolve::codex_home::{RulesDirs, find_rules_dirs};
+pub use resolve::codex_home::find_rules_dirs;
 pub use resolve::command_tool::{BUILT_IN_TOOLS, CommandTool, build_validator};
 use resolve::config_path;
 pub use resolve::directories::{open_workspace_for, prepare_root};
 pub use resolve::hidden_dirs::is_system_path;
-pub use resolve::listen::check_listen_address;
 pub use resolve::policy::{PolicyFlags, PolicySettings};
-pub use resolve::program::{ProgramError, ProgramSearch, REPLACED_DIRECTORIES};
+pub use resolve::program::{ProgramError, REPLACED_DIRECTORIES};
 pub use resolve::sandbox::{SandboxFlags, SandboxSettings};
 pub use resolve::surface::{OverridePolicy, ToolSurface};
 pub use resolve::{
     ConfigFlags, SecretBackends, resolve_config, resolve_root, resolve_secret_backends,
 };
 pub use secrets::SecretValues;
-pub use show::{ConfigListing, NeededSecret, ShownKey, show_config};
+pub use show::{ConfigListing, ShownKey, show_config};
 pub use template::{TemplatePart, ValueTemplate};
 pub use values::{
     CommandStdin, EscalationMode, HeuristicsMode, LogFormat, LogLevel, NameGlob, ProfileSetting,

@@ -116,9 +116,6 @@ impl ServerHandler for ProtocolHandler {
         let mut info = initialize::server_info(&self.server, &client, workspace);
         info.protocol_version = wire_version(agreed);
         request.protocol_version = info.protocol_version.clone();
-        if let Some(line) = line {
-            line.session.set_client_info(client);
-        }
         context.peer.set_peer_info(request);
         Ok(info)
     }

@@ -3,8 +3,6 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-use jail::metadata::is_metadata_address;
-
 use super::address::{is_local_machine, is_not_a_host, is_public};
 use super::decision::RefusalReason;
 use super::host::{Host, parse_port, sanitize_host};
@@ -25,9 +23,6 @@ pub struct AllowList {
     allowed_addresses: HashSet<SocketAddr>,
     /// Addresses denied on all ports, also for names that resolve to them.
     denied_addresses: HashSet<IpAddr>,
-    /// Set if everything but the deny-list is allowed. These ports of this machine are then
-    /// excluded.
-    whole_net: Option<Vec<u16>>,
     /// Every name and every public address is allowed, except what is denied.
     public_net: bool,
 }
@@ -112,13 +107,6 @@ impl AllowList {
         }
     }
 
-    /// Allows every name, address and port, except what is denied, cloud metadata services, and the
-    /// server's own ports on this machine.
-    pub fn allow_whole_net(deny: &[String], own_ports: &[u16]) -> Result<AllowList> {
-        let deny = parse_entries("deny_domains", deny)?;
-        Ok(AllowList { denied: deny, whole_net: Some(own_ports.to_vec()), ..AllowList::default() })
-    }
-
     /// Checks whether a name may be looked up at all. The name must be in the form that [`Host`]
     /// gives it.
     pub(super) fn check_name(&self, name: &str, port: u16) -> Result<(), RefusalReason> {
@@ -130,8 +118,7 @@ impl AllowList {
         {
             return Err(RefusalReason::Denied);
         }
-        let every = self.whole_net.is_some() || self.public_net;
-        if every
+        if self.public_net
             || self.allowed.iter().any(|entry| entry.matches_name(name) && entry.allows_port(port))
         {
             return Ok(());
@@ -142,10 +129,10 @@ impl AllowList {
 
     /// Checks whether an address that the request itself named may be dialled.
     pub(super) fn check_address(&self, address: IpAddr, port: u16) -> Result<(), RefusalReason> {
-        match self.whole_net.is_some() || self.public_net {
+        match self.public_net {
             _ if self.denied_addresses.contains(&address) => Err(RefusalReason::Denied),
             _ if self.allowed_addresses.contains(&SocketAddr::new(address, port)) => Ok(()),
-            true if self.is_reachable(address, port) => Ok(()),
+            true if is_reachable(address) => Ok(()),
             true => Err(RefusalReason::PrivateAddress),
             false => Err(RefusalReason::AddressNotAllowed),
         }
@@ -163,23 +150,17 @@ impl AllowList {
                 kept.iter().filter(|other: &&IpAddr| other.is_ipv4() == address.is_ipv4()).count();
             if alike < MAX_ADDRESSES
                 && !kept.contains(&address)
-                && (listed || self.is_reachable(address, port))
+                && (listed || is_reachable(address))
             {
                 kept.push(address);
             }
         }
         kept
     }
+}
 
-    fn is_reachable(&self, address: IpAddr, port: u16) -> bool {
-        match &self.whole_net {
-            None => is_public(address) && !is_local_machine(address),
-            Some(own_ports) => {
-                let ours = own_ports.contains(&port) && is_local_machine(address);
-                !is_metadata_address(address) && !is_not_a_host(address) && !ours
-            }
-        }
-    }
+fn is_reachable(address: IpAddr) -> bool {
+    is_public(address) && !is_local_machine(address)
 }
 
 /// List entry: `name`, `*.name`, or either with `:port`.
@@ -456,37 +437,6 @@ mod tests {
             public.filter_addresses(vec![ip("127.0.0.1"), ip("10.0.0.1")], 3000),
             [ip("127.0.0.1")]
         );
-    }
-
-    #[test]
-    fn the_whole_net_is_all_but_metadata_and_ourselves() {
-        let whole = AllowList::allow_whole_net(&list(&["bad.com"]), &[8931]).unwrap();
-        assert_eq!(whole.check_name("anything.net", 6667), Ok(()));
-        assert_eq!(whole.check_name("bad.com", 443), Err(RefusalReason::Denied));
-        for (address, port) in [("1.1.1.1", 53), ("192.168.1.1", 80), ("127.0.0.1", 8080)] {
-            assert_eq!(whole.check_address(ip(address), port), Ok(()), "{address}:{port}");
-            assert_eq!(whole.filter_addresses(vec![ip(address)], port), [ip(address)]);
-        }
-        for (address, port) in [
-            ("127.0.0.1", 8931),
-            ("127.0.0.2", 8931),
-            ("::1", 8931),
-            ("0.0.0.0", 80),
-            ("169.254.169.254", 80),
-            ("168.63.129.16", 80),
-            ("169.254.1.1", 80),
-            ("fe80::1", 80),
-            ("64:ff9b::a9fe:a9fe", 80),
-            ("fd00:ec2::254", 80),
-            ("255.255.255.255", 80),
-        ] {
-            assert_eq!(
-                whole.check_address(ip(address), port),
-                Err(RefusalReason::PrivateAddress),
-                "{address}:{port}"
-            );
-            assert!(whole.filter_addresses(vec![ip(address)], port).is_empty());
-        }
     }
 
     #[test]

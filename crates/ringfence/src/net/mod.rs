@@ -32,7 +32,9 @@ pub use connector::DialFn;
 pub use decision::ProxyDecision;
 pub use host::Host;
 pub use proxy::Proxy;
-pub use resolve::{Resolver, SystemResolver};
+#[cfg(test)]
+pub use resolve::Resolver;
+pub use resolve::SystemResolver;
 pub use session_router::{OnDecision, SessionRouter};
 
 /// Returns the variables that make ordinary programs in the run use a proxy on this port of their

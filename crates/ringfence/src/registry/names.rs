@@ -25,59 +25,42 @@ pub struct ClientPattern {
     pub glob: &'static str,
     pub style: NameStyle,
     /// Also in docs/protocol.md; a test compares the two.
+    #[cfg(test)]
     pub reason: &'static str,
 }
 
-const fn dotted_pattern(glob: &'static str, reason: &'static str) -> ClientPattern {
-    ClientPattern { glob, style: NameStyle::Dots, reason }
+macro_rules! client_patterns {
+    ($($glob:literal $style:ident $reason:literal;)*) => {
+        /// Client patterns. The first match decides; a client that matches none gets dots.
+        pub const CLIENT_PATTERNS: &[ClientPattern] = &[$(
+            ClientPattern { glob: $glob, style: NameStyle::$style, #[cfg(test)] reason: $reason },
+        )*];
+    };
 }
 
-const fn underscored_pattern(glob: &'static str, reason: &'static str) -> ClientPattern {
-    ClientPattern { glob, style: NameStyle::Underscores, reason }
+client_patterns! {
+    "codex-mcp-client*" Dots "Codex shows the model underscores and calls by the dotted name";
+    "mcp" Underscores "default name of the Python SDK: OpenAI Agents, LangChain, LlamaIndex, FastMCP and Pydantic AI send it and hand names to an API that answers 400";
+    "ai-sdk*" Underscores "AI SDK (`ai-sdk-mcp-client`): hands names to the model's API";
+    "*langchain*" Underscores "LangChain (`@langchain/mcp-adapters`): hands names to the model's API";
+    "*langgraph*" Underscores "LangGraph, as LangChain";
+    "*agents*" Underscores "agent frameworks by that name, among them OpenAI Agents";
+    "*openai*" Underscores "OpenAI's connectors: the API takes no dot";
+    "stdio: *" Underscores "OpenAI Agents for JavaScript without a name for the server";
+    "sse: *" Underscores "OpenAI Agents for JavaScript without a name for the server";
+    "streamable-http: *" Underscores "OpenAI Agents for JavaScript without a name for the server";
+    "ringfence*" Underscores "OpenAI Agents for JavaScript and Mastra call themselves what the user called the server";
+    "*mastra*" Underscores "Mastra: hands names to the model's API";
+    "qwen*" Underscores "Qwen Code (`qwen-cli-mcp-client-…`): hands names to an OpenAI-compatible API";
+    "claude-ai*" Underscores "Claude Desktop drops the whole list over one dot";
+    "claude-desktop*" Underscores "Claude Desktop drops the whole list over one dot";
+    "*copilot*" Underscores "Copilot CLI and SDK: the API answers 400";
+    "*intellij*" Underscores "Copilot in JetBrains IDEs warns about each name";
+    "*jetbrains*" Underscores "Copilot in JetBrains IDEs warns about each name";
+    "visual studio code*" Underscores "VS Code warns about each name";
+    "cursor*" Underscores "Cursor marks each name as invalid";
+    "zed*" Underscores "Zed hands names to an API that answers 400";
 }
-
-/// Client patterns. The first match decides; a client that matches none gets dots.
-pub const CLIENT_PATTERNS: &[ClientPattern] = &[
-    dotted_pattern(
-        "codex-mcp-client*",
-        "Codex shows the model underscores and calls by the dotted name",
-    ),
-    underscored_pattern(
-        "mcp",
-        "default name of the Python SDK: OpenAI Agents, LangChain, LlamaIndex, FastMCP and Pydantic AI send it and hand names to an API that answers 400",
-    ),
-    underscored_pattern("ai-sdk*", "AI SDK (`ai-sdk-mcp-client`): hands names to the model's API"),
-    underscored_pattern(
-        "*langchain*",
-        "LangChain (`@langchain/mcp-adapters`): hands names to the model's API",
-    ),
-    underscored_pattern("*langgraph*", "LangGraph, as LangChain"),
-    underscored_pattern("*agents*", "agent frameworks by that name, among them OpenAI Agents"),
-    underscored_pattern("*openai*", "OpenAI's connectors: the API takes no dot"),
-    underscored_pattern("stdio: *", "OpenAI Agents for JavaScript without a name for the server"),
-    underscored_pattern("sse: *", "OpenAI Agents for JavaScript without a name for the server"),
-    underscored_pattern(
-        "streamable-http: *",
-        "OpenAI Agents for JavaScript without a name for the server",
-    ),
-    underscored_pattern(
-        "ringfence*",
-        "OpenAI Agents for JavaScript and Mastra call themselves what the user called the server",
-    ),
-    underscored_pattern("*mastra*", "Mastra: hands names to the model's API"),
-    underscored_pattern(
-        "qwen*",
-        "Qwen Code (`qwen-cli-mcp-client-…`): hands names to an OpenAI-compatible API",
-    ),
-    underscored_pattern("claude-ai*", "Claude Desktop drops the whole list over one dot"),
-    underscored_pattern("claude-desktop*", "Claude Desktop drops the whole list over one dot"),
-    underscored_pattern("*copilot*", "Copilot CLI and SDK: the API answers 400"),
-    underscored_pattern("*intellij*", "Copilot in JetBrains IDEs warns about each name"),
-    underscored_pattern("*jetbrains*", "Copilot in JetBrains IDEs warns about each name"),
-    underscored_pattern("visual studio code*", "VS Code warns about each name"),
-    underscored_pattern("cursor*", "Cursor marks each name as invalid"),
-    underscored_pattern("zed*", "Zed hands names to an API that answers 400"),
-];
 
 impl NameStyle {
     /// Returns the style that the operator's setting selects for this client.

@@ -53,7 +53,7 @@ pub use driver_socket::DriverSocket;
 pub use egress::decision_fields as network_fields;
 pub use execs::{ExecDecider, ExecPolicy, WaitingExec, create_exec_log};
 pub use kept_inside::{KeptCommand, KeptInside};
-pub use launch::{LaunchRequest, Launcher, StartedRun, StdinSource};
+pub use launch::{LaunchRequest, Launcher, StdinSource};
 pub use output_pump::SUPERVISOR_LOST;
 pub use output_window::ShownOutput;
 pub use run_handle::{

@@ -3,11 +3,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ringfence::base::{Kind, TraceId};
-use ringfence::config::{ConfigFlags, ProcessEnv, resolve_config};
-use ringfence::mcp::Server;
-use ringfence::session::{Overrides, Principal};
-use ringfence::tools::PrepareCx;
+use ringfence::{
+    ConfigFlags, Kind, Overrides, PrepareCx, Principal, ProcessEnv, Server, TraceId, prepare_root,
+    resolve_config,
+};
 use serde_json::{Map, Value, json};
 
 use crate::rng::Rng;
@@ -110,7 +109,7 @@ fn arguments_are_checked_without_a_panic_and_in_few_words() {
         ..ConfigFlags::default()
     };
     let config = resolve_config(&flags, &ProcessEnv::new([("HOME", "/nonexistent")], "/")).unwrap();
-    ringfence::config::prepare_root(&config).unwrap();
+    prepare_root(&config).unwrap();
     let server = Server::new(config).unwrap();
     let line = server.connect_client(Principal::local(), "stdio").unwrap();
     let cx = PrepareCx {

@@ -1,7 +1,6 @@
 //! The envelope rules, in process: each verdict is checked against the rules said once more in other words.
 
-use ringfence::base::Kind;
-use ringfence::mcp::envelope::{EnvelopeVerdict, judge_message};
+use ringfence::{EnvelopeVerdict, Kind, judge_message};
 use serde_json::{Value, json};
 
 use crate::rng::Rng;

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use ringfence::tools::file::content::etag_from_bytes;
+use ringfence::etag_from_bytes;
 use serde_json::{Value, json};
 
 use crate::each_case;

@@ -82,10 +82,7 @@ fn assert_error_body(body: &Value, about: &dyn std::fmt::Debug) {
         trace_id.len() == 32 && trace_id.bytes().all(|b| b.is_ascii_hexdigit()),
         "trace_id of {body} for {about:?}"
     );
-    assert!(
-        ringfence::base::error::KINDS.iter().any(|row| body["kind"] == row.name),
-        "unknown kind in {body}"
-    );
+    assert!(ringfence::KINDS.iter().any(|row| body["kind"] == row.name), "unknown kind in {body}");
     let size = body.to_string().len();
     assert!(size < 4096, "an error of {size} bytes: {:.300}… for {about:?}", body.to_string());
 }
@@ -98,7 +95,7 @@ impl Stage {
         let path = std::env::temp_dir()
             .canonicalize()
             .unwrap()
-            .join(ringfence::base::ids::short_id("ringfence-fuzz"));
+            .join(ringfence::short_id("ringfence-fuzz"));
         std::fs::create_dir_all(path.join("workspace/dir")).unwrap();
         std::fs::write(path.join("workspace/file.txt"), "one\ntwo\n").unwrap();
         Stage(path)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jail::rights::Rights;
-use ringfence::base::workspace::{Workspace, WriteTarget};
+use ringfence::{Workspace, WriteTarget};
 
 use crate::rng::Rng;
 use crate::{Stage, each_case};

@@ -61,7 +61,7 @@ fn apply_event(state: &mut PageState, method: &str, params: &Value) {
             let parent = Some(text_of(&params["parentFrameId"]).to_owned());
             state.set_frame(
                 text_of(&params["frameId"]),
-                PageFrame { parent, document: String::new(), url: String::new() },
+                PageFrame { parent, document: String::new() },
             );
         }
         "Page.frameDetached" if params["reason"] != "swap" => {
@@ -303,7 +303,7 @@ impl BrowserPage {
                     truncate_text(&format!("{url}{}", text_of(&frame["urlFragment"])), 4000);
             }
             let top = parent.is_none();
-            state.set_frame(id, PageFrame { parent, document, url: truncate_text(url, 2000) });
+            state.set_frame(id, PageFrame { parent, document });
             let refused = top && !address::may_stay_at(url);
             if refused {
                 state.counts.blocked += 1;

@@ -70,8 +70,6 @@ pub struct PageFrame {
     pub parent: Option<String>,
     /// Id of the document that it shows.
     pub document: String,
-    /// Address of that document.
-    pub url: String,
 }
 
 /// Response that delivered the main frame's document.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::build_spec;
+use super::list_limits;
 use super::thread::ThreadRecord;
 use super::turn::{self, CodexTurn, find_codex};
-use super::{build_spec, list_limits};
 use crate::approval::Granted;
 use crate::base::call::{Prepared, ToolOutput};
 use crate::base::{Error, Result};

@@ -55,7 +55,6 @@ fn call() -> Prepared {
         description: String::new(),
         definition_hash: String::new(),
         trust_scope: None,
-        config_generation: 1,
         args: ParsedArgs::default(),
         arguments_hash: String::new(),
         shown_arguments: Value::Null,
