@@ -69,6 +69,17 @@ pub(super) fn refuse_request(error: Error) -> ErrorData {
     render::error_data(&error, &trace_id)
 }
 
+/// Marks a request whose transport has already reloaded the config, so that it is not checked
+/// twice.
+#[derive(Clone, Copy)]
+pub(super) struct ConfigChecked;
+
+/// Returns whether the transport has reloaded the config for this request.
+pub(super) fn is_config_checked(extensions: &Extensions) -> bool {
+    let parts = extensions.get::<::http::request::Parts>();
+    parts.is_some_and(|parts| parts.extensions.get::<ConfigChecked>().is_some())
+}
+
 /// Returns the connection of a message. Stdio and SSE attach it to the message, HTTP to the request
 /// that carried it.
 pub(super) fn connection_of(extensions: &Extensions) -> Result<ClientConnection> {

@@ -33,7 +33,7 @@ pub use self::listener::serve_http;
 use self::sessions::HttpSessions;
 use super::access::{authenticate_request, check_host_and_origin, serve_metadata};
 use super::auth::TokenVerifier;
-use super::dispatch::ProtocolHandler;
+use super::dispatch::{ConfigChecked, ProtocolHandler};
 use super::envelope::{self, EnvelopeVerdict};
 use super::in_flight::duplicate_id_error;
 use super::methods::mcp_capabilities;
@@ -348,6 +348,7 @@ async fn handle_post(
     if method == "tools/call" {
         // The engine compares headers with the schema of the tool, which must be the newest.
         app.server.pipeline.reload_if_changed().await;
+        parts.extensions.insert(ConfigChecked);
     }
     // The engine reads the message that was validated, not the original bytes.
     parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

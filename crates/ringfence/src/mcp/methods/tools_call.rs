@@ -15,6 +15,7 @@ use crate::base::{CancelCause, Error, Kind, Result, TraceId};
 use crate::call::park::ResumableCall;
 use crate::call::{CallRequest, request_digest};
 use crate::mcp::attach::{AttachOutcome, AttachedRequest, attach_to_run};
+use crate::mcp::dispatch::is_config_checked;
 use crate::mcp::server::ClientConnection;
 use crate::mcp::{Server, codex_legacy, meta, render};
 use crate::mcp::{codex, overrides};
@@ -117,7 +118,9 @@ async fn handle_call(
             held
         }
         (_, stateless) => {
-            incoming.server.pipeline.reload_if_changed().await;
+            if !is_config_checked(&incoming.context.extensions) {
+                incoming.server.pipeline.reload_if_changed().await;
+            }
             let shape =
                 overrides::read_request(&incoming.context.meta, &incoming.context.extensions)?;
             let request = build_request(incoming, view, &params.name, (arguments, shape), trace_id);
