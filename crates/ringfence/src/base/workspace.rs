@@ -6,11 +6,11 @@
 //! Whatever is renamed or swapped in the meantime, the object that was checked is the object that
 //! is used.
 
-mod refusals;
+mod client_limits;
+mod path_walk;
 pub mod snapshot;
 mod suggest_path;
 pub mod tree;
-mod walk;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -25,8 +25,8 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 
 use super::error::{Error, Kind, Result};
-use refusals::ClientLimits;
-use walk::{PathWalk, WalkEnd};
+use client_limits::ClientLimits;
+use path_walk::{PathWalk, WalkEnd};
 
 /// Linux's PATH_MAX. A component-wise walk alone has no such limit.
 const MAX_PATH_BYTES: usize = 4096;
@@ -253,11 +253,11 @@ impl Workspace {
 
     /// Returns whether a missing name must not be created: a new repository would bring its own
     /// hooks.
-    fn forbids_creating(&self, levels: &[walk::WalkLevel], name: &OsStr) -> bool {
+    fn forbids_creating(&self, levels: &[path_walk::WalkLevel], name: &OsStr) -> bool {
         self.rights.repositories.contains(&self.absolute_path(levels, name))
     }
 
-    fn absolute_path(&self, levels: &[walk::WalkLevel], name: &OsStr) -> PathBuf {
+    fn absolute_path(&self, levels: &[path_walk::WalkLevel], name: &OsStr) -> PathBuf {
         let above: PathBuf = levels.iter().map(|level| level.name.as_os_str()).collect();
         self.path.join(above).join(name)
     }

@@ -9,6 +9,7 @@ use jail::supervisor::RunExit;
 use tokio::net::unix::pipe::Receiver;
 
 use super::OutputStream;
+use super::output_spool::OutputSpool;
 use super::output_window::{OutputWindow, ShownOutput};
 use super::progress::ProgressCollector;
 use super::run_driver::{DriverState, RunObserver};
@@ -16,7 +17,6 @@ use super::run_handle::{
     OutputFilter, PartialOutput, PendingRequest, ReportCompleteness, RunOptions, RunOutcome,
     RunResult, RunState, StateSender,
 };
-use super::spool::OutputSpool;
 use crate::base::Error;
 use crate::redact::stream::StreamRedactor;
 

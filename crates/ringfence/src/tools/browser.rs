@@ -15,7 +15,7 @@ use jail::rights::NetworkAccess;
 use serde_json::{Map, Value};
 
 use super::run::command;
-use super::run::exec_decisions::{ExecList, RunExecRules};
+use super::run::held_execs::{ExecList, RunExecRules};
 use super::{CallPlan, PermissionScope, PrepareCx, RunCx, ToolHints, ToolSpec};
 use crate::base::{CancelCause, Error, Kind, Result};
 use crate::browser::executable::find_browser;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::limits::{ByteCount, ItemCount, ToolLimit};
+use super::limit_docs::{ByteCount, ItemCount, ToolLimit};
 use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments};
 use crate::approval::Granted;
 use crate::base::Result;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
-use super::limits::ToolLimit;
+use super::limit_docs::ToolLimit;
 use super::run::command::{self, CommandRequest};
 use super::shell::exec::Reply;
 use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments};

@@ -11,7 +11,7 @@ pub mod codex;
 pub mod configured;
 pub mod file;
 pub mod fixtures;
-pub mod limits;
+pub mod limit_docs;
 pub mod run;
 pub mod shell;
 mod tool;

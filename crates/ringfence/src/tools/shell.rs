@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::limits::ToolLimit;
+use super::limit_docs::ToolLimit;
 use super::run::command::{self, CommandRequest, SpecTexts};
 use super::run::likely_limit;
 use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
-use super::limits::ToolLimit;
+use super::limit_docs::ToolLimit;
 use super::{CallPlan, PrepareCx, RunCx, ToolSpec, describe_defaults};
 use crate::approval::Granted;
 use crate::base::call::{ParsedArgs, Prepared, ToolOutput};

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use super::walk::WalkLevel;
+use super::path_walk::WalkLevel;
 use super::{Workspace, os_error, quote_path, tree};
 use crate::base::error::Error;
 use crate::base::suggest::suggest_names;

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, fstat, openat, openat2};
 use rustix::io::Errno;
 
-use super::refusals::ClosedNames;
-use super::walk::{PathWalk, WalkEnd};
+use super::client_limits::ClosedNames;
+use super::path_walk::{PathWalk, WalkEnd};
 use super::{MAX_PATH_BYTES, ObjectId, Workspace, os_error};
 use crate::base::CancelToken;
 use crate::base::error::Result;

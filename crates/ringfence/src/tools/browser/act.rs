@@ -19,7 +19,7 @@ use crate::browser::page::{DialogAnswers, PageDialog};
 use crate::browser::snapshot::{SnapshotLines, SnapshotRequest};
 use crate::config::Config;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
-use crate::tools::limits::{DisplayAmount, ItemCount, ToolLimit};
+use crate::tools::limit_docs::{DisplayAmount, ItemCount, ToolLimit};
 use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };

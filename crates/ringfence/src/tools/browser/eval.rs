@@ -11,7 +11,7 @@ use crate::base::Result;
 use crate::base::call::{Prepared, ToolOutput};
 use crate::config::Config;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
-use crate::tools::limits::ToolLimit;
+use crate::tools::limit_docs::ToolLimit;
 use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };

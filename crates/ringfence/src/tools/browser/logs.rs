@@ -12,7 +12,7 @@ use crate::base::call::{Prepared, ToolOutput};
 use crate::browser::page_log::{PageLogEntry, PageLogKind, escape_line};
 use crate::config::Config;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
-use crate::tools::limits::{DisplayAmount, ItemCount, ToolLimit};
+use crate::tools::limit_docs::{DisplayAmount, ItemCount, ToolLimit};
 use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };

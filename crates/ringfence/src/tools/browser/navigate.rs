@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::sandbox::Launcher;
 use crate::sandbox::browser::page_allow_list;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
-use crate::tools::limits::{ItemCount, ToolLimit};
+use crate::tools::limit_docs::{ItemCount, ToolLimit};
 use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };

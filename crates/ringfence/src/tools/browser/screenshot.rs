@@ -13,7 +13,7 @@ use crate::browser::capture::{CaptureRegion, ImageFormat, png_size};
 use crate::config::Config;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
 use crate::tools::file::write;
-use crate::tools::limits::{ItemCount, ToolLimit};
+use crate::tools::limit_docs::{ItemCount, ToolLimit};
 use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };

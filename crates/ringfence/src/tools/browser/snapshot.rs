@@ -12,7 +12,7 @@ use crate::base::call::{Prepared, ToolOutput};
 use crate::browser::snapshot::{SnapshotLines, SnapshotMode, SnapshotRequest};
 use crate::config::Config;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
-use crate::tools::limits::{ItemCount, ToolLimit};
+use crate::tools::limit_docs::{ItemCount, ToolLimit};
 use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };

@@ -14,7 +14,7 @@ use crate::browser::tabs::BrowserContext;
 use crate::config::Config;
 use crate::sandbox::Launcher;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
-use crate::tools::limits::{ItemCount, ToolLimit};
+use crate::tools::limit_docs::{ItemCount, ToolLimit};
 use crate::tools::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };

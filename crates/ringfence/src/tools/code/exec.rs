@@ -25,7 +25,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Result, shell_quote};
 use crate::config::Config;
 use crate::sandbox::{Launcher, env};
-use crate::tools::limits::{ByteCount, ItemCount, ToolLimit};
+use crate::tools::limit_docs::{ByteCount, ItemCount, ToolLimit};
 use crate::tools::run::background::BackgroundRuns;
 use crate::tools::run::command::{self, SpecTexts};
 use crate::tools::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};

@@ -15,7 +15,7 @@ use crate::base::call::{Prepared, ToolOutput};
 use crate::base::{Error, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
-use crate::tools::limits::ToolLimit;
+use crate::tools::limit_docs::ToolLimit;
 use crate::tools::{CallPlan, PrepareCx, RunCx, Tool, ToolSpec, arguments};
 
 /// Name of the tool.

@@ -17,7 +17,7 @@ use crate::base::call::{Prepared, ToolOutput};
 use crate::base::workspace::Workspace;
 use crate::base::workspace::tree::{WalkFilter, WalkStart, WalkStop, WorkspaceTree, thread_count};
 use crate::base::{CancelCause, CancelToken, Error, Kind, Result};
-use crate::tools::limits::{ItemCount, ToolLimit};
+use crate::tools::limit_docs::{ItemCount, ToolLimit};
 use crate::tools::{PrepareCx, RunCx, Tool, ToolSpec};
 use top_entries::{EntryCollector, ListQuery};
 

@@ -20,7 +20,7 @@ use crate::base::call::{OutputBlock, Prepared, ToolOutput};
 use crate::base::clock::format_utc;
 use crate::base::{CancelToken, Error, Kind, Result};
 use crate::redact::known_secrets;
-use crate::tools::limits::{ByteCount, DisplayAmount, ItemCount, ToolLimit};
+use crate::tools::limit_docs::{ByteCount, DisplayAmount, ItemCount, ToolLimit};
 use crate::tools::{PrepareCx, RunCx, Tool, ToolSpec};
 use excerpt::{ExcerptWindow, TextExcerpt};
 

@@ -21,7 +21,7 @@ use crate::base::call::{Prepared, ToolOutput};
 use crate::base::workspace::Workspace;
 use crate::base::{CancelToken, Error, Kind, Result};
 use crate::session::OutputStore;
-use crate::tools::limits::{ByteCount, ItemCount, ToolLimit};
+use crate::tools::limit_docs::{ByteCount, ItemCount, ToolLimit};
 use crate::tools::{PrepareCx, RunCx, Tool, ToolHints, ToolSpec};
 use edit::{CompiledEdit, MatchTally};
 

@@ -24,7 +24,7 @@ use crate::approval::Granted;
 use crate::base::call::{Prepared, ToolOutput};
 use crate::base::workspace::{Workspace, WriteTarget, quote_path};
 use crate::base::{CancelToken, Error, Kind, Result};
-use crate::tools::limits::{ByteCount, ToolLimit};
+use crate::tools::limit_docs::{ByteCount, ToolLimit};
 use crate::tools::{PrepareCx, RunCx, Tool, ToolHints, ToolSpec};
 
 /// Old content up to this size is kept in memory, to be compared and, for a write in place, to be

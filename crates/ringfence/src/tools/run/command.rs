@@ -10,9 +10,9 @@ use futures::future::BoxFuture;
 use jail::rights::{NetworkAccess, Rights};
 use serde_json::{Map, Value};
 
+use super::asked_call::AskedCall;
 use super::background::BackgroundRuns;
-use super::exec_decisions::{self, ExecList, RunExecRules};
-use super::run_owner::RunOwner;
+use super::held_execs::{self, ExecList, RunExecRules};
 use crate::audit::CallEvents;
 use crate::base::IgnorePoison;
 use crate::base::call::{CallFacts, CallStatus, Prepared};
@@ -110,7 +110,7 @@ pub fn shell_path() -> &'static str {
 pub struct StartedCommand {
     pub profile: ProfileSetting,
     pub run_handle: RunHandle,
-    pub owner: Arc<RunOwner>,
+    pub owner: Arc<AskedCall>,
     /// Restrictions of the client's sandbox and generation of the rules when it was started. A
     /// later call may use the run only if that does not exceed what the call is allowed.
     client_sandbox: Option<Arc<ClientSandbox>>,
@@ -320,7 +320,7 @@ pub async fn start_in(
         .map(|policed| if stays_in { policed.without_escalation() } else { policed });
     let rules = policed.as_ref().map(|policed| policed.rulebook.generation);
     let denied_hosts = policed.as_ref().map(RunExecRules::denied_hosts).unwrap_or_default();
-    let attended = RunOwner::new(cx, deadline.clone());
+    let attended = AskedCall::new(cx, deadline.clone());
     let kept_inside = Arc::new(KeptInside::default());
     let execs = match policed {
         Some(policed) => {
@@ -349,7 +349,7 @@ pub async fn start_in(
         merge_stderr: command.merged,
         rights: Some(rights),
         grace: cx.config.limits.grace,
-        on_decision: Some(exec_decisions::audit_network(&cx.call_events)),
+        on_decision: Some(held_execs::audit_network(&cx.call_events)),
         execs,
         denied_hosts,
         driver_socket: command.driver_socket,

@@ -22,7 +22,7 @@ use crate::base::clock::Deadline;
 use crate::base::{Error, Result, shell_quote};
 use crate::config::Config;
 use crate::sandbox::{Launcher, RunState, StdinSource, env};
-use crate::tools::limits::{DisplayAmount, ToolLimit};
+use crate::tools::limit_docs::{DisplayAmount, ToolLimit};
 use crate::tools::run::background::{BackgroundRun, BackgroundRuns};
 use crate::tools::run::command::{self, CommandRequest, SpecTexts};
 use crate::tools::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec};

@@ -16,7 +16,7 @@ use crate::base::clock::{Deadline, format_utc};
 use crate::base::{CancelCause, Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::{OutputRequest, RunState, StopReason};
-use crate::tools::limits::{ItemCount, ToolLimit};
+use crate::tools::limit_docs::{ItemCount, ToolLimit};
 use crate::tools::run::background::{BackgroundRun, BackgroundRuns};
 use crate::tools::run::command::{self, SpecTexts, StartedCommand, to_millis};
 use crate::tools::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};

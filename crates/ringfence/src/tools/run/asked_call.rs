@@ -11,7 +11,7 @@ use crate::base::clock::Deadline;
 use crate::tools::RunCx;
 
 /// Tracks which call answers for a run.
-pub struct RunOwner {
+pub struct AskedCall {
     owner: RwLock<OwningCall>,
     /// The run's own deadline, which is paused while a human decides.
     run_deadline: Option<Arc<Deadline>>,
@@ -23,10 +23,10 @@ struct OwningCall {
     deadlines: Vec<Arc<Deadline>>,
 }
 
-impl RunOwner {
+impl AskedCall {
     /// Creates the record for a run that `cx` has started.
-    pub fn new(cx: &Arc<RunCx>, run: Option<Arc<Deadline>>) -> Arc<RunOwner> {
-        Arc::new(RunOwner {
+    pub fn new(cx: &Arc<RunCx>, run: Option<Arc<Deadline>>) -> Arc<AskedCall> {
+        Arc::new(AskedCall {
             owner: RwLock::new(OwningCall { cx: Arc::clone(cx), deadlines: Vec::new() }),
             run_deadline: run,
         })

@@ -7,8 +7,8 @@
 //! allows but that cannot leave runs inside, as if no rule named it, and the record and the result
 //! say why.
 
+mod no_call;
 mod record;
-mod unattended;
 mod wider;
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use jail::intercept::exec::wire::{ExecAnswer, ExecRules, HeldExec, RuledExec};
 use jail::rights::Rights;
 use serde_json::{Map, Value, json};
 
-use super::run_owner::RunOwner;
+use super::asked_call::AskedCall;
 use crate::approval::{ApprovalPrompt, Granted};
 use crate::audit::CallEvents;
 use crate::base::call::{Prepared, digest_json};
@@ -37,9 +37,9 @@ use crate::sandbox::{
     ExecDecider, ExecPolicy, KeptInside, Launcher, WaitingExec, create_exec_log, git,
 };
 use crate::tools::RunCx;
+use no_call::NoCallDecider;
 use record::exec_fields;
 pub use record::{ExecList, audit_network};
-use unattended::UnattendedDecider;
 use wider::{CurrentSandbox, WiderRunContext};
 
 /// Refusals of one run that are recorded individually; its supervisor reports no more either.
@@ -107,7 +107,7 @@ impl RunExecRules {
     /// asked about it.
     pub fn into_unattended_decider(self, approvals: CallEvents, root: &Path) -> Result<ExecPolicy> {
         let rules = ExecRules { lets_out: false, heuristics: false, ..self.rules };
-        let desk = UnattendedDecider::new(approvals);
+        let desk = NoCallDecider::new(approvals);
         Ok(ExecPolicy {
             rules,
             decider: Arc::new(desk),
@@ -137,7 +137,7 @@ impl RunExecRules {
     /// command has changed; `kept_inside` collects the commands that did not leave, for the result.
     pub fn into_call_decider(
         self,
-        attended: &Arc<RunOwner>,
+        attended: &Arc<AskedCall>,
         call: Arc<Prepared>,
         launcher: &Launcher,
         (rights, env): (Rights, Vec<(String, String)>),
@@ -171,7 +171,7 @@ impl RunExecRules {
 }
 
 struct CallDecider {
-    owner: Arc<RunOwner>,
+    owner: Arc<AskedCall>,
     started_read_denied: bool,
     call: Arc<Prepared>,
     launcher: Launcher,

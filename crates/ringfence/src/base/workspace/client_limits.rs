@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jail::rights::Rights;
 use rustix::io::Errno;
 
-use super::walk::WalkLevel;
+use super::path_walk::WalkLevel;
 use super::{ClosedPath, ObjectId, Workspace, closed_error, os_error, protected_error, quote_path};
 use crate::base::client_sandbox::{ClientSandbox, NarrowedRights};
 use crate::base::error::{Error, Result};

@@ -15,15 +15,15 @@ use crate::redact::short_secrets::ShortSecrets;
 use crate::sandbox::{ExecDecider, WaitingExec};
 
 /// Decider for a run that belongs to no call.
-pub struct UnattendedDecider {
+pub struct NoCallDecider {
     call_events: CallEvents,
     audited_count: AtomicUsize,
 }
 
-impl UnattendedDecider {
+impl NoCallDecider {
     /// Creates a decider that records in `approvals`.
-    pub fn new(approvals: CallEvents) -> UnattendedDecider {
-        UnattendedDecider { call_events: approvals, audited_count: AtomicUsize::new(0) }
+    pub fn new(approvals: CallEvents) -> NoCallDecider {
+        NoCallDecider { call_events: approvals, audited_count: AtomicUsize::new(0) }
     }
 
     fn record_exec(&self, pid: i32, path: &str, argv: &[String], verdict: &ExecVerdict, ran: &str) {
@@ -37,7 +37,7 @@ impl UnattendedDecider {
     }
 }
 
-impl ExecDecider for UnattendedDecider {
+impl ExecDecider for NoCallDecider {
     fn record_ruling(&self, ruled: RuledExec) {
         let ran = if ruled.verdict.decision == Decision::Forbidden { "refused" } else { "inside" };
         self.record_exec(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict, ran);
