@@ -29,11 +29,11 @@ pub fn list_names() -> impl Iterator<Item = (&'static Path, StandIn)> {
 impl Rights {
     /// Protects the control files in the workspace, except those that the operator released.
     pub fn protect_control_files(&mut self) {
-        let all = list_names()
+        let control_files = list_names()
             .map(|(name, stand_in)| ProtectedPath { path: self.workspace.join(name), stand_in });
-        let kept: Vec<ProtectedPath> =
-            all.filter(|protected| !self.is_released(&protected.path)).collect();
-        self.protected.extend(kept.into_iter().flat_map(paths_to_cover));
+        let unreleased: Vec<ProtectedPath> =
+            control_files.filter(|protected| !self.is_released(&protected.path)).collect();
+        self.protected.extend(unreleased.into_iter().flat_map(paths_to_cover));
     }
 }
 

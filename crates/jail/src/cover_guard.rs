@@ -52,10 +52,9 @@ struct NameWatch {
 impl CoverGuard {
     /// Starts watching immediately.
     pub fn new(rights: &Rights, covers: &[PathBuf]) -> CoverGuard {
-        let mut keeper =
-            CoverGuard { rights: rights.clone(), covers: covers.to_vec(), watch: None };
-        keeper.watch = NameWatch::start(&keeper.watched_names()).ok();
-        keeper
+        let mut guard = CoverGuard { rights: rights.clone(), covers: covers.to_vec(), watch: None };
+        guard.watch = NameWatch::start(&guard.watched_names()).ok();
+        guard
     }
 
     /// Creates a guard for a run without covers.
@@ -67,19 +66,22 @@ impl CoverGuard {
     /// path: covered paths and the directories that lead to them inside a writable root, and hidden
     /// paths with all directories that lead to them.
     fn watched_names(&self) -> WatchedNames {
-        let mut ways = NameCollector {
+        let mut collector = NameCollector {
             rights: &self.rights,
             names: WatchedNames::new(),
             links: HashMap::new(),
         };
         for cover in &self.covers {
-            let above = mounts::ancestors_in_root(&self.rights, cover);
-            above.into_iter().chain([cover.as_path()]).for_each(|path| ways.add_name(path));
+            let ancestors = mounts::ancestors_in_root(&self.rights, cover);
+            ancestors
+                .into_iter()
+                .chain([cover.as_path()])
+                .for_each(|path| collector.add_name(path));
         }
         for hidden in &self.rights.hidden {
-            ways.add_path_names(hidden, MAX_LINKS);
+            collector.add_path_names(hidden, MAX_LINKS);
         }
-        ways.names
+        collector.names
     }
 
     /// Returns whether there is nothing to watch.
@@ -91,45 +93,50 @@ impl CoverGuard {
     ///
     /// The thread enters the run's mount namespace. If it cannot, it covers nothing: in any other
     /// namespace the covers would affect processes outside the run.
-    pub fn restore_until_end(mut self, mounts: &OwnedFd, run: &OwnedFd, uncovered: impl Fn(&Path)) {
+    pub fn restore_until_end(
+        mut self,
+        mount_namespace: &OwnedFd,
+        listener: &OwnedFd,
+        report_uncovered: impl Fn(&Path),
+    ) {
         let entered = sys::unshare(UnshareFlags::FS).and_then(|()| {
-            Ok(move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?)
+            Ok(move_into_link_name_space(mount_namespace.as_fd(), Some(LinkNameSpaceType::Mount))?)
         });
         if entered.is_err() {
             return;
         }
-        while self.wait_for_change(run) {
-            self.restore_missing(&uncovered);
+        while self.wait_for_change(listener) {
+            self.restore_missing(&report_uncovered);
         }
     }
 
     /// Waits until the covers must be checked. Returns false when the run is over, that is when no
     /// process uses its seccomp filter any more.
-    fn wait_for_change(&self, run: &OwnedFd) -> bool {
+    fn wait_for_change(&self, listener: &OwnedFd) -> bool {
         // Another thread handles the system calls pending on this descriptor. Only its hang-up
         // matters here, which poll reports even if no events are requested.
-        let mut watched = vec![PollFd::from_borrowed_fd(run.as_fd(), PollFlags::empty())];
-        watched.extend(
+        let mut poll_fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::empty())];
+        poll_fds.extend(
             self.watch
                 .as_ref()
                 .map(|watch| PollFd::from_borrowed_fd(watch.fd.as_fd(), PollFlags::IN)),
         );
         // The user's inotify quota may be exhausted; then poll, since a check costs only a few
         // microseconds.
-        let limit = self
+        let timeout = self
             .watch
             .is_none()
             .then(|| Timespec { tv_sec: 0, tv_nsec: i64::from(POLL_INTERVAL.subsec_nanos()) });
-        match poll(&mut watched, limit.as_ref()) {
-            Ok(_) => watched[0].revents().is_empty(),
+        match poll(&mut poll_fds, timeout.as_ref()) {
+            Ok(_) => poll_fds[0].revents().is_empty(),
             Err(errno) => errno == Errno::INTR,
         }
     }
 
     /// Restores missing covers and reports each of them.
-    fn restore_missing(&mut self, uncovered: &impl Fn(&Path)) {
-        let concerned = self.watch.as_mut().is_none_or(NameWatch::has_relevant_event);
-        if !concerned {
+    fn restore_missing(&mut self, report_uncovered: &impl Fn(&Path)) {
+        let needs_check = self.watch.as_mut().is_none_or(NameWatch::has_relevant_event);
+        if !needs_check {
             return;
         }
         // Update the watches before checking the covers: a new directory has had no watch, so a
@@ -141,18 +148,19 @@ impl CoverGuard {
             self.watch = None;
         }
         // A path that does not exist cannot be covered; its creation triggers another event.
-        let open = self
+        let restored_covers = self
             .covers
             .iter()
             .filter(|cover| mounts::restore_cover(&self.rights, cover).unwrap_or(false));
-        open.for_each(|path| uncovered(path));
+        restored_covers.for_each(|path| report_uncovered(path));
         let hidden = self
             .rights
             .hidden
             .iter()
             .filter(|hidden| !mounts::contains_writable(&self.rights, hidden));
-        let shown = hidden.filter(|hidden| mounts::restore_hidden(hidden).unwrap_or(false));
-        shown.for_each(|path| uncovered(path));
+        let restored_hidden =
+            hidden.filter(|hidden| mounts::restore_hidden(hidden).unwrap_or(false));
+        restored_hidden.for_each(|path| report_uncovered(path));
     }
 }
 
@@ -173,20 +181,23 @@ impl NameCollector<'_> {
 
     /// Adds every name on the way to a path, following links: each of them could be created or
     /// replaced.
-    fn add_path_names(&mut self, path: &Path, most_links: usize) {
-        let mut way = PathBuf::from("/");
+    fn add_path_names(&mut self, path: &Path, max_links: usize) {
+        let mut current_path = PathBuf::from("/");
         let mut rest = path.components();
         while let Some(component) = rest.next() {
             match component {
-                Component::Normal(name) => way.push(name),
-                Component::ParentDir => drop(way.pop()),
+                Component::Normal(name) => current_path.push(name),
+                Component::ParentDir => drop(current_path.pop()),
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
             }
-            self.add_name(&way);
-            if let Some(target) = self.read_link(&way) {
-                way.pop();
-                if most_links > 0 {
-                    self.add_path_names(&way.join(target).join(rest.as_path()), most_links - 1);
+            self.add_name(&current_path);
+            if let Some(target) = self.read_link(&current_path) {
+                current_path.pop();
+                if max_links > 0 {
+                    self.add_path_names(
+                        &current_path.join(target).join(rest.as_path()),
+                        max_links - 1,
+                    );
                 }
                 return;
             }
@@ -229,21 +240,22 @@ impl NameWatch {
 
     /// Reads pending events and returns whether any of them affects a watched name.
     fn has_relevant_event(&mut self) -> bool {
-        let mut space = [MaybeUninit::uninit(); 4096];
-        let mut events = inotify::Reader::new(&self.fd, &mut space);
-        let mut concerned = false;
-        while !concerned || !events.is_buffer_empty() {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(&self.fd, &mut buffer);
+        let mut is_relevant = false;
+        while !is_relevant || !events.is_buffer_empty() {
             let Ok(event) = events.next() else { break };
-            let lost = event.events().contains(ReadFlags::QUEUE_OVERFLOW);
+            let has_overflowed = event.events().contains(ReadFlags::QUEUE_OVERFLOW);
             if event.events().contains(ReadFlags::IGNORED) {
                 // The directory is gone, and its watch id is not reused.
                 self.names.remove(&event.wd());
             }
             let names = self.names.get(&event.wd());
             let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-            concerned |= lost || name.zip(names).is_some_and(|(name, names)| names.contains(name));
+            is_relevant |=
+                has_overflowed || name.zip(names).is_some_and(|(name, names)| names.contains(name));
         }
-        concerned
+        is_relevant
     }
 }
 

@@ -20,11 +20,11 @@ impl Rights {
         if !is_file {
             return self.repositories.push(pointer);
         }
-        if let Some(common) = find_worktree_repository(&self.workspace) {
-            if !common.starts_with(&self.workspace) {
-                self.writable.push(common.clone());
+        if let Some(repository) = find_worktree_repository(&self.workspace) {
+            if !repository.starts_with(&self.workspace) {
+                self.writable.push(repository.clone());
             }
-            self.repositories.push(common);
+            self.repositories.push(repository);
         }
         self.protected.push(ProtectedPath { path: pointer, stand_in: StandIn::Directory });
     }
@@ -35,12 +35,17 @@ impl Rights {
 /// repository's owner can write that.
 fn find_worktree_repository(workspace: &Path) -> Option<PathBuf> {
     let text = read_pointer_file(&workspace.join(".git"))?;
-    let own = workspace.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()?;
-    let common = own.join(read_pointer_file(&own.join("commondir"))?.trim()).canonicalize().ok()?;
-    let back = own.join(read_pointer_file(&own.join("gitdir"))?.trim());
-    let named = back.parent()?.canonicalize().ok()? == workspace && back.file_name()? == ".git";
-    let is_repository = common.join("HEAD").is_file() && common.join("objects").is_dir();
-    (named && is_repository && own.parent()? == common.join("worktrees")).then_some(common)
+    let worktree_dir = workspace.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()?;
+    let repository = worktree_dir
+        .join(read_pointer_file(&worktree_dir.join("commondir"))?.trim())
+        .canonicalize()
+        .ok()?;
+    let back_link = worktree_dir.join(read_pointer_file(&worktree_dir.join("gitdir"))?.trim());
+    let names_workspace =
+        back_link.parent()?.canonicalize().ok()? == workspace && back_link.file_name()? == ".git";
+    let is_repository = repository.join("HEAD").is_file() && repository.join("objects").is_dir();
+    (names_workspace && is_repository && worktree_dir.parent()? == repository.join("worktrees"))
+        .then_some(repository)
 }
 
 /// Reads a small file that an archive may have put there: follows no symlink and does not block on
@@ -49,8 +54,8 @@ fn read_pointer_file(path: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     let mut text = String::new();
-    let regular = file.metadata().ok()?.is_file();
-    regular.then_some(file)?.take(MAX_POINTER_BYTES).read_to_string(&mut text).ok()?;
+    let is_regular = file.metadata().ok()?.is_file();
+    is_regular.then_some(file)?.take(MAX_POINTER_BYTES).read_to_string(&mut text).ok()?;
     Some(text)
 }
 

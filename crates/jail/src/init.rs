@@ -42,47 +42,48 @@ pub struct InitContext<'a> {
 }
 
 /// Runs as the init until the run is over.
-pub fn run(birth: InitContext<'_>, fds: RunFds<OwnedFd>) -> ! {
-    let talk = birth.channel;
-    let begun = set_parent_process_death_signal(Some(Signal::KILL))
+pub fn run(context: InitContext<'_>, fds: RunFds<OwnedFd>) -> ! {
+    let channel = context.channel;
+    let prepared = set_parent_process_death_signal(Some(Signal::KILL))
         .in_layer(Layer::Namespaces, "set the parent-death signal");
-    match (begun, talk.receive::<InitCommand>()) {
+    match (prepared, channel.receive::<InitCommand>()) {
         (Ok(()), Ok(Some((InitCommand::Go, _)))) => {}
         // The supervisor has already died: nothing may start that it cannot end.
         _ => sys::exit_now(125),
     }
-    let door = birth.cgroup_joiner;
-    let entered = door.join().in_layer(Layer::Limits, "apply the run's limits").and_then(|()| {
-        // Only now, so that the run sees its own control group as the root of the tree.
-        sys::unshare(UnshareFlags::NEWCGROUP)
-            .in_layer(Layer::Namespaces, "create a cgroup namespace")
-    });
-    drop(door);
+    let cgroup_joiner = context.cgroup_joiner;
+    let entered =
+        cgroup_joiner.join().in_layer(Layer::Limits, "apply the run's limits").and_then(|()| {
+            // Only now, so that the run sees its own control group as the root of the tree.
+            sys::unshare(UnshareFlags::NEWCGROUP)
+                .in_layer(Layer::Namespaces, "create a cgroup namespace")
+        });
+    drop(cgroup_joiner);
     let started = entered
-        .and_then(|()| prepare_run(birth.spec, birth.covers, birth.network, &fds, &talk))
+        .and_then(|()| prepare_run(context.spec, context.covers, context.network, &fds, &channel))
         .and_then(|(directory, port)| {
             Ok((directory, port, sys::fork(0).in_layer(Layer::Program, "fork")?))
         });
     match started {
         Ok((directory, port, ForkResult::Child)) => {
-            drop(talk);
-            let step = LaunchContext {
-                spec: birth.spec,
-                mechanism: birth.mechanism,
+            drop(channel);
+            let launch_context = LaunchContext {
+                spec: context.spec,
+                mechanism: context.mechanism,
                 cgroup_joiner: None,
                 working_directory: directory,
-                covers: birth.covers,
+                covers: context.covers,
                 proxy_port: port,
-                channel: &birth.launch_channel,
+                channel: &context.launch_channel,
             };
-            launch::become_program(step, fds)
+            launch::become_program(launch_context, fds)
         }
-        Ok((directory, _, ForkResult::Parent(main))) => {
-            drop((fds, birth.launch_channel, directory));
-            reap_and_obey(main, talk, ReapScope::Everything)
+        Ok((directory, _, ForkResult::Parent(main_pid))) => {
+            drop((fds, context.launch_channel, directory));
+            reap_and_obey(main_pid, channel, ReapScope::Everything)
         }
-        Err(fault) => {
-            let _ = talk.send(&InitReport::Failed(fault), &[]);
+        Err(error) => {
+            let _ = channel.send(&InitReport::Failed(error), &[]);
             sys::exit_now(125)
         }
     }
@@ -92,43 +93,43 @@ pub fn run(birth: InitContext<'_>, fds: RunFds<OwnedFd>) -> ! {
 /// to this process.
 pub fn run_on_host(
     spec: &RunSpec,
-    means: LimitMechanism,
-    door: CgroupJoiner,
-    talk: PacketChannel,
-    child: PacketChannel,
+    mechanism: LimitMechanism,
+    cgroup_joiner: CgroupJoiner,
+    channel: PacketChannel,
+    launch_channel: PacketChannel,
     fds: RunFds<OwnedFd>,
 ) -> ! {
     // No parent-death signal here: this process notices the supervisor's end itself, and kills the
     // tree before it exits.
-    let begun =
+    let prepared =
         set_child_subreaper(Some(getpid())).in_layer(Layer::Namespaces, "become a subreaper");
-    let forked = begun.and_then(|()| {
+    let forked = prepared.and_then(|()| {
         let directory =
             fds.cwd.try_clone().in_layer(Layer::Directory, "duplicate the working directory")?;
         Ok((directory, sys::fork(0).in_layer(Layer::Program, "fork")?))
     });
     match forked {
         Ok((directory, ForkResult::Child)) => {
-            drop(talk);
+            drop(channel);
             launch::become_program(
                 LaunchContext {
                     spec,
-                    mechanism: means,
-                    cgroup_joiner: Some(door),
+                    mechanism,
+                    cgroup_joiner: Some(cgroup_joiner),
                     working_directory: directory,
                     covers: &[],
                     proxy_port: None,
-                    channel: &child,
+                    channel: &launch_channel,
                 },
                 fds,
             )
         }
-        Ok((directory, ForkResult::Parent(main))) => {
-            drop((fds, child, directory, door));
-            reap_and_obey(main, talk, ReapScope::Descendants)
+        Ok((directory, ForkResult::Parent(main_pid))) => {
+            drop((fds, launch_channel, directory, cgroup_joiner));
+            reap_and_obey(main_pid, channel, ReapScope::Descendants)
         }
-        Err(fault) => {
-            let _ = talk.send(&InitReport::Failed(fault), &[]);
+        Err(error) => {
+            let _ = channel.send(&InitReport::Failed(error), &[]);
             sys::exit_now(125)
         }
     }
@@ -150,17 +151,19 @@ fn prepare_run(
     covers: &[PathBuf],
     network: Option<&OwnedFd>,
     fds: &RunFds<OwnedFd>,
-    talk: &PacketChannel,
+    channel: &PacketChannel,
 ) -> Result<(OwnedFd, Option<u16>), SandboxError> {
-    let (mut proxy, mut names) = (None, None);
+    let (mut proxy, mut resolver_socket) = (None, None);
     if let Some(network) = network {
         namespaces::join_network(network)?;
-        names = Some(resolver::bind_socket().in_layer(Layer::Network, "open the resolver's port")?);
+        resolver_socket =
+            Some(resolver::bind_socket().in_layer(Layer::Network, "open the resolver's port")?);
         if !spec.proxy_env.is_empty() {
             proxy = Some(namespaces::open_proxy_listener()?);
         }
     }
-    let resolv_conf = names.as_ref().map(|(_, address)| resolver::format_resolv_conf(*address));
+    let resolv_conf =
+        resolver_socket.as_ref().map(|(_, address)| resolver::format_resolv_conf(*address));
     mounts::build_run_mounts(&spec.rights, covers, resolv_conf.as_deref())?;
     let directory = mounts::open_working_directory(&spec.cwd)
         .in_layer(Layer::Directory, "open the working directory")?;
@@ -175,20 +178,20 @@ fn prepare_run(
             "it is not the directory that was checked",
         ));
     }
-    let own = |name: &str| {
+    let open_namespace = |name: &str| {
         std::fs::File::open(format!("/proc/self/ns/{name}")).in_layer(Layer::Namespaces, name)
     };
-    let mut handed = vec![OwnedFd::from(own("mnt")?)];
+    let mut sent_fds = vec![OwnedFd::from(open_namespace("mnt")?)];
     if network.is_some() {
-        handed.push(own("net")?.into());
+        sent_fds.push(open_namespace("net")?.into());
     }
-    handed.extend(names.map(|(socket, _)| OwnedFd::from(socket)));
+    sent_fds.extend(resolver_socket.map(|(socket, _)| OwnedFd::from(socket)));
     let port = proxy.as_ref().map(|(_, port)| *port);
     let listener = proxy.is_some();
-    handed.extend(proxy.map(|(listener, _)| OwnedFd::from(listener)));
-    let borrowed: Vec<_> = handed.iter().map(AsFd::as_fd).collect();
-    let news = InitReport::Ready { network: network.is_some(), listener };
-    talk.send(&news, &borrowed).in_layer(Layer::Namespaces, "report to the supervisor")?;
+    sent_fds.extend(proxy.map(|(listener, _)| OwnedFd::from(listener)));
+    let borrowed: Vec<_> = sent_fds.iter().map(AsFd::as_fd).collect();
+    let report = InitReport::Ready { network: network.is_some(), listener };
+    channel.send(&report, &borrowed).in_layer(Layer::Namespaces, "report to the supervisor")?;
     Ok((directory, port))
 }
 
@@ -197,26 +200,26 @@ fn prepare_run(
 /// This process has one thread and no signal handler, so that its pid is the only way to name it:
 /// in a pid namespace, seccomp refuses calls that target pid 1 ([`crate::seccomp`]). A second
 /// thread could be named by a thread id that no filter knows.
-fn reap_and_obey(main: Pid, talk: PacketChannel, around: ReapScope) -> ! {
-    let Ok(children) = isolate_self(&talk) else { sys::exit_now(125) };
-    let mut ended: Option<WaitStatus> = None;
+fn reap_and_obey(main_pid: Pid, channel: PacketChannel, scope: ReapScope) -> ! {
+    let Ok(child_signals) = isolate_self(&channel) else { sys::exit_now(125) };
+    let mut main_status: Option<WaitStatus> = None;
     loop {
-        reap_ended(main, &talk, around, &mut ended);
-        let mut watched =
-            [PollFd::new(&talk, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
-        match poll(&mut watched, None) {
+        reap_ended(main_pid, &channel, scope, &mut main_status);
+        let mut poll_fds =
+            [PollFd::new(&channel, PollFlags::IN), PollFd::new(&child_signals, PollFlags::IN)];
+        match poll(&mut poll_fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             // A process that cannot hear the supervisor must not outlive it.
-            Err(_) => exit_with_tree(around),
+            Err(_) => exit_with_tree(scope),
         }
-        if !watched[1].revents().is_empty() {
+        if !poll_fds[1].revents().is_empty() {
             // It only matters that a child ended; the next pass asks which.
-            let _ = rustix::io::read(&children, &mut [0; 4096]);
+            let _ = rustix::io::read(&child_signals, &mut [0; 4096]);
         }
-        if !watched[0].revents().is_empty() {
-            match talk.receive::<InitCommand>() {
-                Ok(Some((word, _))) => obey_command(word, main, around),
-                Ok(None) | Err(_) => exit_with_tree(around),
+        if !poll_fds[0].revents().is_empty() {
+            match channel.receive::<InitCommand>() {
+                Ok(Some((command, _))) => obey_command(command, main_pid, scope),
+                Ok(None) | Err(_) => exit_with_tree(scope),
             }
         }
     }
@@ -224,65 +227,78 @@ fn reap_and_obey(main: Pid, talk: PacketChannel, around: ReapScope) -> ! {
 
 /// Gives up everything that a process of the run could use this one for. Returns a descriptor that
 /// becomes readable when a child ends.
-fn isolate_self(talk: &PacketChannel) -> io::Result<OwnedFd> {
+fn isolate_self(channel: &PacketChannel) -> io::Result<OwnedFd> {
     // No process of the run may read or trace this one: the kernel lets it do more than any other
     // process in the namespace.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let none = CapabilitySet::empty();
+    let no_capabilities = CapabilitySet::empty();
     rustix::thread::set_capabilities(
         None,
-        CapabilitySets { effective: none, permitted: none, inheritable: none },
+        CapabilitySets {
+            effective: no_capabilities,
+            permitted: no_capabilities,
+            inheritable: no_capabilities,
+        },
     )?;
     sys::signals::reset_handlers()?;
-    let children = sys::signals::open_child_signalfd()?;
+    let child_signals = sys::signals::open_child_signalfd()?;
     // The fork inherited everything the supervisor had open. None of it may be reachable from here.
-    sys::close_all_except(&[talk.as_fd(), children.as_fd()])?;
-    Ok(children)
+    sys::close_all_except(&[channel.as_fd(), child_signals.as_fd()])?;
+    Ok(child_signals)
 }
 
 /// Reaps every child that has ended. Once the main process has ended, reports that to the
 /// supervisor, and whether anything else is alive: every process in here is our child or has a
 /// living ancestor that is.
-fn reap_ended(main: Pid, talk: &PacketChannel, around: ReapScope, ended: &mut Option<WaitStatus>) {
+fn reap_ended(
+    main_pid: Pid,
+    channel: &PacketChannel,
+    scope: ReapScope,
+    main_status: &mut Option<WaitStatus>,
+) {
     loop {
         match wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) if pid == main => *ended = Some(status),
+            Ok(Some((pid, status))) if pid == main_pid => *main_status = Some(status),
             Ok(Some(_)) | Err(Errno::INTR) => {}
-            Ok(None) => return report_main_end(talk, ended.take(), Some(around)),
+            Ok(None) => return report_main_end(channel, main_status.take(), Some(scope)),
             Err(_) => {
-                report_main_end(talk, ended.take(), None);
+                report_main_end(channel, main_status.take(), None);
                 sys::exit_now(0)
             }
         }
     }
 }
 
-/// Reports the end of the main process, once it has ended. `around` is `None` when no child is
+/// Reports the end of the main process, once it has ended. `scope` is `None` when no child is
 /// left.
-fn report_main_end(talk: &PacketChannel, ended: Option<WaitStatus>, around: Option<ReapScope>) {
-    let Some(status) = ended else { return };
-    let left = match around {
+fn report_main_end(
+    channel: &PacketChannel,
+    main_status: Option<WaitStatus>,
+    scope: Option<ReapScope>,
+) {
+    let Some(status) = main_status else { return };
+    let left = match scope {
         None => LeftBehind::Nothing,
         Some(ReapScope::Everything) => LeftBehind::from_processes(tree::list_other_processes()),
         Some(ReapScope::Descendants) => {
             LeftBehind::from_processes(tree::list_living_descendants(getpid()))
         }
     };
-    let news =
+    let report =
         InitReport::Ended { code: status.exit_status(), signal: status.terminating_signal(), left };
     // If this cannot be sent, the supervisor is dead, and this process ends with it.
-    let _ = talk.send(&news, &[]);
+    let _ = channel.send(&report, &[]);
 }
 
-fn obey_command(word: InitCommand, main: Pid, around: ReapScope) {
-    match word {
-        InitCommand::Terminate(signal) if around == ReapScope::Everything => {
+fn obey_command(command: InitCommand, main_pid: Pid, scope: ReapScope) {
+    match command {
+        InitCommand::Terminate(signal) if scope == ReapScope::Everything => {
             // SIGCONT wakes a stopped process, so that it can end.
             let _ = sys::kill_all_visible(signal);
             let _ = sys::kill_all_visible(libc::SIGCONT);
         }
         InitCommand::Signal(signal) => {
-            drop(sys::trace::signal_process(-main.as_raw_nonzero().get(), signal))
+            drop(sys::trace::signal_process(-main_pid.as_raw_nonzero().get(), signal))
         }
         InitCommand::Go | InitCommand::Terminate(_) => {}
     }
@@ -290,8 +306,8 @@ fn obey_command(word: InitCommand, main: Pid, around: ReapScope) {
 
 /// Exits because the supervisor is gone. In a pid namespace the kernel then kills everything else;
 /// on the host the descendants are killed here.
-fn exit_with_tree(around: ReapScope) -> ! {
-    if around == ReapScope::Descendants {
+fn exit_with_tree(scope: ReapScope) -> ! {
+    if scope == ReapScope::Descendants {
         tree::kill_descendants(getpid());
     }
     sys::exit_now(0)

@@ -88,59 +88,59 @@ pub enum LaunchMessage {
 }
 
 /// Becomes the program, or reports why it cannot and exits.
-pub fn become_program(step: LaunchContext<'_>, fds: RunFds<OwnedFd>) -> ! {
-    let fault = match apply_layers(&step, fds) {
-        Ok((mut command, None)) => explain_start_failure(&step.spec.program, &command.exec()),
+pub fn become_program(context: LaunchContext<'_>, fds: RunFds<OwnedFd>) -> ! {
+    let error = match apply_layers(&context, fds) {
+        Ok((mut command, None)) => explain_start_failure(&context.spec.program, &command.exec()),
         Ok((_, Some(file))) => SandboxError::from_io_error(
             Layer::Program,
             "start the program",
-            &execute_file(step.spec, &file),
+            &execute_file(context.spec, &file),
         ),
-        Err(fault) => fault,
+        Err(error) => error,
     };
     // If this cannot be sent, the supervisor only sees the run end.
-    let _ = step.channel.send(&LaunchMessage::Failed(fault), &[]);
+    let _ = context.channel.send(&LaunchMessage::Failed(error), &[]);
     sys::exit_now(125)
 }
 
 /// Explains why the program did not start. For a missing interpreter the kernel only says that a
 /// file was not found.
 fn explain_start_failure(program: &str, error: &io::Error) -> SandboxError {
-    let fault = SandboxError::from_io_error(Layer::Program, "start the program", error);
-    let line = shebang::read_shebang(Path::new(program));
-    match line.as_deref().and_then(<[String]>::first) {
-        Some(interpreter) if fault.errno == Some(libc::ENOENT) && program.contains('/') => {
-            SandboxError { layer: Layer::Interpreter, text: interpreter.clone(), ..fault }
+    let sandbox_error = SandboxError::from_io_error(Layer::Program, "start the program", error);
+    let shebang_words = shebang::read_shebang(Path::new(program));
+    match shebang_words.as_deref().and_then(<[String]>::first) {
+        Some(interpreter) if sandbox_error.errno == Some(libc::ENOENT) && program.contains('/') => {
+            SandboxError { layer: Layer::Interpreter, text: interpreter.clone(), ..sandbox_error }
         }
-        _ => fault,
+        _ => sandbox_error,
     }
 }
 
 /// Applies every layer to this process. Returns the command to execute, and the file to execute
 /// instead of its name if there is one.
 fn apply_layers(
-    step: &LaunchContext<'_>,
+    context: &LaunchContext<'_>,
     mut fds: RunFds<OwnedFd>,
 ) -> Result<(Command, Option<OwnedFd>), SandboxError> {
-    let (spec, rights) = (step.spec, &step.spec.rights);
+    let (spec, rights) = (context.spec, &context.spec.rights);
     // Detach from the terminal of the process that called us.
     setsid().in_layer(Layer::Namespaces, "start a session")?;
-    fchdir(&step.working_directory)
+    fchdir(&context.working_directory)
         .in_layer(Layer::Directory, "change to the working directory")?;
     rustix::stdio::dup2_stdin(&fds.stdin).in_layer(Layer::Directory, "set up standard input")?;
     rustix::stdio::dup2_stdout(&fds.stdout).in_layer(Layer::Directory, "set up standard output")?;
     rustix::stdio::dup2_stderr(&fds.stderr).in_layer(Layer::Directory, "set up standard error")?;
-    let (file, line) = (fds.program_file.take(), fds.driver_socket.take());
+    let (program_file, driver_socket) = (fds.program_file.take(), fds.driver_socket.take());
     drop(fds);
     crate::mark_close_on_exec();
-    let line = line
+    let driver_socket = driver_socket
         .map(pass_driver_socket)
         .transpose()
         .in_layer(Layer::Program, "pass the driver socket on")?;
-    if let Some(door) = &step.cgroup_joiner {
-        door.join().in_layer(Layer::Limits, "apply the run's limits")?;
+    if let Some(cgroup_joiner) = &context.cgroup_joiner {
+        cgroup_joiner.join().in_layer(Layer::Limits, "apply the run's limits")?;
     }
-    limits::set_rlimits(&spec.limits, step.mechanism)
+    limits::set_rlimits(&spec.limits, context.mechanism)
         .in_layer(Layer::Limits, "set the per-process limits")?;
     if spec.fence != SandboxProfile::None {
         if rights.nested && spec.fence == SandboxProfile::Default {
@@ -148,8 +148,8 @@ fn apply_layers(
         }
         drop_capabilities().in_layer(Layer::Capabilities, "drop every capability")?;
         restrict_writes(spec.fence, rights)?;
-        install_filter(step)?;
-        run_canary(spec.fence, rights, step.covers)?;
+        install_filter(context)?;
+        run_canary(spec.fence, rights, context.covers)?;
     } else if let Some(user) = &spec.user {
         sys::switch_user(user.uid, user.gid, &user.groups)
             .in_layer(Layer::Program, "switch to another user")?;
@@ -162,20 +162,20 @@ fn apply_layers(
     // which ran in this process until now.
     set_dumpable_behavior(DumpableBehavior::Dumpable)
         .in_layer(Layer::Program, "become dumpable again")?;
-    let mut command = build_command(spec, step.proxy_port);
-    if let Some(line) = line {
-        command.env(DRIVER_SOCKET_ENV, line.to_string());
+    let mut command = build_command(spec, context.proxy_port);
+    if let Some(driver_socket) = driver_socket {
+        command.env(DRIVER_SOCKET_ENV, driver_socket.to_string());
     }
-    Ok((command, file))
+    Ok((command, program_file))
 }
 
 /// Keeps a descriptor open for the program and returns its number, which the program finds in its
 /// environment: a fixed number might be in use until the exec. Takes the lowest free one, since
 /// some shells accept only one digit.
-fn pass_driver_socket(line: OwnedFd) -> io::Result<i32> {
-    let low = rustix::io::fcntl_dupfd_cloexec(&line, 3)?;
-    rustix::io::fcntl_setfd(&low, rustix::io::FdFlags::empty())?;
-    Ok(low.into_raw_fd())
+fn pass_driver_socket(socket: OwnedFd) -> io::Result<i32> {
+    let lowest_fd = rustix::io::fcntl_dupfd_cloexec(&socket, 3)?;
+    rustix::io::fcntl_setfd(&lowest_fd, rustix::io::FdFlags::empty())?;
+    Ok(lowest_fd.into_raw_fd())
 }
 
 /// Executes the very file that was checked, whatever its name leads to by now. Returns only on
@@ -189,7 +189,7 @@ fn execute_file(spec: &RunSpec, file: &OwnedFd) -> io::Error {
 
 /// Drops all capabilities permanently: programs executed later cannot regain one either.
 pub(crate) fn drop_capabilities() -> io::Result<()> {
-    let none = CapabilitySet::empty();
+    let no_capabilities = CapabilitySet::empty();
     for capability in CapabilitySet::all().iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             // Without the right to drop them we have none to begin with, and no_new_privs keeps it
@@ -201,19 +201,23 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;
     rustix::thread::set_capabilities(
         None,
-        CapabilitySets { effective: none, permitted: none, inheritable: none },
+        CapabilitySets {
+            effective: no_capabilities,
+            permitted: no_capabilities,
+            inheritable: no_capabilities,
+        },
     )?;
     rustix::thread::set_no_new_privs(true)?;
     Ok(())
 }
 
 /// Limits writing to the run's writable directories, with Landlock.
-fn restrict_writes(fence: SandboxProfile, rights: &Rights) -> Result<(), SandboxError> {
+fn restrict_writes(profile: SandboxProfile, rights: &Rights) -> Result<(), SandboxError> {
     let mut writable: Vec<PathBuf> = rights.writable_roots().map(Path::to_owned).collect();
-    if fence == SandboxProfile::Default {
+    if profile == SandboxProfile::Default {
         writable.extend(PRIVATE_DIRS.iter().map(PathBuf::from).filter(|path| path.is_dir()));
     }
-    if rights.nested && fence == SandboxProfile::Default {
+    if rights.nested && profile == SandboxProfile::Default {
         // Landlock forbids every mount to a process with rules for files, and a nested sandbox has
         // to mount. The mounts alone keep it from writing, and the canary tests that.
         return landlock::restrict_scope();
@@ -227,19 +231,21 @@ fn restrict_writes(fence: SandboxProfile, rights: &Rights) -> Result<(), Sandbox
 
 /// Installs the seccomp filter and sends its listener to the supervisor, which from here on
 /// receives every call that a rule leaves to it.
-fn install_filter(step: &LaunchContext<'_>) -> Result<(), SandboxError> {
-    let namespaces = step.spec.fence == SandboxProfile::Default;
-    let rights = &step.spec.rights;
-    let case = seccomp::FilterOptions {
+fn install_filter(context: &LaunchContext<'_>) -> Result<(), SandboxError> {
+    let own_namespaces = context.spec.fence == SandboxProfile::Default;
+    let rights = &context.spec.rights;
+    let options = seccomp::FilterOptions {
         network: rights.network,
-        own_namespaces: namespaces,
-        judges_execs: step.spec.exec.is_some(),
-        may_nest: rights.nested && namespaces,
+        own_namespaces,
+        judges_execs: context.spec.exec.is_some(),
+        may_nest: rights.nested && own_namespaces,
         // Renames are judged from the run's own mounts, which do not show what a nested sandbox has
         // made read-only, nor any other tree of mounts that it has made.
-        intercepts_renames: namespaces && !rights.nested && rename::needs_interception(step.covers),
+        intercepts_renames: own_namespaces
+            && !rights.nested
+            && rename::needs_interception(context.covers),
     };
-    let program = seccomp::compile_filter(seccomp::select_rules(case));
+    let program = seccomp::compile_filter(seccomp::select_rules(options));
     let listener =
         sys::install_filter(&program, true).in_layer(Layer::Seccomp, "install the filter")?;
     let Some(listener) = listener else {
@@ -249,13 +255,14 @@ fn install_filter(step: &LaunchContext<'_>) -> Result<(), SandboxError> {
             "the kernel returned no listener",
         ));
     };
-    step.channel
+    context
+        .channel
         .send(&LaunchMessage::Listening, &[listener.as_fd()])
         .in_layer(Layer::Seccomp, "hand the listener over")?;
     drop(listener);
     // Wait until the supervisor is ready, so that it answers the program's calls from the first
     // one.
-    match step.channel.receive::<bool>().in_layer(Layer::Seccomp, "wait for the supervisor")? {
+    match context.channel.receive::<bool>().in_layer(Layer::Seccomp, "wait for the supervisor")? {
         Some((true, _)) => Ok(()),
         _ => {
             Err(SandboxError::from_message(Layer::Seccomp, "wait for the supervisor", "it is gone"))
@@ -266,42 +273,42 @@ fn install_filter(step: &LaunchContext<'_>) -> Result<(), SandboxError> {
 /// Attempts what each layer must refuse. A layer that lets an attempt pass does not work, whatever
 /// its setup reported.
 fn run_canary(
-    fence: SandboxProfile,
+    profile: SandboxProfile,
     rights: &Rights,
     covers: &[PathBuf],
 ) -> Result<(), SandboxError> {
-    let broken =
+    let fail =
         |what: &str| Err(SandboxError::from_message(Layer::Canary, what, "it was not refused"));
     if !rustix::thread::no_new_privs().unwrap_or(false) {
-        return broken("gain privileges");
+        return fail("gain privileges");
     }
     let capabilities =
         rustix::thread::capabilities(None).in_layer(Layer::Canary, "read the capabilities")?;
     if !capabilities.effective.is_empty() || !capabilities.permitted.is_empty() {
-        return broken("keep a capability");
+        return fail("keep a capability");
     }
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    for place in [Path::new("/"), Path::new("/usr"), Path::new("/etc"), &rights.workspace] {
-        let file = place.join(".ringfence-canary");
+    for directory in [Path::new("/"), Path::new("/usr"), Path::new("/etc"), &rights.workspace] {
+        let file = directory.join(".ringfence-canary");
         if rights.writable_roots().all(|root| !file.starts_with(root))
             && rustix::fs::open(&file, flags, Mode::from_raw_mode(0o600)).is_ok()
         {
             let _ = std::fs::remove_file(&file);
-            return broken("write outside the writable directories");
+            return fail("write outside the writable directories");
         }
     }
     if covers.iter().any(|cover| can_write_to(cover)) {
-        return broken("write to a protected path");
+        return fail("write to a protected path");
     }
     if rustix::net::socket(rustix::net::AddressFamily::VSOCK, rustix::net::SocketType::STREAM, None)
         .is_ok()
     {
-        return broken("reach the hypervisor");
+        return fail("reach the hypervisor");
     }
-    if fence == SandboxProfile::Default {
+    if profile == SandboxProfile::Default {
         for hidden in rights.hidden.iter().filter(|path| path.is_file()) {
             if std::fs::read(hidden).is_ok_and(|bytes| !bytes.is_empty()) {
-                return broken("read a hidden file");
+                return fail("read a hidden file");
             }
         }
     }
@@ -321,13 +328,13 @@ fn can_write_to(cover: &Path) -> bool {
         return rustix::fs::open(cover, flags, Mode::empty()).is_ok();
     }
     let file = cover.join(".ringfence-canary");
-    let made =
+    let created =
         rustix::fs::open(&file, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o600))
             .is_ok();
-    if made {
+    if created {
         let _ = std::fs::remove_file(&file);
     }
-    made
+    created
 }
 
 fn build_command(spec: &RunSpec, port: Option<u16>) -> Command {

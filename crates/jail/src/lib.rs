@@ -24,8 +24,8 @@ pub mod probe;
 mod protect;
 mod resolver;
 pub mod rights;
-// A policy for macOS is not part of what has to be read to trust the sandbox on Linux. It is text, so
-// its tests run everywhere.
+// A policy for macOS is not part of what has to be read to trust the sandbox on Linux. It is text,
+// so its tests run everywhere.
 #[cfg(any(target_os = "macos", test))]
 pub mod seatbelt;
 mod seccomp;

@@ -85,26 +85,29 @@ const PROC_COVERS: &[&str] = &["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi
 pub fn build_session_root(rights: &Rights) -> Result<(), SandboxError> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .in_mounts("make the mounts private")?;
-    let outer = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .in_mounts("open /")?;
+    let host_root =
+        openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .in_mounts("open /")?;
     // Copied before anything is covered, from the tree as the host sees it.
-    let writable = clone_writable(&outer, rights)?;
-    let kept = clone_resolv_conf(&outer);
-    let root = clone_tree(outer.as_fd(), true, RDONLY | NOSUID).in_mounts("copy the mount tree")?;
-    attach_mount(&root, &outer).in_mounts("attach the copied tree")?;
+    let writable = clone_writable(&host_root, rights)?;
+    let resolv_conf = clone_resolv_conf(&host_root);
+    let root =
+        clone_tree(host_root.as_fd(), true, RDONLY | NOSUID).in_mounts("copy the mount tree")?;
+    attach_mount(&root, &host_root).in_mounts("attach the copied tree")?;
 
     let tree = MountTree { root };
     let mut covers: Vec<OwnedFd> = Vec::new();
-    for (path, mode, room) in PRIVATE_DIRECTORIES {
-        if let Some(at) = tree.open(Path::new(path)).in_mounts(*path)? {
-            attach_mount(&make_tmpfs(mode, room, NOSUID | NODEV).in_mounts(*path)?, &at)
+    for (path, mode, size) in PRIVATE_DIRECTORIES {
+        if let Some(mount_point) = tree.open(Path::new(path)).in_mounts(*path)? {
+            attach_mount(&make_tmpfs(mode, size, NOSUID | NODEV).in_mounts(*path)?, &mount_point)
                 .in_mounts(*path)?;
         }
     }
-    mount_devices(&tree, &outer)?;
-    for (path, source) in kept {
-        let at = tree.make_mount_point(&path, true).in_mounts(path.display().to_string())?;
-        attach_mount(&source, &at).in_mounts(path.display().to_string())?;
+    mount_devices(&tree, &host_root)?;
+    for (path, source) in resolv_conf {
+        let mount_point =
+            tree.make_mount_point(&path, true).in_mounts(path.display().to_string())?;
+        attach_mount(&source, &mount_point).in_mounts(path.display().to_string())?;
     }
     // Work from the outside in: a writable directory may be inside a hidden one, and the reverse.
     let mut steps: Vec<(PathBuf, Option<OwnedFd>)> =
@@ -112,16 +115,16 @@ pub fn build_session_root(rights: &Rights) -> Result<(), SandboxError> {
     steps.extend(hidden_in_session_root(rights).map(|path| (path.clone(), None)));
     steps.sort_by(|one, other| one.0.cmp(&other.0));
     for (path, source) in steps {
-        let shown = path.display().to_string();
+        let path_text = path.display().to_string();
         match source {
             Some(source) => {
-                attach_mount(&source, &tree.make_mount_point(&path, false).in_mounts(&shown)?)
-                    .in_mounts(&shown)?
+                attach_mount(&source, &tree.make_mount_point(&path, false).in_mounts(&path_text)?)
+                    .in_mounts(&path_text)?
             }
             None if contains_writable(rights, &path) => {
-                covers.extend(hide_around_writable(&tree, &path).in_mounts(&shown)?)
+                covers.extend(hide_around_writable(&tree, &path).in_mounts(&path_text)?)
             }
-            None => hide_path(&tree, &path).in_mounts(&shown)?,
+            None => hide_path(&tree, &path).in_mounts(&path_text)?,
         }
     }
     for cover in covers {
@@ -134,9 +137,12 @@ pub fn build_session_root(rights: &Rights) -> Result<(), SandboxError> {
 /// directory, since these may change from run to run. A hidden path that itself contains a writable
 /// directory is included, because covering it later would cover that directory as well.
 fn hidden_in_session_root(rights: &Rights) -> impl Iterator<Item = &PathBuf> {
-    let free =
+    let is_outside_roots =
         |path: &Path| !writable_roots_and_workspace(rights).any(|root| path.starts_with(root));
-    rights.hidden.iter().filter(move |path| free(path) || contains_writable(rights, path))
+    rights
+        .hidden
+        .iter()
+        .filter(move |path| is_outside_roots(path) || contains_writable(rights, path))
 }
 
 /// Returns whether a writable directory is `path` itself or inside it.
@@ -161,31 +167,33 @@ pub fn build_run_mounts(
         hide_host_interfaces(&tree).in_mounts(NETWORK_INTERFACES)?;
     }
     run_restrictions::cover_partially(&tree, rights)?;
-    let mut opened = run_restrictions::clone_reopened(&tree, rights, covers)?;
+    let mut reopened = run_restrictions::clone_reopened(&tree, rights, covers)?;
     run_restrictions::make_read_only(&tree, rights)?;
     let mut pinned: Vec<PathBuf> = Vec::new();
     for path in covers {
-        let shown = || path.display().to_string();
-        opened.attach_up_to(&tree, path)?;
-        pin_ancestors(&tree, rights, path, &mut pinned).in_layer(Layer::Protected, shown())?;
-        let at = tree.open_no_follow(path).in_layer(Layer::Protected, shown())?;
-        let copy =
-            clone_tree(at.as_fd(), true, RDONLY | NOSUID).in_layer(Layer::Protected, shown())?;
-        attach_mount(&copy, &at).in_layer(Layer::Protected, shown())?;
+        let path_text = || path.display().to_string();
+        reopened.attach_up_to(&tree, path)?;
+        pin_ancestors(&tree, rights, path, &mut pinned).in_layer(Layer::Protected, path_text())?;
+        let mount_point = tree.open_no_follow(path).in_layer(Layer::Protected, path_text())?;
+        let copy = clone_tree(mount_point.as_fd(), true, RDONLY | NOSUID)
+            .in_layer(Layer::Protected, path_text())?;
+        attach_mount(&copy, &mount_point).in_layer(Layer::Protected, path_text())?;
     }
-    opened.attach_rest(&tree)?;
+    reopened.attach_rest(&tree)?;
     // A hidden path that contains a writable directory was covered when the session root was built;
     // covering it now would hide that directory too.
     for path in rights.hidden.iter().filter(|path| !contains_writable(rights, path)) {
-        let shown = || path.display().to_string();
+        let path_text = || path.display().to_string();
         let in_writable = writable_roots_and_workspace(rights).any(|root| path.starts_with(root));
-        match tree.open(path).in_mounts(shown())? {
+        match tree.open(path).in_mounts(path_text())? {
             // Already covered by the session root.
-            Some(at) if !in_writable && is_covered_by_us(&tree, &at).in_mounts(shown())? => {}
+            Some(mount_point)
+                if !in_writable
+                    && is_covered_by_us(&tree, &mount_point).in_mounts(path_text())? => {}
             // It is inside a writable directory, or was created after the session root was built.
             Some(_) => {
-                pin_ancestors(&tree, rights, path, &mut pinned).in_mounts(shown())?;
-                hide_path(&tree, path).in_mounts(shown())?;
+                pin_ancestors(&tree, rights, path, &mut pinned).in_mounts(path_text())?;
+                hide_path(&tree, path).in_mounts(path_text())?;
             }
             None => {}
         }
@@ -204,17 +212,17 @@ pub fn build_run_mounts(
 pub fn restore_cover(rights: &Rights, path: &Path) -> io::Result<bool> {
     let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let tree = MountTree { root };
-    for above in ancestors_in_root(rights, path) {
-        let at = tree.open_without_links(above)?;
-        if !is_mount_point(&at)? {
-            attach_mount(&clone_tree(at.as_fd(), true, NOSUID)?, &at)?;
+    for ancestor in ancestors_in_root(rights, path) {
+        let target = tree.open_without_links(ancestor)?;
+        if !is_mount_point(&target)? {
+            attach_mount(&clone_tree(target.as_fd(), true, NOSUID)?, &target)?;
         }
     }
-    let at = tree.open_no_follow(path)?;
-    if fstatvfs(&at)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
+    let target = tree.open_no_follow(path)?;
+    if fstatvfs(&target)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Ok(false);
     }
-    attach_mount(&clone_tree(at.as_fd(), true, RDONLY | NOSUID)?, &at)?;
+    attach_mount(&clone_tree(target.as_fd(), true, RDONLY | NOSUID)?, &target)?;
     Ok(true)
 }
 
@@ -223,21 +231,21 @@ pub fn restore_hidden(path: &Path) -> io::Result<bool> {
     let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let tree = MountTree { root };
     match tree.open(path)? {
-        Some(at) if !is_mount_point(&at)? => hide_path(&tree, path).map(|()| true),
+        Some(target) if !is_mount_point(&target)? => hide_path(&tree, path).map(|()| true),
         _ => Ok(false),
     }
 }
 
-fn is_mount_point(place: &OwnedFd) -> rustix::io::Result<bool> {
-    let found = statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
-    Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+fn is_mount_point(object: &OwnedFd) -> rustix::io::Result<bool> {
+    let stat = statx(object, "", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+    Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 /// Returns whether our own cover is mounted here. A mount point of the host does not count.
-fn is_covered_by_us(tree: &MountTree, place: &OwnedFd) -> rustix::io::Result<bool> {
+fn is_covered_by_us(tree: &MountTree, object: &OwnedFd) -> rustix::io::Result<bool> {
     for name in [HIDDEN_DIRECTORY, HIDDEN_FILE] {
         if is_same_object(
-            place.as_fd(),
+            object.as_fd(),
             tree.open_without_links(&Path::new("/dev").join(name))?.as_fd(),
         )? {
             return Ok(true);
@@ -302,41 +310,41 @@ impl MountTree {
 
     /// Opens a path to mount on. If a cover hides the way to it, the missing directories are
     /// created inside the cover.
-    fn make_mount_point(&self, path: &Path, file: bool) -> io::Result<OwnedFd> {
+    fn make_mount_point(&self, path: &Path, is_file: bool) -> io::Result<OwnedFd> {
         if let Ok(fd) = self.open_without_links(path) {
             return Ok(fd);
         }
         let mut names = path.iter().skip(1).peekable();
-        let mut way = PathBuf::from("/");
-        let mut here = openat(
+        let mut current_path = PathBuf::from("/");
+        let mut directory = openat(
             &self.root,
             ".",
             OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
         )?;
         while let Some(name) = names.next() {
-            way.push(name);
+            current_path.push(name);
             match names.peek() {
-                None if file => create_empty_file(&here, name)?,
-                _ => match mkdirat(&here, name, Mode::from_raw_mode(0o755)) {
+                None if is_file => create_empty_file(&directory, name)?,
+                _ => match mkdirat(&directory, name, Mode::from_raw_mode(0o755)) {
                     Ok(()) | Err(Errno::EXIST | Errno::ROFS) => {}
                     Err(errno) => return Err(errno.into()),
                 },
             }
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let next = openat(&here, name, flags, Mode::empty())?;
-            here = match names.peek() {
+            let next = openat(&directory, name, flags, Mode::empty())?;
+            directory = match names.peek() {
                 // In a directory that runs can write, a run could rename this component and put
                 // another tree in its place, and the next run's mounts would land there. A mount
                 // point cannot be renamed.
-                Some(_) if is_in_private_directory(&way) && !is_mount_point(&next)? => {
+                Some(_) if is_in_private_directory(&current_path) && !is_mount_point(&next)? => {
                     attach_mount(&clone_tree(next.as_fd(), false, NOSUID | NODEV)?, &next)?;
-                    openat(&here, name, flags, Mode::empty())?
+                    openat(&directory, name, flags, Mode::empty())?
                 }
                 _ => next,
             };
         }
-        Ok(here)
+        Ok(directory)
     }
 
     fn switch_root(&self) -> rustix::io::Result<()> {
@@ -358,8 +366,12 @@ fn is_in_private_directory(path: &Path) -> bool {
 
 /// Opens `path` below `root` without leaving it and without following magic links such as
 /// `/proc/self/fd`.
-fn open_beneath(root: &OwnedFd, path: &Path, more: ResolveFlags) -> rustix::io::Result<OwnedFd> {
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | more;
+fn open_beneath(
+    root: &OwnedFd,
+    path: &Path,
+    extra_flags: ResolveFlags,
+) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | extra_flags;
     openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
@@ -369,27 +381,27 @@ fn create_empty_file(directory: &OwnedFd, name: &OsStr) -> rustix::io::Result<()
     openat(directory, name, flags, Mode::from_raw_mode(0o666)).map(drop)
 }
 
-/// Returns a detached copy of what is mounted at `place`, with the flags set.
-fn clone_tree(place: BorrowedFd<'_>, recursive: bool, flags: u64) -> io::Result<OwnedFd> {
-    let mut how = OpenTreeFlags::OPEN_TREE_CLONE
+/// Returns a detached copy of what is mounted at `source`, with the flags set.
+fn clone_tree(source: BorrowedFd<'_>, recursive: bool, flags: u64) -> io::Result<OwnedFd> {
+    let mut tree_flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
     if recursive {
-        how |= OpenTreeFlags::AT_RECURSIVE;
+        tree_flags |= OpenTreeFlags::AT_RECURSIVE;
     }
-    let tree = open_tree(place, "", how)?;
+    let tree = open_tree(source, "", tree_flags)?;
     sys::mount_setattr(tree.as_fd(), flags, recursive)?;
     Ok(tree)
 }
 
-/// Mounts a detached tree at `at`.
-fn attach_mount(mount: &OwnedFd, at: &OwnedFd) -> rustix::io::Result<()> {
-    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    move_mount(mount, "", at, "", how)
+/// Mounts a detached tree at `mount_point`.
+fn attach_mount(mount: &OwnedFd, mount_point: &OwnedFd) -> rustix::io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(mount, "", mount_point, "", flags)
 }
 
-fn make_tmpfs(mode: &str, room: &TmpfsSize, flags: u64) -> io::Result<OwnedFd> {
-    let options = [("mode", mode), ("size", room.max_bytes), ("nr_inodes", room.max_files)];
+fn make_tmpfs(mode: &str, size: &TmpfsSize, flags: u64) -> io::Result<OwnedFd> {
+    let options = [("mode", mode), ("size", size.max_bytes), ("nr_inodes", size.max_files)];
     make_file_system("tmpfs", &options, &[], flags)
 }
 
@@ -414,7 +426,7 @@ fn make_file_system(
 
 /// Returns copies of the writable directories as the host sees them, outer directories first.
 fn clone_writable(
-    outer: &OwnedFd,
+    host_root: &OwnedFd,
     rights: &Rights,
 ) -> Result<Vec<(PathBuf, OwnedFd)>, SandboxError> {
     let mut paths: Vec<PathBuf> =
@@ -423,9 +435,9 @@ fn clone_writable(
     paths.dedup();
     let mut sources = Vec::new();
     for path in paths {
-        let place = open_beneath(outer, &path, ResolveFlags::NO_SYMLINKS)
+        let directory = open_beneath(host_root, &path, ResolveFlags::NO_SYMLINKS)
             .in_mounts(path.display().to_string())?;
-        let source = clone_tree(place.as_fd(), true, NOSUID | NODEV)
+        let source = clone_tree(directory.as_fd(), true, NOSUID | NODEV)
             .in_mounts(path.display().to_string())?;
         sources.push((path, source));
     }
@@ -434,12 +446,13 @@ fn clone_writable(
 
 /// Returns the single files from private directories that programs still need: the file behind
 /// `/etc/resolv.conf`, which is often in `/run`.
-fn clone_resolv_conf(outer: &OwnedFd) -> Vec<(PathBuf, OwnedFd)> {
+fn clone_resolv_conf(host_root: &OwnedFd) -> Vec<(PathBuf, OwnedFd)> {
     let Ok(target) = std::fs::canonicalize(RESOLV_CONF) else { return Vec::new() };
     if !PRIVATE_DIRECTORIES.iter().any(|(path, ..)| target.starts_with(path)) {
         return Vec::new();
     }
-    let source = open_beneath(outer, &target, ResolveFlags::NO_SYMLINKS).map_err(io::Error::from);
+    let source =
+        open_beneath(host_root, &target, ResolveFlags::NO_SYMLINKS).map_err(io::Error::from);
     let source =
         source.and_then(|place| clone_tree(place.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC));
     source.map(|source| (target, source)).into_iter().collect()
@@ -447,8 +460,8 @@ fn clone_resolv_conf(outer: &OwnedFd) -> Vec<(PathBuf, OwnedFd)> {
 
 /// Mounts a private `/dev` that has only harmless devices, its own pseudo-terminals and its own
 /// shared memory.
-fn mount_devices(tree: &MountTree, outer: &OwnedFd) -> Result<(), SandboxError> {
-    let Some(at) = tree.open(Path::new("/dev")).in_mounts("/dev")? else { return Ok(()) };
+fn mount_devices(tree: &MountTree, host_root: &OwnedFd) -> Result<(), SandboxError> {
+    let Some(mount_point) = tree.open(Path::new("/dev")).in_mounts("/dev")? else { return Ok(()) };
     let dev = make_tmpfs("0755", &NAMES_ONLY_SIZE, NOSUID | NOEXEC).in_mounts("/dev")?;
     for name in DEVICES {
         create_empty_file(&dev, OsStr::new(name)).in_mounts(format!("/dev/{name}"))?;
@@ -463,43 +476,47 @@ fn mount_devices(tree: &MountTree, outer: &OwnedFd) -> Result<(), SandboxError> 
     for (name, target) in DEVICE_LINKS {
         symlinkat(*target, &dev, *name).in_mounts(format!("/dev/{name}"))?;
     }
-    attach_mount(&dev, &at).in_mounts("/dev")?;
-    let place = |name: &str| openat(&dev, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    attach_mount(&dev, &mount_point).in_mounts("/dev")?;
+    let open_entry = |name: &str| openat(&dev, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     for name in DEVICES {
-        let what = format!("/dev/{name}");
+        let device_path = format!("/dev/{name}");
         // A host may lack a device; the entry then stays an empty file.
-        if let Ok(source) = open_beneath(outer, Path::new(&what), ResolveFlags::NO_SYMLINKS) {
-            let copy = clone_tree(source.as_fd(), false, NOSUID | NOEXEC).in_mounts(&what)?;
-            attach_mount(&copy, &place(name).in_mounts(&what)?).in_mounts(&what)?;
+        if let Ok(source) =
+            open_beneath(host_root, Path::new(&device_path), ResolveFlags::NO_SYMLINKS)
+        {
+            let copy =
+                clone_tree(source.as_fd(), false, NOSUID | NOEXEC).in_mounts(&device_path)?;
+            attach_mount(&copy, &open_entry(name).in_mounts(&device_path)?)
+                .in_mounts(&device_path)?;
         }
     }
     let options = [("ptmxmode", "0666"), ("mode", "620"), ("max", MAX_TERMINALS)];
     let pts = make_file_system("devpts", &options, &["newinstance"], NOSUID | NOEXEC);
-    attach_mount(&pts.in_mounts("/dev/pts")?, &place("pts").in_mounts("/dev/pts")?)
+    attach_mount(&pts.in_mounts("/dev/pts")?, &open_entry("pts").in_mounts("/dev/pts")?)
         .in_mounts("/dev/pts")?;
     let shm = make_tmpfs("1777", &SHM_SIZE, NOSUID | NODEV).in_mounts("/dev/shm")?;
-    attach_mount(&shm, &place("shm").in_mounts("/dev/shm")?).in_mounts("/dev/shm")?;
+    attach_mount(&shm, &open_entry("shm").in_mounts("/dev/shm")?).in_mounts("/dev/shm")?;
     sys::mount_setattr(dev.as_fd(), RDONLY, false).in_mounts("/dev")
 }
 
 /// Covers a path so that nothing in it can be read, by mounting an unreadable object from `/dev`
 /// over it.
 fn hide_path(tree: &MountTree, path: &Path) -> io::Result<()> {
-    let Some(at) = tree.open(path)? else { return Ok(()) };
-    let empty = match FileType::from_raw_mode(fstat(&at)?.st_mode) {
+    let Some(target) = tree.open(path)? else { return Ok(()) };
+    let empty = match FileType::from_raw_mode(fstat(&target)?.st_mode) {
         FileType::Directory => HIDDEN_DIRECTORY,
         _ => HIDDEN_FILE,
     };
     let empty = tree.open_without_links(&Path::new("/dev").join(empty))?;
-    Ok(attach_mount(&clone_tree(empty.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &at)?)
+    Ok(attach_mount(&clone_tree(empty.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &target)?)
 }
 
 /// Covers a directory that contains a writable directory. The cover stays writable for now, because
 /// the path to that directory must still be created in it.
 fn hide_around_writable(tree: &MountTree, path: &Path) -> io::Result<Option<OwnedFd>> {
-    let Some(at) = tree.open(path)? else { return Ok(None) };
+    let Some(target) = tree.open(path)? else { return Ok(None) };
     let cover = make_tmpfs("0711", &NAMES_ONLY_SIZE, NOSUID | NODEV | NOEXEC)?;
-    attach_mount(&cover, &at)?;
+    attach_mount(&cover, &target)?;
     Ok(Some(cover))
 }
 
@@ -508,21 +525,22 @@ fn hide_around_writable(tree: &MountTree, path: &Path) -> io::Result<Option<Owne
 fn mount_proc(tree: &MountTree) -> Result<(), SandboxError> {
     let proc = make_file_system("proc", &[], &[], NOSUID | NODEV | NOEXEC)
         .in_layer(Layer::Proc, "mount /proc")?;
-    let Some(at) = tree.open(Path::new("/proc")).in_layer(Layer::Proc, "open /proc")? else {
+    let Some(mount_point) = tree.open(Path::new("/proc")).in_layer(Layer::Proc, "open /proc")?
+    else {
         return Ok(());
     };
-    attach_mount(&proc, &at).in_layer(Layer::Proc, "attach /proc")?;
+    attach_mount(&proc, &mount_point).in_layer(Layer::Proc, "attach /proc")?;
     for name in PROC_COVERS {
-        let found =
+        let opened =
             openat(&proc, *name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
-        let place = match found {
-            Ok(place) => place,
+        let entry = match opened {
+            Ok(entry) => entry,
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(errno).in_layer(Layer::Proc, *name),
         };
-        let copy = clone_tree(place.as_fd(), true, RDONLY | NOSUID | NODEV | NOEXEC)
+        let copy = clone_tree(entry.as_fd(), true, RDONLY | NOSUID | NODEV | NOEXEC)
             .in_layer(Layer::Proc, *name)?;
-        attach_mount(&copy, &place).in_layer(Layer::Proc, *name)?;
+        attach_mount(&copy, &entry).in_layer(Layer::Proc, *name)?;
     }
     Ok(())
 }
@@ -530,24 +548,28 @@ fn mount_proc(tree: &MountTree) -> Result<(), SandboxError> {
 /// Points name lookups at the run's own resolver. If the host has no `resolv.conf`, there is
 /// nothing to mount over, and programs fall back to their defaults.
 fn mount_resolv_conf(tree: &MountTree, text: &str) -> io::Result<()> {
-    let Some(at) = tree.open(Path::new(RESOLV_CONF))? else { return Ok(()) };
+    let Some(mount_point) = tree.open(Path::new(RESOLV_CONF))? else { return Ok(()) };
     let directory = tree.open_without_links(&Path::new("/dev").join(RESOLVER_DIRECTORY))?;
-    let files = make_tmpfs("0755", &NAMES_ONLY_SIZE, NOSUID | NODEV | NOEXEC)?;
+    let tmpfs = make_tmpfs("0755", &NAMES_ONLY_SIZE, NOSUID | NODEV | NOEXEC)?;
     // `open_tree` cannot copy a file from a tree that is not attached.
-    attach_mount(&files, &directory)?;
+    attach_mount(&tmpfs, &directory)?;
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = openat(&files, "resolv.conf", flags, Mode::from_raw_mode(0o644))?;
+    let file = openat(&tmpfs, "resolv.conf", flags, Mode::from_raw_mode(0o644))?;
     File::from(file).write_all(text.as_bytes())?;
-    sys::mount_setattr(files.as_fd(), RDONLY, false)?;
-    let file = openat(&files, "resolv.conf", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    Ok(attach_mount(&clone_tree(file.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &at)?)
+    sys::mount_setattr(tmpfs.as_fd(), RDONLY, false)?;
+    let file = openat(&tmpfs, "resolv.conf", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(attach_mount(
+        &clone_tree(file.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?,
+        &mount_point,
+    )?)
 }
 
 /// Hides the host's network interfaces (names, addresses, counters) from a run with its own network
 /// namespace. Mounting a fresh `/sys` would show the run's own interfaces instead, but the kernel
 /// forbids that in a container that has parts of `/sys` covered.
 fn hide_host_interfaces(tree: &MountTree) -> io::Result<()> {
-    let mut places = vec![PathBuf::from(NETWORK_INTERFACES), PathBuf::from(VIRTUAL_INTERFACES)];
+    let mut directories =
+        vec![PathBuf::from(NETWORK_INTERFACES), PathBuf::from(VIRTUAL_INTERFACES)];
     let links = match tree.open(Path::new(NETWORK_INTERFACES))? {
         Some(_) => std::fs::read_dir(NETWORK_INTERFACES)?,
         None => return Ok(()),
@@ -555,12 +577,14 @@ fn hide_host_interfaces(tree: &MountTree) -> io::Result<()> {
     // Each interface is in the `net` directory of its device.
     let devices = links
         .filter_map(|link| link.ok()?.path().canonicalize().ok()?.parent().map(Path::to_owned));
-    places.extend(
-        devices.filter(|place| place.starts_with("/sys/devices") && place.ends_with("net")),
+    directories.extend(
+        devices.filter(|directory| {
+            directory.starts_with("/sys/devices") && directory.ends_with("net")
+        }),
     );
-    places.sort();
-    places.dedup();
-    places.iter().try_for_each(|place| hide_path(tree, place))
+    directories.sort();
+    directories.dedup();
+    directories.iter().try_for_each(|directory| hide_path(tree, directory))
 }
 
 /// Turns every directory between the writable root and a protected path into a mount point. A mount
@@ -572,11 +596,11 @@ fn pin_ancestors(
     path: &Path,
     pinned: &mut Vec<PathBuf>,
 ) -> io::Result<()> {
-    for above in ancestors_in_root(rights, path) {
-        if !pinned.iter().any(|known| known == above) {
-            let at = tree.open_without_links(above)?;
-            attach_mount(&clone_tree(at.as_fd(), true, NOSUID)?, &at)?;
-            pinned.push(above.to_owned());
+    for ancestor in ancestors_in_root(rights, path) {
+        if !pinned.iter().any(|known| known == ancestor) {
+            let directory = tree.open_without_links(ancestor)?;
+            attach_mount(&clone_tree(directory.as_fd(), true, NOSUID)?, &directory)?;
+            pinned.push(ancestor.to_owned());
         }
     }
     Ok(())

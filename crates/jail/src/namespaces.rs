@@ -40,24 +40,24 @@ impl Tier {
 /// Moves this process into a session's namespaces: users, mounts, SysV and POSIX queues, host name.
 /// Also limits what the session may leave in them.
 pub fn enter_session_namespaces(tier: Tier) -> Result<(), SandboxError> {
-    let session = UnshareFlags::NEWNS | UnshareFlags::NEWUTS;
+    let session_flags = UnshareFlags::NEWNS | UnshareFlags::NEWUTS;
     // Only this one user and one group are mapped: we stay who we are and can become no one else.
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     match tier {
         // Root needs no user namespace, and bubblewrap has already created one around us.
         Tier::Root | Tier::Bwrap => {
-            sys::unshare(session | UnshareFlags::NEWIPC)
+            sys::unshare(session_flags | UnshareFlags::NEWIPC)
                 .in_layer(Layer::Namespaces, "create namespaces")?;
         }
         Tier::Namespaces if user == 0 => {
-            create_user_namespace(session | UnshareFlags::NEWIPC, user, group)?
+            create_user_namespace(session_flags | UnshareFlags::NEWIPC, user, group)?
         }
         Tier::Namespaces => {
             // Only root of the user namespace that owns an IPC namespace may limit what is in it.
             // So we become root in a first user namespace, and ourselves again in a second one
             // inside it.
             create_user_namespace(UnshareFlags::NEWIPC, 0, 0)?;
-            create_user_namespace(session, user, group)?;
+            create_user_namespace(session_flags, user, group)?;
         }
     }
     limits::limit_session(tier != Tier::Root);
@@ -77,12 +77,16 @@ pub fn become_ordinary_user() -> Result<(), SandboxError> {
     }
 }
 
-/// Creates a user namespace, and `others` with it, in which this process's user and group have
+/// Creates a user namespace, and `other_flags` with it, in which this process's user and group have
 /// these numbers.
-fn create_user_namespace(others: UnshareFlags, user: u32, group: u32) -> Result<(), SandboxError> {
+fn create_user_namespace(
+    other_flags: UnshareFlags,
+    user: u32,
+    group: u32,
+) -> Result<(), SandboxError> {
     let (outer_user, outer_group) =
         (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    sys::unshare(UnshareFlags::NEWUSER | others)
+    sys::unshare(UnshareFlags::NEWUSER | other_flags)
         .in_layer(Layer::UserNamespace, "create a user namespace")?;
     let write = |file: &str, text: String| {
         fs::write(format!("/proc/self/{file}"), text)
@@ -96,33 +100,35 @@ fn create_user_namespace(others: UnshareFlags, user: u32, group: u32) -> Result<
 /// Creates a network that ends at its own loopback. This process stays in the network it is in.
 pub fn create_network() -> Result<OwnedFd, SandboxError> {
     let layer = Layer::Network;
-    let (ours, theirs) = PacketChannel::pair().in_layer(layer, "open a channel")?;
+    let (parent_channel, child_channel) =
+        PacketChannel::pair().in_layer(layer, "open a channel")?;
     match sys::fork(0).in_layer(layer, "fork")? {
         ForkResult::Child => {
-            drop(ours);
-            let made = enter_new_network();
-            let handed = made.and_then(|network| {
-                theirs
+            drop(parent_channel);
+            let created = enter_new_network();
+            let sent = created.and_then(|network| {
+                child_channel
                     .send(&None::<SandboxError>, &[network.as_fd()])
                     .in_layer(layer, "hand the network over")
             });
             // A packet with a descriptor can be refused where one without is not: when the user has
             // too many descriptors in transit.
-            let told = handed.or_else(|fault| theirs.send(&Some(fault), &[]));
-            sys::exit_now(i32::from(told.is_err()));
+            let reported = sent.or_else(|error| child_channel.send(&Some(error), &[]));
+            sys::exit_now(i32::from(reported.is_err()));
         }
         ForkResult::Parent(child) => {
-            drop(theirs);
-            let answer =
-                ours.receive::<Option<SandboxError>>().in_layer(layer, "receive the network");
-            let ended = reap_child(child);
+            drop(child_channel);
+            let answer = parent_channel
+                .receive::<Option<SandboxError>>()
+                .in_layer(layer, "receive the network");
+            let child_exit = reap_child(child);
             match answer? {
                 Some((None, mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
-                Some((Some(fault), _)) => Err(fault),
+                Some((Some(error), _)) => Err(error),
                 _ => Err(SandboxError::from_message(
                     layer,
                     "create a network",
-                    format!("the process that creates it was lost: {ended}"),
+                    format!("the process that creates it was lost: {child_exit}"),
                 )),
             }
         }
@@ -156,13 +162,13 @@ fn reap_child(child: Pid) -> String {
 pub fn send_network_socket(
     network: &OwnedFd,
     ipv6: bool,
-    to: &PacketChannel,
+    channel: &PacketChannel,
 ) -> Result<(), SandboxError> {
     join_network(network)?;
     let family = if ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .in_layer(Layer::Network, "create a socket")?;
-    to.send(&(), &[socket.as_fd()]).in_layer(Layer::Network, "send a socket")
+    channel.send(&(), &[socket.as_fd()]).in_layer(Layer::Network, "send a socket")
 }
 
 /// Moves this process into one of the session's networks.

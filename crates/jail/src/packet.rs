@@ -73,20 +73,20 @@ impl PacketChannel {
 
     fn receive_within<T: DeserializeOwned>(
         &self,
-        most: usize,
+        max_bytes: usize,
     ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-        let mut bytes = vec![0; most];
+        let mut bytes = vec![0; max_bytes];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got = rustix::io::retry_on_intr(|| {
+        let received = rustix::io::retry_on_intr(|| {
             let mut parts = [IoSliceMut::new(&mut bytes)];
             rustix::net::recvmsg(self.0.as_fd(), &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
         });
-        let got = match got {
+        let received = match received {
             Err(rustix::io::Errno::CONNRESET) => return Ok(None),
-            got => got?,
+            received => received?,
         };
-        if got.bytes == 0 {
+        if received.bytes == 0 {
             return Ok(None);
         }
         let fds = control.drain().filter_map(|message| match message {
@@ -94,7 +94,7 @@ impl PacketChannel {
             _ => None,
         });
         let fds = fds.flatten().collect();
-        Ok(Some((serde_json::from_slice(&bytes[..got.bytes])?, fds)))
+        Ok(Some((serde_json::from_slice(&bytes[..received.bytes])?, fds)))
     }
 }
 
@@ -111,7 +111,7 @@ fn retry_while_crowded<T>(
     for pause in PAUSES_MS {
         match send() {
             Err(rustix::io::Errno::TOOMANYREFS) => std::thread::sleep(Duration::from_millis(pause)),
-            done => return done,
+            result => return result,
         }
     }
     send()

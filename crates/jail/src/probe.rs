@@ -1,8 +1,8 @@
 //! Finds out which parts of the sandbox this host supports, by trying each in a separate process.
 //!
-//! Version numbers and settings never decide anything here; they only explain a failure ([`HostSettings`]).
-//! The calling process must have a single thread, since it forks. It is not changed, whatever its
-//! children do to themselves.
+//! Version numbers and settings never decide anything here; they only explain a failure
+//! ([`HostSettings`]). The calling process must have a single thread, since it forks. It is not
+//! changed, whatever its children do to themselves.
 
 mod host;
 mod namespaces;
@@ -94,76 +94,77 @@ type AttemptResult = Result<String, SandboxError>;
 
 /// Tries everything. `scratch` is a directory that this user may write to.
 pub fn probe_all(scratch: &Path) -> Vec<ProbeResult> {
-    let user = record_attempt(
+    let user_namespace = record_attempt(
         SandboxFeature::UserNamespace,
         attempt_in_child(0, namespaces::enter_user_namespace),
     );
-    let ground = match user.outcome {
+    let base = match user_namespace.outcome {
         ProbeOutcome::Ok => Some(NamespaceBase::UserNamespace),
         // Root can do without a user namespace if it has its capabilities.
         _ => attempt_in_child(0, namespaces::unshare_mounts_as_root)
             .is_ok()
             .then_some(NamespaceBase::Root),
     };
-    let mut all = vec![user];
-    let mut on_ground = |part, attempt: &dyn Fn(NamespaceBase) -> AttemptResult| {
-        all.push(match ground {
-            Some(ground) => record_attempt(part, attempt_in_child(0, || attempt(ground))),
+    let mut results = vec![user_namespace];
+    let mut probe_on_base = |part, attempt: &dyn Fn(NamespaceBase) -> AttemptResult| {
+        results.push(match base {
+            Some(base) => record_attempt(part, attempt_in_child(0, || attempt(base))),
             None => record_skipped(part, "it needs a user namespace"),
         });
     };
-    on_ground(SandboxFeature::MountNamespace, &|ground| {
-        namespaces::copy_mounts_read_only(ground, scratch)
+    probe_on_base(SandboxFeature::MountNamespace, &|base| {
+        namespaces::copy_mounts_read_only(base, scratch)
     });
-    on_ground(SandboxFeature::PidNamespace, &namespaces::enter_pid_namespace);
-    on_ground(SandboxFeature::Proc, &namespaces::mount_proc);
-    on_ground(SandboxFeature::NetworkNamespace, &namespaces::make_isolated_network);
-    all.push(record_attempt(
+    probe_on_base(SandboxFeature::PidNamespace, &namespaces::enter_pid_namespace);
+    probe_on_base(SandboxFeature::Proc, &namespaces::mount_proc);
+    probe_on_base(SandboxFeature::NetworkNamespace, &namespaces::make_isolated_network);
+    results.push(record_attempt(
         SandboxFeature::NoNewPrivileges,
         attempt_in_child(0, process::set_no_new_privileges),
     ));
-    all.push(record_attempt(
+    results.push(record_attempt(
         SandboxFeature::Capabilities,
         attempt_in_child(0, process::drop_capabilities),
     ));
-    all.push(record_attempt(
+    results.push(record_attempt(
         SandboxFeature::Landlock,
         attempt_in_child(0, || process::apply_landlock(scratch)),
     ));
-    all.push(record_attempt(
+    results.push(record_attempt(
         SandboxFeature::Seccomp,
         attempt_in_child(0, process::intercept_a_call),
     ));
-    all.push(record_attempt(
+    results.push(record_attempt(
         SandboxFeature::PidfdGetfd,
         attempt_in_child(0, process::copy_child_descriptor),
     ));
-    all.push(record_attempt(SandboxFeature::Trace, attempt_in_child(0, process::trace_a_child)));
-    all.push(record_attempt(
+    results
+        .push(record_attempt(SandboxFeature::Trace, attempt_in_child(0, process::trace_a_child)));
+    results.push(record_attempt(
         SandboxFeature::Limits,
         attempt_in_child(0, process::enforce_process_limit),
     ));
-    all.push(match process::find_bwrap() {
+    results.push(match process::find_bwrap() {
         Some(bwrap) => {
             record_attempt(SandboxFeature::Bwrap, attempt_in_child(0, || process::run_bwrap(bwrap)))
         }
         None => record_skipped(SandboxFeature::Bwrap, "it is not installed"),
     });
-    all
+    results
 }
 
-fn record_attempt(part: SandboxFeature, seen: AttemptResult) -> ProbeResult {
-    match seen {
+fn record_attempt(part: SandboxFeature, result: AttemptResult) -> ProbeResult {
+    match result {
         Ok(text) => ProbeResult { part, outcome: ProbeOutcome::Ok, errno: None, text },
-        Err(fault) => {
-            let text = format!("{}: {}", fault.what, fault.text);
-            ProbeResult { part, outcome: ProbeOutcome::Refused, errno: fault.errno, text }
+        Err(error) => {
+            let text = format!("{}: {}", error.what, error.text);
+            ProbeResult { part, outcome: ProbeOutcome::Refused, errno: error.errno, text }
         }
     }
 }
 
-fn record_skipped(part: SandboxFeature, why: &str) -> ProbeResult {
-    ProbeResult { part, outcome: ProbeOutcome::NotTried, errno: None, text: why.to_owned() }
+fn record_skipped(part: SandboxFeature, reason: &str) -> ProbeResult {
+    ProbeResult { part, outcome: ProbeOutcome::NotTried, errno: None, text: reason.to_owned() }
 }
 
 /// Makes the attempt in a child process, in new namespaces (`CLONE_NEW…`) if any are given, and
@@ -172,31 +173,32 @@ fn attempt_in_child(
     namespaces: libc::c_int,
     attempt: impl FnOnce() -> AttemptResult,
 ) -> AttemptResult {
-    let (ours, theirs) = PacketChannel::pair().in_layer(Layer::Program, "open a channel")?;
+    let (parent_channel, child_channel) =
+        PacketChannel::pair().in_layer(Layer::Program, "open a channel")?;
     match sys::fork(namespaces).in_layer(Layer::Namespaces, "start a test process")? {
         ForkResult::Child => {
-            drop(ours);
+            drop(parent_channel);
             // A child that hangs is killed, and its own children with it.
-            let tied = set_parent_process_death_signal(Some(Signal::KILL))
+            let prepared = set_parent_process_death_signal(Some(Signal::KILL))
                 .in_layer(Layer::Program, "die with the parent");
-            let sent = theirs.send(&tied.and_then(|()| attempt()), &[]);
+            let sent = child_channel.send(&prepared.and_then(|()| attempt()), &[]);
             sys::exit_now(i32::from(sent.is_err()))
         }
         ForkResult::Parent(child) => {
-            drop(theirs);
-            let seen = receive_result(&ours);
+            drop(child_channel);
+            let result = receive_result(&parent_channel);
             kill_and_reap(child);
-            seen
+            result
         }
     }
 }
 
 /// Waits for the result of a child, for as long as [`ATTEMPT_TIMEOUT`] allows.
 fn receive_result(channel: &PacketChannel) -> AttemptResult {
-    let mut watched = [PollFd::new(channel, PollFlags::IN)];
-    let patience =
+    let mut poll_fds = [PollFd::new(channel, PollFlags::IN)];
+    let timeout =
         Timespec { tv_sec: ATTEMPT_TIMEOUT.as_secs().try_into().unwrap_or(10), tv_nsec: 0 };
-    let ready = rustix::io::retry_on_intr(|| poll(&mut watched, Some(&patience)));
+    let ready = rustix::io::retry_on_intr(|| poll(&mut poll_fds, Some(&timeout)));
     if ready.in_layer(Layer::Program, "wait for the test process")? == 0 {
         return Err(SandboxError::from_message(
             Layer::Program,
@@ -205,7 +207,7 @@ fn receive_result(channel: &PacketChannel) -> AttemptResult {
         ));
     }
     match channel.receive::<AttemptResult>().in_layer(Layer::Program, "receive the result")? {
-        Some((seen, _)) => seen,
+        Some((result, _)) => result,
         None => {
             Err(SandboxError::from_message(Layer::Program, "run the test process", "it was killed"))
         }

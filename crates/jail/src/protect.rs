@@ -66,7 +66,7 @@ impl ProtectionGuard {
             let Some(root) = roots.max_by_key(|root| root.as_os_str().len()) else { continue };
             guard
                 .hold_path(root, &protected)
-                .map_err(|why| ProtectionError { path: protected.path.clone(), cause: why })?;
+                .map_err(|error| ProtectionError { path: protected.path.clone(), cause: error })?;
         }
         guard.covers.sort();
         guard.covers.dedup();
@@ -106,14 +106,14 @@ impl ProtectionGuard {
         protected: &ProtectedPath,
     ) -> io::Result<CoverLookup> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut here = openat(CWD, root, flags | OFlags::DIRECTORY, Mode::empty())?;
+        let mut directory = openat(CWD, root, flags | OFlags::DIRECTORY, Mode::empty())?;
         let mut path = root.to_owned();
-        let below = protected.path.strip_prefix(root).map_err(io::Error::other)?;
-        let mut names = below.iter().peekable();
+        let relative_path = protected.path.strip_prefix(root).map_err(io::Error::other)?;
+        let mut names = relative_path.iter().peekable();
         while let Some(name) = names.next() {
             path.push(name);
-            let last = names.peek().is_none();
-            let fd = match openat(&here, name, flags, Mode::empty()) {
+            let is_last = names.peek().is_none();
+            let fd = match openat(&directory, name, flags, Mode::empty()) {
                 Ok(fd) => fd,
                 Err(Errno::NOENT) if protected.stand_in == StandIn::Nothing => {
                     return Ok(CoverLookup::Nothing);
@@ -121,15 +121,15 @@ impl ProtectionGuard {
                 Err(Errno::NOENT) => {
                     // Create missing parent directories too, so that the path in them can be
                     // covered. The parents stay writable.
-                    let stand_in = if last { protected.stand_in } else { StandIn::Directory };
-                    let held = match create_stand_in(&here, name, stand_in) {
-                        Ok(Some(held)) => held,
+                    let stand_in = if is_last { protected.stand_in } else { StandIn::Directory };
+                    let locked = match create_stand_in(&directory, name, stand_in) {
+                        Ok(Some(locked)) => locked,
                         Ok(None) => return Ok(CoverLookup::Vanished),
-                        Err(error) => return handle_unwritable(&here, root, &path, error),
+                        Err(error) => return handle_unwritable(&directory, root, &path, error),
                     };
-                    here = held.file.try_clone()?.into();
-                    self.stand_ins.push(held);
-                    match last {
+                    directory = locked.file.try_clone()?.into();
+                    self.stand_ins.push(locked);
+                    match is_last {
                         true => return Ok(CoverLookup::Cover(path)),
                         false => continue,
                     }
@@ -144,17 +144,17 @@ impl ProtectionGuard {
                 FileType::Symlink => return Ok(CoverLookup::Cover(path)),
                 kind => kind == FileType::Directory,
             };
-            match lock_existing(&here, name)? {
-                LockOutcome::Locked(held) => self.stand_ins.push(held),
+            match lock_existing(&directory, name)? {
+                LockOutcome::Locked(locked) => self.stand_ins.push(locked),
                 LockOutcome::NotStandIn => {}
                 LockOutcome::Gone => return Ok(CoverLookup::Vanished),
             }
             // A file where a directory is expected: while it stays there, nothing can exist below
             // it.
-            if last || !is_directory {
+            if is_last || !is_directory {
                 return Ok(CoverLookup::Cover(path));
             }
-            here = fd;
+            directory = fd;
         }
         // It is the writable root itself, either by configuration or because a link leads there.
         Ok(CoverLookup::Nothing)
@@ -164,8 +164,8 @@ impl ProtectionGuard {
 impl Drop for ProtectionGuard {
     fn drop(&mut self) {
         // Inner ones first; otherwise the outer directory is not empty.
-        for held in self.stand_ins.drain(..).rev() {
-            held.remove_if_unused();
+        for stand_in in self.stand_ins.drain(..).rev() {
+            stand_in.remove_if_unused();
         }
     }
 }
@@ -183,10 +183,11 @@ enum CoverLookup {
 /// Returns everything that must be protected. If the server could not determine what git would
 /// execute, whole repositories become read-only.
 fn protected_paths(rights: &Rights) -> Vec<ProtectedPath> {
-    let whole = |path: &PathBuf| ProtectedPath { path: path.clone(), stand_in: StandIn::Directory };
+    let protect_whole =
+        |path: &PathBuf| ProtectedPath { path: path.clone(), stand_in: StandIn::Directory };
     let for_git = match &rights.for_git {
         Some(known) => known.clone(),
-        None => rights.repositories.iter().map(whole).collect(),
+        None => rights.repositories.iter().map(protect_whole).collect(),
     };
     let for_git = for_git.into_iter().filter(|protected| !rights.is_released(&protected.path));
     rights.protected.iter().cloned().chain(for_git).collect()
@@ -196,46 +197,46 @@ fn protected_paths(rights: &Rights) -> Vec<ProtectedPath> {
 /// decides where it leads.
 pub fn paths_to_cover(protected: ProtectedPath) -> Vec<ProtectedPath> {
     let ProtectedPath { path, stand_in } = protected;
-    let mut places = vec![path.clone()];
+    let mut paths = vec![path.clone()];
     // A run may create this path, so it could create a link here. Following that link would make
     // its target read-only for all later runs.
     if stand_in != StandIn::Nothing {
-        places.extend(link_trail(&path).into_iter().filter(|place| *place != path));
+        paths.extend(link_trail(&path).into_iter().filter(|other| *other != path));
     }
-    places.into_iter().map(|path| ProtectedPath { path, stand_in }).collect()
+    paths.into_iter().map(|path| ProtectedPath { path, stand_in }).collect()
 }
 
 /// Returns every path that decides where `path` leads, as the kernel would follow it: each link on
 /// the way, each directory that a link enters and leaves again, and the final target whether it
 /// exists or not. A cycle of links has no target.
 fn link_trail(path: &Path) -> Vec<PathBuf> {
-    let (mut real, mut trail) = (PathBuf::from("/"), Vec::<PathBuf>::new());
+    let (mut resolved, mut trail) = (PathBuf::from("/"), Vec::<PathBuf>::new());
     let mut rest: Vec<OsString> = path.iter().rev().map(OsString::from).collect();
     while let Some(name) = rest.pop() {
         match name.as_encoded_bytes() {
-            b"/" => real = PathBuf::from("/"),
+            b"/" => resolved = PathBuf::from("/"),
             b"." => {}
             b".." => {
                 // Directories above a known link are already pinned together with it.
-                if !trail.iter().any(|known| known.starts_with(&real)) {
-                    trail.push(real.clone());
+                if !trail.iter().any(|known| known.starts_with(&resolved)) {
+                    trail.push(resolved.clone());
                 }
-                real.pop();
+                resolved.pop();
             }
             _ => {
-                real.push(&name);
-                if let Ok(target) = std::fs::read_link(&real) {
-                    trail.push(real.clone());
+                resolved.push(&name);
+                if let Ok(target) = std::fs::read_link(&resolved) {
+                    trail.push(resolved.clone());
                     if trail.len() > MAX_LINKS {
                         return trail;
                     }
-                    real.pop();
+                    resolved.pop();
                     rest.extend(target.iter().rev().map(OsString::from));
                 }
             }
         }
     }
-    trail.push(real);
+    trail.push(resolved);
     trail
 }
 
@@ -254,9 +255,9 @@ fn handle_unwritable(
         _ => return Err(error),
     }
     let is_ours = fstat(directory)?.st_uid == rustix::process::geteuid().as_raw();
-    match path.parent().filter(|above| *above != root) {
+    match path.parent().filter(|parent| *parent != root) {
         // The run could rename this directory, or change its mode if it owns it.
-        Some(above) => Ok(CoverLookup::Cover(above.to_owned())),
+        Some(parent) => Ok(CoverLookup::Cover(parent.to_owned())),
         None if is_ours => Err(error),
         None => Ok(CoverLookup::Nothing),
     }
@@ -268,12 +269,12 @@ fn create_stand_in(
     name: &OsStr,
     stand_in: StandIn,
 ) -> io::Result<Option<LockedStandIn>> {
-    let made = match stand_in {
+    let created = match stand_in {
         StandIn::Nothing => return Ok(None),
         StandIn::Directory => mkdirat(parent, name, Mode::from_raw_mode(0o755)),
         StandIn::File(text) => write_new_file(parent, name, text),
     };
-    match made {
+    match created {
         Ok(()) => {}
         Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(errno.into()),
@@ -303,13 +304,13 @@ enum LockOutcome {
 /// needs a lock.
 fn lock_existing(parent: &OwnedFd, name: &OsStr) -> io::Result<LockOutcome> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let marked = match openat(parent, name, flags, Mode::empty()) {
+    let recognized = match openat(parent, name, flags, Mode::empty()) {
         Ok(fd) => recognize_stand_in(&File::from(fd)),
         Err(Errno::NOENT) => return Ok(LockOutcome::Gone),
         // We cannot read it, so we did not create it.
         Err(_) => None,
     };
-    let Some(stand_in) = marked else { return Ok(LockOutcome::NotStandIn) };
+    let Some(stand_in) = recognized else { return Ok(LockOutcome::NotStandIn) };
     match open_locked(parent, name)? {
         Some(file) => LockedStandIn::new(parent, name, file, stand_in).map(LockOutcome::Locked),
         None => Ok(LockOutcome::Gone),
@@ -351,17 +352,19 @@ fn open_locked(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
 
 /// Returns whether `name` still refers to this open file.
 fn is_still_at(parent: &OwnedFd, name: &OsStr, file: &File) -> io::Result<bool> {
-    let ours = fstat(file)?;
+    let file_stat = fstat(file)?;
     match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) => Ok((there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)),
+        Ok(name_stat) => {
+            Ok((name_stat.st_dev, name_stat.st_ino) == (file_stat.st_dev, file_stat.st_ino))
+        }
         Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
 }
 
 impl LockedStandIn {
-    fn new(parent: &OwnedFd, name: &OsStr, file: File, made: StandIn) -> io::Result<LockedStandIn> {
-        Ok(LockedStandIn { parent: parent.try_clone()?, name: name.to_owned(), file, kind: made })
+    fn new(parent: &OwnedFd, name: &OsStr, file: File, kind: StandIn) -> io::Result<LockedStandIn> {
+        Ok(LockedStandIn { parent: parent.try_clone()?, name: name.to_owned(), file, kind })
     }
 
     /// Removes the stand-in if no other run holds it and no one has put anything into it.
@@ -369,14 +372,14 @@ impl LockedStandIn {
         if flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return;
         }
-        let untouched = match self.kind {
+        let is_untouched = match self.kind {
             StandIn::Nothing => false,
             StandIn::Directory => true,
             StandIn::File(text) => {
                 self.file.metadata().is_ok_and(|now| now.len() == text.as_bytes().len() as u64)
             }
         };
-        if untouched && is_still_at(&self.parent, &self.name, &self.file).unwrap_or(false) {
+        if is_untouched && is_still_at(&self.parent, &self.name, &self.file).unwrap_or(false) {
             let flags =
                 if self.kind == StandIn::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             // A directory that is no longer empty stays; any other failure is ignored too.

@@ -36,18 +36,18 @@ const REPEATED_BITS: u8 = 0x79;
 /// Opens the resolver's port. This process is in the run's network and may still bind low ports. No
 /// program of a run can, so none can take the resolver's place.
 pub fn bind_socket() -> io::Result<(UdpSocket, Ipv4Addr)> {
-    let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
+    let mut last_error = io::Error::from(io::ErrorKind::AddrInUse);
     for number in 1..MAX_ADDRESSES {
         let [high, low] = number.to_be_bytes();
         let address = Ipv4Addr::new(RESOLVER_NETWORK[0], RESOLVER_NETWORK[1], high, low);
         match UdpSocket::bind((address, DNS_PORT)) {
             Ok(socket) => return Ok((socket, address)),
             // Another run of the session uses it.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => refused = error,
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last_error = error,
             Err(error) => return Err(error),
         }
     }
-    Err(refused)
+    Err(last_error)
 }
 
 /// Returns the text of an `/etc/resolv.conf` that leads to this resolver. One attempt is enough,
@@ -103,24 +103,24 @@ fn refuse_query(query: &[u8]) -> Option<(String, Vec<u8>)> {
 /// Returns the name of the first question and the offset where it ends. A query has no compressed
 /// names.
 fn read_name(query: &[u8]) -> Option<(String, usize)> {
-    let (mut name, mut at) = (String::new(), HEADER_BYTES);
+    let (mut name, mut offset) = (String::new(), HEADER_BYTES);
     loop {
-        let length = usize::from(*query.get(at)?);
-        at += 1;
+        let length = usize::from(*query.get(offset)?);
+        offset += 1;
         if length == 0 {
-            return Some((name, at));
+            return Some((name, offset));
         }
-        let label = query.get(at..at + length).filter(|_| length <= MAX_LABEL_BYTES)?;
-        at += length;
+        let label = query.get(offset..offset + length).filter(|_| length <= MAX_LABEL_BYTES)?;
+        offset += length;
         if !name.is_empty() {
             name.push('.');
         }
         // The name is shown to people and models, also in hints, so it must not contain anything
         // that no host name contains.
         let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        let shown =
+        let sanitize =
             |byte: &u8| if is_plain(byte) { byte.to_ascii_lowercase() as char } else { '?' };
-        name.extend(label.iter().map(shown));
+        name.extend(label.iter().map(sanitize));
         if name.len() > MAX_NAME_BYTES {
             return None;
         }

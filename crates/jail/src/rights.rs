@@ -156,15 +156,17 @@ impl Rights {
     /// Returns all writable directories, the workspace first.
     pub fn writable_roots(&self) -> impl Iterator<Item = &Path> {
         let workspace = (!self.read_only).then_some(self.workspace.as_path());
-        let own = self.home.iter().chain(&self.scratch);
-        workspace.into_iter().chain(own.chain(&self.writable).map(PathBuf::as_path))
+        let home_and_scratch = self.home.iter().chain(&self.scratch);
+        workspace.into_iter().chain(home_and_scratch.chain(&self.writable).map(PathBuf::as_path))
     }
 
     /// Returns whether no run may change this path. Names are compared case-insensitively, because
     /// some file systems are case-insensitive.
     pub fn protects_path(&self, path: &Path) -> bool {
-        let is_in = |protected: &ProtectedPath| components_below(path, &protected.path).is_some();
-        self.protected.iter().any(is_in) || !self.is_released(path) && self.protects_for_git(path)
+        let contains_path =
+            |protected: &ProtectedPath| components_below(path, &protected.path).is_some();
+        self.protected.iter().any(contains_path)
+            || !self.is_released(path) && self.protects_for_git(path)
     }
 
     fn protects_for_git(&self, path: &Path) -> bool {
@@ -178,7 +180,7 @@ impl Rights {
 
     /// Returns whether the operator released a path that would otherwise be protected.
     pub fn is_released(&self, path: &Path) -> bool {
-        self.unprotected.iter().any(|open| path.starts_with(open))
+        self.unprotected.iter().any(|released| path.starts_with(released))
     }
 }
 
@@ -188,8 +190,8 @@ pub fn protected_in_repository(repository: &Path) -> Vec<ProtectedPath> {
 }
 
 /// Returns the paths that make git run programs in a worktree's directory inside its repository.
-pub fn protected_in_worktree(own: &Path) -> Vec<ProtectedPath> {
-    protect_names_in(own, WORKTREE_NAMES)
+pub fn protected_in_worktree(worktree_dir: &Path) -> Vec<ProtectedPath> {
+    protect_names_in(worktree_dir, WORKTREE_NAMES)
 }
 
 fn protect_names_in(directory: &Path, names: &[(&str, StandIn)]) -> Vec<ProtectedPath> {
@@ -203,40 +205,45 @@ fn protect_names_in(directory: &Path, names: &[(&str, StandIn)]) -> Vec<Protecte
 /// Returns whether a path would make git run programs in a repository at any depth, even if that
 /// repository does not exist yet.
 fn is_in_nested_repository(names: &[&OsStr]) -> bool {
-    let mut starts = names.iter().enumerate().filter(|(_, name)| name.eq_ignore_ascii_case(".git"));
+    let mut git_entries =
+        names.iter().enumerate().filter(|(_, name)| name.eq_ignore_ascii_case(".git"));
     // A `.git` further down may be a file that refers to a repository anywhere.
-    starts
-        .any(|(at, _)| makes_git_run_programs(&names[at + 1..]) || at > 0 && at + 1 == names.len())
+    git_entries.any(|(index, _)| {
+        makes_git_run_programs(&names[index + 1..]) || index > 0 && index + 1 == names.len()
+    })
 }
 
 /// Returns whether a path inside a repository makes git run programs. The directories of submodules
 /// and worktrees inside it use the same names, and new ones may be created, so they are recognized
 /// by name.
 fn makes_git_run_programs(names: &[&OsStr]) -> bool {
-    let is = |name: &OsStr, known: &str| name.eq_ignore_ascii_case(known);
-    let runs = |name: &OsStr| REPOSITORY_NAMES.iter().any(|(known, _)| is(name, known));
+    let is_named = |name: &OsStr, known: &str| name.eq_ignore_ascii_case(known);
+    let runs_programs =
+        |name: &OsStr| REPOSITORY_NAMES.iter().any(|(known, _)| is_named(name, known));
     match names {
-        [nest, _, inner @ ..] if NESTED_GIT_DIRECTORIES.iter().any(|known| is(nest, known)) => {
-            inner.iter().any(|name| runs(name) || is(name, "gitdir"))
+        [directory, _, inner @ ..]
+            if NESTED_GIT_DIRECTORIES.iter().any(|known| is_named(directory, known)) =>
+        {
+            inner.iter().any(|name| runs_programs(name) || is_named(name, "gitdir"))
         }
         // It has no effect in the repository itself, but was formerly taken as the sign of a
         // worktree.
-        [name] if is(name, "gitdir") => true,
-        [name, ..] => runs(name),
+        [name] if is_named(name, "gitdir") => true,
+        [name, ..] => runs_programs(name),
         [] => false,
     }
 }
 
 /// Returns the components that lead from `start` to `path`, if `path` is below it. Ignores case.
 fn components_below<'p>(path: &'p Path, start: &Path) -> Option<Vec<&'p OsStr>> {
-    let mut parts = path.components();
-    let same = |part| match (parts.next(), part) {
+    let mut components = path.components();
+    let is_same = |part| match (components.next(), part) {
         (Some(Component::Normal(here)), Component::Normal(there)) => {
             here.eq_ignore_ascii_case(there)
         }
         (here, there) => here == Some(there),
     };
-    start.components().all(same).then(|| parts.as_path().iter().collect())
+    start.components().all(is_same).then(|| components.as_path().iter().collect())
 }
 
 #[cfg(test)]

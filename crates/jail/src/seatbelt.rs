@@ -102,12 +102,13 @@ pub fn wrap_command(
     args: &[OsString],
 ) -> Result<(&'static str, Vec<OsString>), PolicyPathError> {
     let (text, parameters) = build_policy(rights)?;
-    let mut all: Vec<OsString> = vec!["-p".into(), text.into()];
-    all.extend(parameters.into_iter().map(|(name, value)| format!("-D{name}={value}").into()));
-    all.push("--".into());
-    all.push(program.to_owned());
-    all.extend_from_slice(args);
-    Ok((SANDBOX_EXEC, all))
+    let mut command_args: Vec<OsString> = vec!["-p".into(), text.into()];
+    command_args
+        .extend(parameters.into_iter().map(|(name, value)| format!("-D{name}={value}").into()));
+    command_args.push("--".into());
+    command_args.push(program.to_owned());
+    command_args.extend_from_slice(args);
+    Ok((SANDBOX_EXEC, command_args))
 }
 
 /// Returns one section of the policy text.
@@ -146,13 +147,13 @@ impl PolicyBuilder {
         let mut filters = Vec::new();
         for (index, path) in paths.iter().enumerate() {
             let exact = self.add_parameter(format!("{kind}_{index}"), path);
-            let spelled = self.add_parameter(
+            let spelling = self.add_parameter(
                 format!("{kind}_{index}_SPELLED"),
                 &path::spelling_regex(path, "(/.*)?"),
             );
             filters.push(format!("(literal {exact})"));
             filters.push(format!("(subpath {exact})"));
-            filters.push(format!("(regex {spelled})"));
+            filters.push(format!("(regex {spelling})"));
         }
         filters
     }
@@ -176,7 +177,7 @@ impl PolicyBuilder {
     fn allow_writing<'a>(
         &mut self,
         writable: &BTreeSet<String>,
-        except: impl Iterator<Item = &'a String>,
+        exceptions: impl Iterator<Item = &'a String>,
     ) {
         if writable.is_empty() {
             return;
@@ -191,7 +192,7 @@ impl PolicyBuilder {
         }
         self.text.pop();
         self.push_line(format_args!(")"));
-        for filter in except {
+        for filter in exceptions {
             self.push_line(format_args!("    (require-not {filter})"));
         }
         self.text.pop();
@@ -209,13 +210,13 @@ impl PolicyBuilder {
         ));
         for (index, anchor) in anchors.iter().enumerate() {
             let exact = self.add_parameter(format!("ANCHOR_{index}"), anchor);
-            let spelled = self.add_parameter(
+            let spelling = self.add_parameter(
                 format!("ANCHOR_{index}_SPELLED"),
                 &path::spelling_regex(anchor, ""),
             );
             self.push_line(format_args!(
                 "(deny file-write-unlink (require-all (literal {exact}) (vnode-type DIRECTORY)))\n\
-                 (deny file-write-create (require-all (regex {spelled}) (vnode-type SYMLINK)))"
+                 (deny file-write-create (require-all (regex {spelling}) (vnode-type SYMLINK)))"
             ));
         }
     }

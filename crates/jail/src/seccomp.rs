@@ -1,8 +1,8 @@
 //! The seccomp filter: which system calls a run may make, which fail, and which the supervisor
 //! decides.
 //!
-//! A call that is not [known](known_calls) does not exist for a run. Of the known calls, the rules below
-//! refuse some. Both lists are data with a reason for each entry. Calls that are rare and
+//! A call that is not [known](known_calls) does not exist for a run. Of the known calls, the rules
+//! below refuse some. Both lists are data with a reason for each entry. Calls that are rare and
 //! suspicious go to the supervisor, which refuses and records them; it decides by register values
 //! alone, which no other thread can change in the meantime. Calls that ordinary programs merely try
 //! out fail right in the filter.
@@ -336,32 +336,33 @@ pub struct FilterOptions {
 }
 
 /// Returns the rules for a run.
-pub fn select_rules(case: FilterOptions) -> impl Iterator<Item = &'static SyscallRule> {
+pub fn select_rules(options: FilterOptions) -> impl Iterator<Item = &'static SyscallRule> {
     let FilterOptions {
         network,
-        own_namespaces: namespaces,
-        judges_execs: watched,
-        may_nest: nested,
+        own_namespaces,
+        judges_execs,
+        may_nest,
         intercepts_renames: renames,
-    } = case;
-    let families = match (network, namespaces) {
+    } = options;
+    let socket_rules = match (network, own_namespaces) {
         (NetworkAccess::All, _) | (_, true) => SOCKET_FAMILIES,
         (_, false) => SOCKET_FAMILIES_WITHOUT_NETWORK,
     };
-    let others: &[SyscallRule] = if namespaces { FIRST_PROCESS } else { OTHER_PROCESSES };
-    let execs: &[SyscallRule] = if watched { EXECS } else { &[] };
+    let process_rules: &[SyscallRule] =
+        if own_namespaces { FIRST_PROCESS } else { OTHER_PROCESSES };
+    let exec_rules: &[SyscallRule] = if judges_execs { EXECS } else { &[] };
     let renames: [&[SyscallRule]; 2] =
         if renames { [RENAMES, RENAMES_OF_THIS_MACHINE] } else { [&[], &[]] };
-    let kept = move |rule: &&SyscallRule| !(nested && NESTING_CALLS.contains(&rule.call));
-    let nesting: &[SyscallRule] = if nested { NESTED_RULES } else { &[] };
+    let is_kept = move |rule: &&SyscallRule| !(may_nest && NESTING_CALLS.contains(&rule.call));
+    let nesting_rules: &[SyscallRule] = if may_nest { NESTED_RULES } else { &[] };
     RULES
         .iter()
-        .filter(kept)
-        .chain(nesting)
-        .chain(families)
-        .chain(others)
+        .filter(is_kept)
+        .chain(nesting_rules)
+        .chain(socket_rules)
+        .chain(process_rules)
         .chain(OF_THIS_MACHINE)
-        .chain(execs)
+        .chain(exec_rules)
         .chain(renames.into_iter().flatten())
 }
 
@@ -412,27 +413,27 @@ enum CallHandling {
 
 /// Divides all call numbers into segments, in ascending order.
 fn build_segments(rules: impl Iterator<Item = &'static SyscallRule>) -> Vec<CallRange> {
-    let mut ruled: BTreeMap<u32, Vec<&'static SyscallRule>> = BTreeMap::new();
+    let mut rules_by_call: BTreeMap<u32, Vec<&'static SyscallRule>> = BTreeMap::new();
     for rule in rules {
-        ruled.entry(rule.call as u32).or_default().push(rule);
+        rules_by_call.entry(rule.call as u32).or_default().push(rule);
     }
     let mut segments: Vec<CallRange> = Vec::new();
     // One number past the end represents all higher ones as unknown. On x86-64 these include the
     // x32 variants of the same calls.
     for number in 0..=known_calls::last_known() + 1 {
-        let fate = match ruled.remove(&number) {
+        let handling = match rules_by_call.remove(&number) {
             Some(rules) => CallHandling::Ruled(rules),
             None if known_calls::is_known(number) => CallHandling::Allowed,
             None => CallHandling::Unknown,
         };
         let previous = segments.last().map(|segment| &segment.handling);
-        let goes_on = matches!(
-            (previous, &fate),
+        let extends_previous = matches!(
+            (previous, &handling),
             (Some(CallHandling::Allowed), CallHandling::Allowed)
                 | (Some(CallHandling::Unknown), CallHandling::Unknown)
         );
-        if !goes_on {
-            segments.push(CallRange { first: number, handling: fate });
+        if !extends_previous {
+            segments.push(CallRange { first: number, handling });
         }
     }
     segments
@@ -440,15 +441,15 @@ fn build_segments(rules: impl Iterator<Item = &'static SyscallRule>) -> Vec<Call
 
 /// Compiles a binary search for the segment of the loaded number, followed by its action.
 fn compile_search(segments: &[CallRange]) -> Vec<sock_filter> {
-    let (below, above) = match segments {
+    let (lower_segments, upper_segments) = match segments {
         [] => return vec![return_action(NO_SUCH_CALL)],
-        [found] => return found.handling.compile(),
+        [segment] => return segment.handling.compile(),
         _ => segments.split_at(segments.len() / 2),
     };
-    let (lower, upper) = (compile_search(below), compile_search(above));
-    let middle = above[0].first;
+    let (lower, upper) = (compile_search(lower_segments), compile_search(upper_segments));
+    let middle = upper_segments[0].first;
     let mut program = match u8::try_from(lower.len()) {
-        Ok(over) => vec![jump_if(libc::BPF_JGE, middle, over, 0)],
+        Ok(distance) => vec![jump_if(libc::BPF_JGE, middle, distance, 0)],
         // Too far for a conditional jump.
         Err(_) => vec![jump_if(libc::BPF_JGE, middle, 0, 1), jump_over(lower.len())],
     };
@@ -500,21 +501,31 @@ impl ArgumentTest {
                 ]
             }
             ArgumentTest::Among { arg, mask, values } => {
-                let mut piece = vec![load_word(ARGS_OFFSET + 8 * arg), mask_value(mask)];
-                for (at, value) in values.iter().enumerate() {
-                    let rest = values.len() - at - 1;
-                    let miss = if rest == 0 { jump_distance(after) } else { 0 };
-                    piece.push(jump_if(libc::BPF_JEQ, *value, jump_distance(rest), miss));
+                let mut instructions = vec![load_word(ARGS_OFFSET + 8 * arg), mask_value(mask)];
+                for (index, value) in values.iter().enumerate() {
+                    let remaining = values.len() - index - 1;
+                    let miss_distance = if remaining == 0 { jump_distance(after) } else { 0 };
+                    instructions.push(jump_if(
+                        libc::BPF_JEQ,
+                        *value,
+                        jump_distance(remaining),
+                        miss_distance,
+                    ));
                 }
-                piece
+                instructions
             }
             ArgumentTest::NotAmong { arg, mask, values } => {
-                let mut piece = vec![load_word(ARGS_OFFSET + 8 * arg), mask_value(mask)];
-                for (at, value) in values.iter().enumerate() {
-                    let rest = values.len() - at - 1;
-                    piece.push(jump_if(libc::BPF_JEQ, *value, jump_distance(rest + after), 0));
+                let mut instructions = vec![load_word(ARGS_OFFSET + 8 * arg), mask_value(mask)];
+                for (index, value) in values.iter().enumerate() {
+                    let remaining = values.len() - index - 1;
+                    instructions.push(jump_if(
+                        libc::BPF_JEQ,
+                        *value,
+                        jump_distance(remaining + after),
+                        0,
+                    ));
                 }
-                piece
+                instructions
             }
         }
     }
@@ -534,8 +545,8 @@ fn mask_value(mask: u32) -> sock_filter {
     make_instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, mask)
 }
 
-fn jump_if(how: u32, value: u32, yes: u8, no: u8) -> sock_filter {
-    make_instruction(libc::BPF_JMP | how | libc::BPF_K, yes, no, value)
+fn jump_if(comparison: u32, value: u32, if_true: u8, if_false: u8) -> sock_filter {
+    make_instruction(libc::BPF_JMP | comparison | libc::BPF_K, if_true, if_false, value)
 }
 
 fn jump_over(instructions: usize) -> sock_filter {

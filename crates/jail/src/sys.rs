@@ -48,12 +48,12 @@ pub fn fork(namespaces: libc::c_int) -> io::Result<ForkResult> {
 /// a moment, with no event when it disappears, so this waits for it.
 fn is_single_threaded() -> io::Result<bool> {
     const MOMENT: Duration = Duration::from_millis(500);
-    let began = Instant::now();
+    let started = Instant::now();
     loop {
         if std::fs::read_dir("/proc/self/task")?.count() == 1 {
             return Ok(true);
         }
-        if began.elapsed() > MOMENT {
+        if started.elapsed() > MOMENT {
             return Ok(false);
         }
         std::thread::yield_now();
@@ -83,7 +83,7 @@ pub const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 pub fn mount_setattr(mount: BorrowedFd<'_>, flags: u64, recursive: bool) -> io::Result<()> {
     let attributes =
         libc::mount_attr { attr_set: flags, attr_clr: 0, propagation: 0, userns_fd: 0 };
-    let how = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    let at_flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is an empty C string, the attributes are a complete struct of the given
     // size, and the kernel only reads both.
     check_errno(unsafe {
@@ -91,7 +91,7 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, flags: u64, recursive: bool) -> io::
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
             c"".as_ptr(),
-            how,
+            at_flags,
             &raw const attributes,
             size_of::<libc::mount_attr>(),
         )
@@ -160,16 +160,16 @@ pub struct PendingCall {
 /// has gone in the meantime.
 pub fn receive_call(listener: BorrowedFd<'_>) -> io::Result<PendingCall> {
     // SAFETY: all zeroes is a valid seccomp_notif, and the kernel requires it.
-    let mut got: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+    let mut notification: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: RECV fills the struct it is given.
     check_errno(libc::c_long::from(unsafe {
-        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut got)
+        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification)
     }))?;
     Ok(PendingCall {
-        id: got.id,
-        thread: got.pid,
-        call: i64::from(got.data.nr),
-        args: got.data.args,
+        id: notification.id,
+        thread: notification.pid,
+        call: i64::from(notification.data.nr),
+        args: notification.data.args,
     })
 }
 
@@ -236,14 +236,14 @@ pub fn close_all_except(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
         keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
     numbers.sort_unstable();
     let mut first = 0;
-    for last in numbers.into_iter().map(Some).chain([None]) {
-        let end = last.map_or(Some(u32::MAX), |last| last.checked_sub(1));
+    for kept_fd in numbers.into_iter().map(Some).chain([None]) {
+        let end = kept_fd.map_or(Some(u32::MAX), |kept_fd| kept_fd.checked_sub(1));
         if let Some(end) = end.filter(|end| first <= *end) {
             // SAFETY: the caller uses no other descriptor afterwards; that is the purpose of this
             // function.
             check_errno(unsafe { libc::syscall(libc::SYS_close_range, first, end, 0) })?;
         }
-        first = last.map_or(u32::MAX, |last| last + 1);
+        first = kept_fd.map_or(u32::MAX, |kept_fd| kept_fd + 1);
     }
     Ok(())
 }
@@ -266,23 +266,23 @@ pub fn exec_file(
     argv: impl Iterator<Item = Vec<u8>>,
     env: impl Iterator<Item = Vec<u8>>,
 ) -> io::Error {
-    let strings = |words: &mut dyn Iterator<Item = Vec<u8>>| {
+    let to_c_strings = |words: &mut dyn Iterator<Item = Vec<u8>>| {
         words.map(CString::new).collect::<Result<Vec<_>, _>>()
     };
-    let (Ok(argv), Ok(env)) = (strings(&mut { argv }), strings(&mut { env })) else {
+    let (Ok(argv), Ok(env)) = (to_c_strings(&mut { argv }), to_c_strings(&mut { env })) else {
         return io::Error::from(io::ErrorKind::InvalidInput);
     };
-    let pointers = |words: &[CString]| {
+    let to_pointers = |words: &[CString]| {
         words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect()
     };
-    let (argv_pointers, env_pointers): (Vec<_>, Vec<_>) = (pointers(&argv), pointers(&env));
+    let (argv_pointers, env_pointers): (Vec<_>, Vec<_>) = (to_pointers(&argv), to_pointers(&env));
     // An exec keeps ignored and blocked signals, and our processes ignore SIGPIPE; reset both.
     // SAFETY: the action is the default, and the empty set lives until the call returns.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        let mut none = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        let mut empty_set = std::mem::zeroed();
+        libc::sigemptyset(&mut empty_set);
+        libc::sigprocmask(libc::SIG_SETMASK, &empty_set, std::ptr::null_mut());
     }
     // SAFETY: both lists end with a null, and they and their strings live until the call returns,
     // if it does.

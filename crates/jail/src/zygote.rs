@@ -65,25 +65,25 @@ pub fn run() -> ExitCode {
 /// Forks a zygote off this process, which must have one thread, and returns the channel to it. For
 /// a command that runs once and has nothing to hide from its zygote.
 pub fn fork_zygote() -> std::io::Result<PacketChannel> {
-    let (ours, theirs) = PacketChannel::pair()?;
+    let (parent_channel, child_channel) = PacketChannel::pair()?;
     match sys::fork(0)? {
-        ForkResult::Parent(_) => Ok(ours),
+        ForkResult::Parent(_) => Ok(parent_channel),
         ForkResult::Child => {
-            drop(ours);
+            drop(parent_channel);
             // Held open here, the parent's pipes and sockets would never close at their other ends.
             let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
             if sys::close_all_except(&[
                 stdin.as_fd(),
                 stdout.as_fd(),
                 stderr.as_fd(),
-                theirs.as_fd(),
+                child_channel.as_fd(),
             ])
             .is_err()
             {
                 sys::exit_now(1);
             }
             // Exit without running what the parent registered for its own exit.
-            let code = serve_session(theirs);
+            let code = serve_session(child_channel);
             sys::exit_now(i32::from(code != ExitCode::SUCCESS))
         }
     }
@@ -92,19 +92,19 @@ pub fn fork_zygote() -> std::io::Result<PacketChannel> {
 /// Sets up the session that the first message asks for, then serves requests until the server is
 /// gone.
 fn serve_session(channel: PacketChannel) -> ExitCode {
-    let ground = match channel.receive_long::<SessionSetup>() {
-        Ok(Some((ground, _))) => ground,
+    let setup = match channel.receive_long::<SessionSetup>() {
+        Ok(Some((setup, _))) => setup,
         _ => return ExitCode::FAILURE,
     };
-    match set_up_session(&ground) {
-        Ok(mut held) => {
+    match set_up_session(&setup) {
+        Ok(mut state) => {
             if channel.send(&SetupResult::Ok(()), &[]).is_err() {
                 return ExitCode::FAILURE;
             }
-            held.serve_requests(channel)
+            state.serve_requests(channel)
         }
-        Err(fault) => {
-            let _ = channel.send(&SetupResult::Err(fault), &[]);
+        Err(error) => {
+            let _ = channel.send(&SetupResult::Err(error), &[]);
             ExitCode::FAILURE
         }
     }
@@ -129,41 +129,41 @@ struct ZygoteState {
 }
 
 /// Sets up the session's namespaces and its session root.
-fn set_up_session(ground: &SessionSetup) -> Result<ZygoteState, SandboxError> {
+fn set_up_session(setup: &SessionSetup) -> Result<ZygoteState, SandboxError> {
     // Detach from the server's terminal and process group first, so that no run has them.
     let _ = rustix::process::setsid();
     // Control groups are opened while the host's file system is still visible.
-    let places = CgroupLocations::open_current();
-    namespaces::enter_session_namespaces(ground.tier)?;
-    mounts::build_session_root(&ground.rights)?;
+    let cgroup_locations = CgroupLocations::open_current();
+    namespaces::enter_session_namespaces(setup.tier)?;
+    mounts::build_session_root(&setup.rights)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .in_layer(Layer::Namespaces, "become non-dumpable")?;
-    Ok(ZygoteState { networks: HashMap::new(), cgroup_locations: places, children: Vec::new() })
+    Ok(ZygoteState { networks: HashMap::new(), cgroup_locations, children: Vec::new() })
 }
 
 impl ZygoteState {
     fn serve_requests(&mut self, channel: PacketChannel) -> ExitCode {
-        while let Ok(Some((order, mut fds))) = self.next_request(&channel) {
+        while let Ok(Some((request, mut fds))) = self.next_request(&channel) {
             let Some(control) = fds.pop().map(UnixStream::from) else { continue };
-            if order.last {
+            if request.last {
                 drop(channel);
-                return self.supervise_last_run(control, order.network);
+                return self.supervise_last_run(control, request.network);
             }
-            let network = self.ensure_network(order.network);
-            if let Some(family) = order.socket {
+            let network = self.ensure_network(request.network);
+            if let Some(family) = request.socket {
                 // On failure nothing is sent, which the server takes as a failure.
                 if network.is_ok() {
-                    self.send_network_socket(control, order.network, family == 6);
+                    self.send_network_socket(control, request.network, family == 6);
                 }
                 continue;
             }
             match network.and_then(|()| sys::fork(0).in_layer(Layer::Namespaces, "fork")) {
                 Ok(ForkResult::Child) => {
                     drop(channel);
-                    return self.supervise_run(control, order.network);
+                    return self.supervise_run(control, request.network);
                 }
                 Ok(ForkResult::Parent(child)) => self.watch_child(child),
-                Err(fault) => supervisor::report_failure(control, fault),
+                Err(error) => supervisor::report_failure(control, error),
             }
         }
         // The server is gone. Every supervisor has seen that too and ends its run; wait for all of
@@ -179,25 +179,25 @@ impl ZygoteState {
         channel: &PacketChannel,
     ) -> std::io::Result<Option<(ZygoteRequest, Vec<OwnedFd>)>> {
         loop {
-            let mut watched = vec![PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
-            watched.extend(
+            let mut poll_fds = vec![PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
+            poll_fds.extend(
                 self.children
                     .iter()
                     .map(|child| PollFd::from_borrowed_fd(child.as_fd(), PollFlags::IN)),
             );
-            match poll(&mut watched, None) {
+            match poll(&mut poll_fds, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
             let ended: Vec<bool> =
-                watched.iter().skip(1).map(|child| !child.revents().is_empty()).collect();
-            let is_called = !watched[0].revents().is_empty();
+                poll_fds.iter().skip(1).map(|child| !child.revents().is_empty()).collect();
+            let has_request = !poll_fds[0].revents().is_empty();
             if ended.contains(&true) {
                 reap_children(WaitOptions::NOHANG);
                 let mut ended = ended.into_iter();
                 self.children.retain(|_| !ended.next().unwrap_or_default());
             }
-            if is_called {
+            if has_request {
                 return channel.receive();
             }
         }
@@ -220,16 +220,16 @@ impl ZygoteState {
 
     /// Sends a socket of the network. A child does this, because a process that has joined a
     /// network without privileges cannot come back.
-    fn send_network_socket(&mut self, to: UnixStream, network: Option<u32>, ipv6: bool) {
+    fn send_network_socket(&mut self, reply_socket: UnixStream, network: Option<u32>, ipv6: bool) {
         let Some(network) = network.and_then(|key| self.networks.get(&key)) else { return };
         match sys::fork(0) {
             Ok(ForkResult::Child) => {
-                let handed = namespaces::send_network_socket(
+                let sent = namespaces::send_network_socket(
                     network,
                     ipv6,
-                    &PacketChannel::from(OwnedFd::from(to)),
+                    &PacketChannel::from(OwnedFd::from(reply_socket)),
                 );
-                sys::exit_now(i32::from(handed.is_err()));
+                sys::exit_now(i32::from(sent.is_err()));
             }
             Ok(ForkResult::Parent(child)) => self.watch_child(child),
             // On failure nothing is sent, which the server takes as a failure.
@@ -243,8 +243,8 @@ impl ZygoteState {
         if let Some(key) = key {
             match namespaces::enter_new_network() {
                 Ok(network) => drop(self.networks.insert(key, network)),
-                Err(fault) => {
-                    supervisor::report_failure(control, fault);
+                Err(error) => {
+                    supervisor::report_failure(control, error);
                     return ExitCode::FAILURE;
                 }
             }
@@ -268,6 +268,6 @@ impl ZygoteState {
     }
 }
 
-fn reap_children(how: WaitOptions) {
-    while let Ok(Some(_)) | Err(rustix::io::Errno::INTR) = wait(how) {}
+fn reap_children(options: WaitOptions) {
+    while let Ok(Some(_)) | Err(rustix::io::Errno::INTR) = wait(options) {}
 }

@@ -95,8 +95,8 @@ impl RuleTable {
             .enumerate()
             .filter(|(_, rule)| rule.matches_command(program, rest));
         rules
-            .map(|(at, rule)| RuleMatch {
-                rule_index: at,
+            .map(|(index, rule)| RuleMatch {
+                rule_index: index,
                 matched_prefix: std::iter::once(program.to_owned())
                     .chain(rest[..rule.rest.len()].iter().cloned())
                     .collect(),
@@ -109,7 +109,7 @@ impl RuleTable {
 
     fn match_by_base_name(&self, program: &str, rest: &[String]) -> Vec<RuleMatch> {
         let Some(path) = make_absolute(program) else { return Vec::new() };
-        let (Some(name), Some(shown)) =
+        let (Some(name), Some(path_text)) =
             (path.file_name().and_then(|name| name.to_str()), path.to_str())
         else {
             return Vec::new();
@@ -120,7 +120,7 @@ impl RuleTable {
         }) {
             return Vec::new();
         }
-        self.match_program(name, rest, Some(shown))
+        self.match_program(name, rest, Some(path_text))
     }
 
     /// Removes `.` and `..` from the text alone; links are not resolved.

@@ -118,14 +118,14 @@ impl ExecJudge {
         }
         for (name, program) in table.programs {
             let Some(rules) = judge.rules_by_program.get(&name) else { continue };
-            let tightens = rules.iter().any(|rule| rule.decision > Decision::Allow);
+            let restricts = rules.iter().any(|rule| rule.decision > Decision::Allow);
             for file in program.all_files() {
                 judge
                     .names_by_file
                     .entry((file.device, file.inode))
                     .or_default()
                     .push(name.clone());
-                if tightens && file.size > 0 {
+                if restricts && file.size > 0 {
                     judge.names_by_size.entry(file.size).or_default().push(name.clone());
                 }
             }
@@ -139,118 +139,128 @@ impl ExecJudge {
         self.rules_by_program.is_empty() && !self.heuristics
     }
 
-    /// Returns the strictest decision of any rule about any candidate. `same` compares a candidate
-    /// with a file byte by byte, and is called only if their sizes are equal.
+    /// Returns the strictest decision of any rule about any candidate. `has_same_bytes` compares a
+    /// candidate with a file byte by byte, and is called only if their sizes are equal.
     pub fn judge_exec(
         &self,
-        views: &[ExecCandidate<'_>],
-        mut same: impl FnMut(usize, &HostFile) -> bool,
+        candidates: &[ExecCandidate<'_>],
+        mut has_same_bytes: impl FnMut(usize, &HostFile) -> bool,
     ) -> Option<ExecVerdict> {
         if self.is_empty() {
             return None;
         }
-        let mut found: Option<ExecVerdict> = None;
-        let mut out: Option<(usize, &str)> = None;
-        for (at, view) in views.iter().enumerate() {
-            for word in self.candidate_programs(view) {
-                let Some(rules) = self.rules_by_program.get(word) else { continue };
-                let program = self.programs.get(word);
-                let mut copied = None;
+        let mut verdict: Option<ExecVerdict> = None;
+        let mut outside_rule: Option<(usize, &str)> = None;
+        for (index, candidate) in candidates.iter().enumerate() {
+            for program_name in self.candidate_programs(candidate) {
+                let Some(rules) = self.rules_by_program.get(program_name) else { continue };
+                let program = self.programs.get(program_name);
+                let mut copy_result = None;
                 for rule in rules {
-                    let Some(prefix) = match_arguments(rule, view.argv) else { continue };
-                    let decides = |seen: MatchBasis, found: &Option<ExecVerdict>| {
-                        found
+                    let Some(prefix) = match_arguments(rule, candidate.argv) else { continue };
+                    let decides = |seen: MatchBasis, verdict: &Option<ExecVerdict>| {
+                        verdict
                             .as_ref()
-                            .is_none_or(|found| takes_precedence(rule, &prefix, seen, found))
+                            .is_none_or(|verdict| takes_precedence(rule, &prefix, seen, verdict))
                     };
-                    let may_let_out =
-                        rule.decision < Decision::Forbidden && !rule.project && view.is_started;
-                    if !may_let_out && !decides(MatchBasis::Itself, &found) {
+                    let may_let_out = rule.decision < Decision::Forbidden
+                        && !rule.project
+                        && candidate.is_started;
+                    if !may_let_out && !decides(MatchBasis::Itself, &verdict) {
                         continue;
                     }
                     let mut is_copy = || {
-                        let mut is_of = |file: &HostFile| view.size == file.size && same(at, file);
-                        *copied.get_or_insert_with(|| {
-                            program.is_some_and(|program| program.all_files().any(&mut is_of))
+                        let mut matches_file = |file: &HostFile| {
+                            candidate.size == file.size && has_same_bytes(index, file)
+                        };
+                        *copy_result.get_or_insert_with(|| {
+                            program
+                                .is_some_and(|program| program.all_files().any(&mut matches_file))
                         })
                     };
-                    let Some(seen) = self.recognize_program(rule, view, &mut is_copy) else {
+                    let Some(seen) = self.recognize_program(rule, candidate, &mut is_copy) else {
                         continue;
                     };
                     if may_let_out
                         && seen == MatchBasis::Itself
-                        && out.is_none_or(|(length, _)| length < prefix.len())
+                        && outside_rule.is_none_or(|(length, _)| length < prefix.len())
                     {
-                        out = Some((prefix.len(), &rule.program));
+                        outside_rule = Some((prefix.len(), &rule.program));
                     }
-                    if decides(seen, &found) {
-                        found = Some(ExecVerdict {
+                    if decides(seen, &verdict) {
+                        verdict = Some(ExecVerdict {
                             decision: rule.decision,
                             prefix,
                             justification: rule.justification.clone(),
                             origin: rule.origin.clone(),
                             seen,
-                            view: at,
+                            view: index,
                             out: None,
                         });
                     }
                 }
             }
         }
-        if let Some(found) = &mut found {
-            found.out = out.map(|(_, word)| word.to_owned());
+        if let Some(verdict) = &mut verdict {
+            verdict.out = outside_rule.map(|(_, program_name)| program_name.to_owned());
         }
-        found.or_else(|| self.apply_heuristics(views))
+        verdict.or_else(|| self.apply_heuristics(candidates))
     }
 
     /// Returns the first words of all rules that may apply to this candidate.
-    fn candidate_programs<'a>(&'a self, view: &'a ExecCandidate<'_>) -> HashSet<&'a str> {
-        let mut words = HashSet::new();
-        for name in [view.real_name(), view.called_name()] {
-            words.insert(name);
-            words.extend(self.paths_by_name.get(name).into_iter().flatten().map(String::as_str));
+    fn candidate_programs<'a>(&'a self, candidate: &'a ExecCandidate<'_>) -> HashSet<&'a str> {
+        let mut programs = HashSet::new();
+        for name in [candidate.real_name(), candidate.called_name()] {
+            programs.insert(name);
+            programs.extend(self.paths_by_name.get(name).into_iter().flatten().map(String::as_str));
         }
-        let by_file = self.names_by_file.get(&(view.device, view.inode)).into_iter().flatten();
-        let by_size = self.names_by_size.get(&view.size).into_iter().flatten();
-        words.extend(by_file.chain(by_size).map(String::as_str));
-        words
+        let by_file =
+            self.names_by_file.get(&(candidate.device, candidate.inode)).into_iter().flatten();
+        let by_size = self.names_by_size.get(&candidate.size).into_iter().flatten();
+        programs.extend(by_file.chain(by_size).map(String::as_str));
+        programs
     }
 
-    /// Returns how this rule recognizes the candidate, if it does. `copy` compares file contents
+    /// Returns how this rule recognizes the candidate, if it does. `is_copy` compares file contents
     /// and is called only if needed.
     fn recognize_program(
         &self,
         rule: &PrefixRule,
-        view: &ExecCandidate<'_>,
-        copy: &mut impl FnMut() -> bool,
+        candidate: &ExecCandidate<'_>,
+        is_copy: &mut impl FnMut() -> bool,
     ) -> Option<MatchBasis> {
-        let word = rule.program.as_str();
-        let program = self.programs.get(word);
+        let program_name = rule.program.as_str();
+        let program = self.programs.get(program_name);
         let is_own =
-            program.is_some_and(|program| program.files.iter().any(|file| view.is_file(file)));
+            program.is_some_and(|program| program.files.iter().any(|file| candidate.is_file(file)));
         let is_file =
-            program.is_some_and(|program| program.all_files().any(|file| view.is_file(file)));
-        let named = match word.starts_with('/') {
-            true => word == view.real_path || word == view.called_path,
-            false => word == view.real_name() || word == view.called_name(),
+            program.is_some_and(|program| program.all_files().any(|file| candidate.is_file(file)));
+        let has_name = match program_name.starts_with('/') {
+            true => program_name == candidate.real_path || program_name == candidate.called_path,
+            false => {
+                program_name == candidate.real_name() || program_name == candidate.called_name()
+            }
         };
         // A multi-call binary acts according to its first argument, whatever its file is called.
-        let argued = view.argv0_name() == base_name(word).as_bytes();
-        if view.is_started && is_own && named && argued {
+        let has_argv0 = candidate.argv0_name() == base_name(program_name).as_bytes();
+        if candidate.is_started && is_own && has_name && has_argv0 {
             return Some(MatchBasis::Itself);
         }
         if rule.decision == Decision::Allow {
             return None;
         }
-        let planted = || {
-            program
-                .is_some_and(|program| !program.paths.iter().any(|path| path == view.called_path))
+        let is_planted = || {
+            program.is_some_and(|program| {
+                !program.paths.iter().any(|path| path == candidate.called_path)
+            })
         };
-        if named {
+        if has_name {
             Some(MatchBasis::Name)
-        } else if is_file && (argued || match_dashed_name(rule, view.argv).is_some() || planted()) {
+        } else if is_file
+            && (has_argv0 || match_dashed_name(rule, candidate.argv).is_some() || is_planted())
+        {
             Some(MatchBasis::File)
-        } else if !is_file && copy() {
+        } else if !is_file && is_copy() {
             Some(MatchBasis::Copy)
         } else {
             None
@@ -258,16 +268,16 @@ impl ExecJudge {
     }
 
     /// Applies the heuristics: destructive commands require approval.
-    fn apply_heuristics(&self, views: &[ExecCandidate<'_>]) -> Option<ExecVerdict> {
-        let dangerous = |view: &ExecCandidate<'_>| {
-            let forced = |word: &&[u8]| {
+    fn apply_heuristics(&self, candidates: &[ExecCandidate<'_>]) -> Option<ExecVerdict> {
+        let is_dangerous = |view: &ExecCandidate<'_>| {
+            let is_forced = |word: &&[u8]| {
                 *word == b"--force".as_slice()
                     || word.starts_with(b"-") && !word.starts_with(b"--") && word.contains(&b'f')
             };
             let options = || view.argv.iter().skip(1).take_while(|word| **word != b"--".as_slice());
-            [view.real_name(), view.called_name()].contains(&"rm") && options().any(forced)
+            [view.real_name(), view.called_name()].contains(&"rm") && options().any(is_forced)
         };
-        let view = self.heuristics.then(|| views.iter().position(dangerous)).flatten()?;
+        let view = self.heuristics.then(|| candidates.iter().position(is_dangerous)).flatten()?;
         Some(ExecVerdict {
             decision: Decision::Prompt,
             prefix: vec!["rm".to_owned(), "-f".to_owned()],
@@ -288,11 +298,12 @@ impl ExecJudge {
 fn takes_precedence(
     rule: &PrefixRule,
     prefix: &[String],
-    seen: MatchBasis,
-    found: &ExecVerdict,
+    basis: MatchBasis,
+    verdict: &ExecVerdict,
 ) -> bool {
-    let rank = |decision, length, seen| (decision, length, seen == MatchBasis::Itself);
-    rank(rule.decision, prefix.len(), seen) > rank(found.decision, found.prefix.len(), found.seen)
+    let rank = |decision, length, basis| (decision, length, basis == MatchBasis::Itself);
+    rank(rule.decision, prefix.len(), basis)
+        > rank(verdict.decision, verdict.prefix.len(), verdict.seen)
 }
 
 /// Returns the words with which the rule matches. The first is the rule's own, because a program
@@ -318,8 +329,8 @@ fn match_dashed_name(rule: &PrefixRule, argv: &[&[u8]]) -> Option<Vec<String>> {
 /// Matches the words after the program.
 fn match_words(rule: &PrefixRule, words: &[&[u8]]) -> Option<Vec<String>> {
     let mut prefix = vec![rule.program.clone()];
-    for (at, token) in rule.rest.iter().enumerate() {
-        let word = words.get(at)?;
+    for (index, token) in rule.rest.iter().enumerate() {
+        let word = words.get(index)?;
         prefix.push(token.0.iter().find(|one| one.as_bytes() == *word)?.clone());
     }
     Some(prefix)

@@ -8,9 +8,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     jail::limits::raise_file_limit();
     match std::env::args_os().nth(1) {
-        Some(word) if word == jail::supervisor::ARGUMENT => return jail::supervisor::run(),
-        Some(word) if word == jail::zygote::ARGUMENT => return jail::zygote::run(),
-        Some(word) if word == rules::evaluate::CHILD_ARGUMENT => {
+        Some(argument) if argument == jail::supervisor::ARGUMENT => return jail::supervisor::run(),
+        Some(argument) if argument == jail::zygote::ARGUMENT => return jail::zygote::run(),
+        Some(argument) if argument == rules::evaluate::CHILD_ARGUMENT => {
             return rules::evaluate::run_child();
         }
         _ => {}

@@ -142,8 +142,8 @@ impl Session {
     }
 
     /// Replaces the reported sandbox. It applies to every later call that does not carry its own.
-    pub fn set_client_sandbox(&self, narrowing: ClientSandbox) {
-        *self.client_sandbox.write().ignore_poison() = Some(Arc::new(narrowing));
+    pub fn set_client_sandbox(&self, client_sandbox: ClientSandbox) {
+        *self.client_sandbox.write().ignore_poison() = Some(Arc::new(client_sandbox));
     }
 
     /// Returns the overrides chosen for the session.
@@ -152,8 +152,8 @@ impl Session {
     }
 
     /// Replaces the overrides. They apply to every later call.
-    pub fn set_overrides(&self, shape: Overrides) {
-        *self.overrides.write().ignore_poison() = Arc::new(shape);
+    pub fn set_overrides(&self, overrides: Overrides) {
+        *self.overrides.write().ignore_poison() = Arc::new(overrides);
     }
 
     /// Records trust in one definition of one tool. A changed tool needs approval again.
@@ -170,28 +170,29 @@ impl Session {
     /// state to a session that the session itself does not know.
     pub fn get_or_create<T: Any + Send + Sync>(
         &self,
-        make: impl FnOnce() -> Result<T>,
+        create: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
-        self.get_or_replace(|_| true, make)
+        self.get_or_replace(|_| true, create)
     }
 
-    /// Like [`Session::get_or_create`], but replaces a value for which `fits` is false. Current holders keep
-    /// the old value.
+    /// Like [`Session::get_or_create`], but replaces a value for which `is_current` is false.
+    /// Current holders keep the old value.
     pub fn get_or_replace<T: Any + Send + Sync>(
         &self,
-        fits: impl FnOnce(&T) -> bool,
-        make: impl FnOnce() -> Result<T>,
+        is_current: impl FnOnce(&T) -> bool,
+        create: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
-        let mut kept = self.extensions.lock().ignore_poison();
+        let mut extensions = self.extensions.lock().ignore_poison();
         let id = TypeId::of::<T>();
-        if let Some(known) = kept.get(&id).cloned().and_then(|known| known.downcast().ok())
-            && fits(&known)
+        if let Some(existing) =
+            extensions.get(&id).cloned().and_then(|existing| existing.downcast().ok())
+            && is_current(&existing)
         {
-            return Ok(known);
+            return Ok(existing);
         }
-        let made = Arc::new(make()?);
-        kept.insert(id, Arc::clone(&made) as Arc<dyn Any + Send + Sync>);
-        Ok(made)
+        let created = Arc::new(create()?);
+        extensions.insert(id, Arc::clone(&created) as Arc<dyn Any + Send + Sync>);
+        Ok(created)
     }
 
     fn lock_trust(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String)>> {

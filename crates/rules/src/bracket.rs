@@ -4,36 +4,36 @@
 /// Returns the innermost bracket still open before this line (counted from zero): line, column and
 /// character.
 pub fn find_open_bracket(text: &str, end: usize) -> Option<(usize, usize, char)> {
-    let mut open = Vec::new();
+    let mut open_brackets = Vec::new();
     let mut quote: Option<(char, bool)> = None;
-    for (at, line) in text.lines().take(end).enumerate() {
+    for (line_index, line) in text.lines().take(end).enumerate() {
         // A string that is not triple-quoted ends with its line, even if its closing quote is
         // missing.
         quote = quote.filter(|(_, triple)| *triple);
         let line: Vec<char> = line.chars().collect();
         let mut column = 0;
         while let Some(&c) = line.get(column) {
-            let tripled = line[column..].starts_with(&[c, c, c]);
+            let is_tripled = line[column..].starts_with(&[c, c, c]);
             match (quote, c) {
                 (Some(_), '\\') => column += 1,
                 (Some((mark, false)), c) if c == mark => quote = None,
-                (Some((mark, true)), c) if c == mark && tripled => {
+                (Some((mark, true)), c) if c == mark && is_tripled => {
                     quote = None;
                     column += 2;
                 }
                 (None, '"' | '\'') => {
-                    quote = Some((c, tripled));
-                    column += if tripled { 2 } else { 0 };
+                    quote = Some((c, is_tripled));
+                    column += if is_tripled { 2 } else { 0 };
                 }
                 (None, '#') => break,
-                (None, '(' | '[' | '{') => open.push((at, column, c)),
-                (None, ')' | ']' | '}') => drop(open.pop()),
+                (None, '(' | '[' | '{') => open_brackets.push((line_index, column, c)),
+                (None, ')' | ']' | '}') => drop(open_brackets.pop()),
                 _ => {}
             }
             column += 1;
         }
     }
-    open.pop()
+    open_brackets.pop()
 }
 
 #[cfg(test)]

@@ -78,22 +78,22 @@ impl CallSite {
 }
 
 fn locate_call(eval: &Evaluator<'_, '_, '_>) -> CallSite {
-    let place_of = |depth: usize| eval.call_stack_nth_location(depth).map(|span| text_span(&span));
-    let inner = place_of(0).unwrap_or(TextSpan { line: 0, column: 0, width: 1 });
+    let span_at = |depth: usize| eval.call_stack_nth_location(depth).map(|span| text_span(&span));
+    let inner = span_at(0).unwrap_or(TextSpan { line: 0, column: 0, width: 1 });
     // The outermost frame may be the file itself, which has no caller.
-    let outer = (0..eval.call_stack_count()).rev().find_map(place_of).unwrap_or(inner);
+    let outer = (0..eval.call_stack_count()).rev().find_map(span_at).unwrap_or(inner);
     CallSite { span: inner, statement_line: u32::try_from(outer.line + 1).unwrap_or(u32::MAX) }
 }
 
 /// Evaluates a call and records its error, if any.
 fn record_call(
     eval: &Evaluator<'_, '_, '_>,
-    say: impl FnOnce(&mut EvaluationNotes, &CallSite, RuleOrigin) -> Result<(), String>,
+    apply_call: impl FnOnce(&mut EvaluationNotes, &CallSite, RuleOrigin) -> Result<(), String>,
 ) -> starlark::Result<NoneType> {
     let site = locate_call(eval);
     NOTES.with_borrow_mut(|notes| {
         let origin = RuleOrigin { file: notes.file.clone(), line: site.statement_line };
-        if let Err(message) = say(notes, &site, origin) {
+        if let Err(message) = apply_call(notes, &site, origin) {
             if notes.faults.len() + 1 >= MAX_FAULTS {
                 return Err(abort_error(format!("{message}; the rest of this file was skipped")));
             }
@@ -139,7 +139,7 @@ pub fn builtins(builder: &mut GlobalsBuilder) {
                         .map(example::parse_command)
                         .collect()
                 };
-            let (matching, other) = (examples(r#match)?, examples(not_match)?);
+            let (matching, not_matching) = (examples(r#match)?, examples(not_match)?);
             let rule = |program: &String| PrefixRule {
                 program: program.clone(),
                 rest: rest.to_vec(),
@@ -150,11 +150,11 @@ pub fn builtins(builder: &mut GlobalsBuilder) {
             };
             let rules: Vec<PrefixRule> = first.0.iter().map(rule).collect();
             notes.table.prefixes.extend(rules.iter().cloned());
-            if !(matching.is_empty() && other.is_empty()) {
+            if !(matching.is_empty() && not_matching.is_empty()) {
                 notes.examples.push(RuleExamples {
                     rules,
                     matching,
-                    not_matching: other,
+                    not_matching,
                     span: site.span,
                 });
             }
@@ -209,16 +209,16 @@ pub fn builtins(builder: &mut GlobalsBuilder) {
 }
 
 fn parse_decision(given: &str) -> Result<Decision, String> {
-    let known = "decision must be \"allow\", \"prompt\" or \"forbidden\"";
+    let expected = "decision must be \"allow\", \"prompt\" or \"forbidden\"";
     match given {
         "allow" => Ok(Decision::Allow),
         "prompt" => Ok(Decision::Prompt),
         "forbidden" => Ok(Decision::Forbidden),
         "deny" | "forbid" | "block" | "reject" => {
-            Err(format!("{known} (got {given:?}; did you mean \"forbidden\"?)"))
+            Err(format!("{expected} (got {given:?}; did you mean \"forbidden\"?)"))
         }
-        "ask" => Err(format!("{known} (got {given:?}; did you mean \"prompt\"?)")),
-        other => Err(format!("{known} (got {other:?})")),
+        "ask" => Err(format!("{expected} (got {given:?}; did you mean \"prompt\"?)")),
+        other => Err(format!("{expected} (got {other:?})")),
     }
 }
 

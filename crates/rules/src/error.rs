@@ -44,14 +44,14 @@ impl RulesError {
     }
 
     /// Creates an error at a position in this text.
-    pub(crate) fn at_span(file: &str, text: &str, place: TextSpan, message: &str) -> RulesError {
-        let count = |number: usize| u32::try_from(number + 1).unwrap_or(u32::MAX);
+    pub(crate) fn at_span(file: &str, text: &str, span: TextSpan, message: &str) -> RulesError {
+        let one_based = |number: usize| u32::try_from(number + 1).unwrap_or(u32::MAX);
         RulesError {
             file: replace_unprintable(file),
-            line: count(place.line),
-            column: count(place.column),
+            line: one_based(span.line),
+            column: one_based(span.column),
             message: replace_unprintable(message),
-            excerpt: render_excerpt(text, place),
+            excerpt: render_excerpt(text, span),
         }
     }
 
@@ -75,21 +75,21 @@ impl fmt::Display for RulesError {
 }
 
 /// Renders the line with its number, and carets below the affected characters.
-fn render_excerpt(text: &str, place: TextSpan) -> String {
-    let Some(line) = text.lines().nth(place.line) else { return String::new() };
+fn render_excerpt(text: &str, span: TextSpan) -> String {
+    let Some(line) = text.lines().nth(span.line) else { return String::new() };
     let line: Vec<char> = replace_unprintable(line).chars().collect();
     // A long line is shown from slightly before the position.
     let start =
-        if place.column + 1 >= MAX_WIDTH { place.column.saturating_sub(MAX_WIDTH / 4) } else { 0 };
-    let shown: String = line.iter().skip(start).take(MAX_WIDTH).collect();
-    let offset = place.column.saturating_sub(start);
-    let room = shown.chars().count().saturating_sub(offset).max(1);
-    let carets = "^".repeat(place.width.clamp(1, room));
-    let number = (place.line + 1).to_string();
+        if span.column + 1 >= MAX_WIDTH { span.column.saturating_sub(MAX_WIDTH / 4) } else { 0 };
+    let visible: String = line.iter().skip(start).take(MAX_WIDTH).collect();
+    let offset = span.column.saturating_sub(start);
+    let available = visible.chars().count().saturating_sub(offset).max(1);
+    let carets = "^".repeat(span.width.clamp(1, available));
+    let number = (span.line + 1).to_string();
     let margin = " ".repeat(number.len());
     format!(
         "{margin} |\n{number} | {}\n{margin} | {}{carets}",
-        shown.trim_end(),
+        visible.trim_end(),
         " ".repeat(offset)
     )
 }

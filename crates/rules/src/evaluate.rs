@@ -47,8 +47,8 @@ fn limit_resources() -> io::Result<()> {
         (Resource::Core, 0),
         (Resource::Fsize, 0),
     ];
-    for (resource, most) in limits {
-        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
+    for (resource, limit) in limits {
+        setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })?;
     }
     Ok(())
 }
@@ -58,9 +58,9 @@ fn answer_request(input: &mut impl BufRead, output: &mut impl Write) -> io::Resu
     input.read_line(&mut line)?;
     let EvaluateRequest { sources, mut known } = serde_json::from_str(&line)?;
     for source in &sources {
-        let reading = read_rules(source, &known);
-        known.extend(reading.table.host_executables.clone());
-        serde_json::to_writer(&mut *output, &reading)?;
+        let parsed = read_rules(source, &known);
+        known.extend(parsed.table.host_executables.clone());
+        serde_json::to_writer(&mut *output, &parsed)?;
         output.write_all(b"\n")?;
         output.flush()?;
     }

@@ -35,16 +35,20 @@ impl RuleExamples {
         };
         let matches =
             |example: &&Vec<String>| table.check_command(example, true).decision.is_some();
-        let must = self.matching.iter().filter(|example| !matches(example));
-        let must_not = self.not_matching.iter().filter(matches);
-        let must_not = must_not.map(|example| {
+        let missing_matches = self.matching.iter().filter(|example| !matches(example));
+        let wrong_matches = self.not_matching.iter().filter(matches);
+        let wrong_matches = wrong_matches.map(|example| {
             format!("`not_match` lists `{}`, but the rule matches it", format_command(example))
         });
-        must.map(|example| {
-            format!("`match` lists `{}`, but the rule does not match it", format_command(example))
-        })
-        .chain(must_not)
-        .collect()
+        missing_matches
+            .map(|example| {
+                format!(
+                    "`match` lists `{}`, but the rule does not match it",
+                    format_command(example)
+                )
+            })
+            .chain(wrong_matches)
+            .collect()
     }
 }
 

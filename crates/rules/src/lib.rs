@@ -34,18 +34,18 @@ pub struct RulesSource {
 /// Returns the rules of all files, or all errors in them.
 pub fn parse_sources(sources: &[RulesSource]) -> Result<RuleTable, Vec<RulesError>> {
     let mut table = RuleTable::default();
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     for source in sources {
-        let reading = read_rules(source, &table.host_executables);
-        merge_tables(&mut table, reading.table);
-        faults.extend(reading.faults);
+        let parsed = read_rules(source, &table.host_executables);
+        merge_tables(&mut table, parsed.table);
+        errors.extend(parsed.faults);
     }
-    if faults.is_empty() { Ok(table) } else { Err(faults) }
+    if errors.is_empty() { Ok(table) } else { Err(errors) }
 }
 
 /// Adds the rules of another file. The last `host_executable` for a name takes precedence.
-pub fn merge_tables(table: &mut RuleTable, more: RuleTable) {
-    table.prefixes.extend(more.prefixes);
-    table.networks.extend(more.networks);
-    table.host_executables.extend(more.host_executables);
+pub fn merge_tables(table: &mut RuleTable, other: RuleTable) {
+    table.prefixes.extend(other.prefixes);
+    table.networks.extend(other.networks);
+    table.host_executables.extend(other.host_executables);
 }

@@ -28,21 +28,21 @@ pub struct ParsedRules {
 /// Reads one file. `known` has the `host_executable` entries of the files before it.
 pub fn read_rules(source: &RulesSource, known: &HostExecutables) -> ParsedRules {
     builtins::start_notes(&source.name);
-    let ran = evaluate_source(source);
+    let outcome = evaluate_source(source);
     let EvaluationNotes { mut table, examples, faults: noted, .. } = builtins::take_notes();
     let mut faults: Vec<RulesError> = noted
         .into_iter()
-        .map(|(at, message)| RulesError::at_span(&source.name, &source.text, at, &message))
+        .map(|(span, message)| RulesError::at_span(&source.name, &source.text, span, &message))
         .collect();
     let count = examples.iter().map(|examples| examples.count()).sum();
-    match ran {
+    match outcome {
         Err(error) => faults.push(explain_error(source, &error)),
         Ok(()) => {
             let mut programs = known.clone();
             programs.extend(table.host_executables.clone());
             for examples in &examples {
-                let broken = examples.find_failures(&programs);
-                faults.extend(broken.iter().map(|message| {
+                let failures = examples.find_failures(&programs);
+                faults.extend(failures.iter().map(|message| {
                     RulesError::at_span(&source.name, &source.text, examples.span, message)
                 }));
             }
@@ -83,25 +83,25 @@ fn explain_error(source: &RulesSource, error: &starlark::Error) -> RulesError {
     if message.starts_with("No imports are available") {
         message = "load() is not available: a rules file must be self-contained".to_owned();
     }
-    let at = error.span().map_or(TextSpan { line: 0, column: 0, width: 1 }, text_span);
-    let (at, message) = point_at_bracket(&source.text, at, message);
-    RulesError::at_span(&source.name, &source.text, at, &message)
+    let span = error.span().map_or(TextSpan { line: 0, column: 0, width: 1 }, text_span);
+    let (span, message) = point_at_bracket(&source.text, span, message);
+    RulesError::at_span(&source.name, &source.text, span, &message)
 }
 
 /// The interpreter notices an unclosed bracket only where the next statement begins, or at the end
 /// of the file. The place where it was opened is more helpful.
-fn point_at_bracket(text: &str, at: TextSpan, message: String) -> (TextSpan, String) {
+fn point_at_bracket(text: &str, span: TextSpan, message: String) -> (TextSpan, String) {
     if !message.contains("expected symbol") {
-        return (at, message);
+        return (span, message);
     }
-    match bracket::find_open_bracket(text, at.line) {
-        Some((line, column, c)) if at.line >= text.lines().count() => (
+    match bracket::find_open_bracket(text, span.line) {
+        Some((line, column, c)) if span.line >= text.lines().count() => (
             TextSpan { line, column, width: 1 },
             format!("Parse error: this `{c}` is never closed"),
         ),
         Some((line, _, c)) => {
-            (at, format!("{message}; the `{c}` on line {} is still open", line + 1))
+            (span, format!("{message}; the `{c}` on line {} is still open", line + 1))
         }
-        None => (at, message),
+        None => (span, message),
     }
 }

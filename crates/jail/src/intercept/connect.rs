@@ -118,13 +118,13 @@ impl ConnectPolicy {
         }
         // In the directory of our own descriptors, a descriptor's number is a path to that very
         // object.
-        let own = openat(
+        let own_fds = openat(
             &proc,
             "thread-self/fd",
             OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
         )?;
-        rustix::process::fchdir(own)?;
+        rustix::process::fchdir(own_fds)?;
         Ok(EnteredRun {
             proc,
             nested: self.nested,
@@ -176,8 +176,11 @@ impl PreparedConnect {
         sys::connect_socket(self.socket.as_fd(), &self.address).map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(libc::EACCES);
             let is_outside = matches!(errno, libc::ENETUNREACH | libc::EHOSTUNREACH);
-            let wanted = self.destination.filter(|_| is_outside);
-            ConnectRefusal { errno, denial: wanted.map(|address| ("network", address.to_string())) }
+            let unreachable_address = self.destination.filter(|_| is_outside);
+            ConnectRefusal {
+                errno,
+                denial: unreachable_address.map(|address| ("network", address.to_string())),
+            }
         })
     }
 }
@@ -205,7 +208,7 @@ impl EnteredRun {
             .read_exact_at(&mut address, pointer)
             .map_err(|_| ConnectRefusal { errno: libc::EFAULT, denial: None })?;
         let socket = pidfd_getfd(self.open_process(thread)?, fd as i32, PidfdGetfdFlags::empty())?;
-        let base = PathBase {
+        let path_base = PathBase {
             directory: self
                 .open_in_proc(&format!("{}/cwd", thread.as_raw_nonzero()), OFlags::PATH)?,
             // A nested sandbox has a tree of mounts of its own.
@@ -221,11 +224,11 @@ impl EnteredRun {
         if !sys::is_still_pending(listener.as_fd(), call.id) {
             return Err(ConnectRefusal { errno: libc::ESRCH, denial: None });
         }
-        let ready = PreparedConnect { socket, address, _socket_file: None, destination: None };
-        match rustix::net::sockopt::socket_domain(&ready.socket)? {
-            AddressFamily::UNIX => self.check_unix(ready, &base),
-            AddressFamily::INET | AddressFamily::INET6 => self.check_inet(ready),
-            AddressFamily::NETLINK => self.check_netlink(ready, thread),
+        let prepared = PreparedConnect { socket, address, _socket_file: None, destination: None };
+        match rustix::net::sockopt::socket_domain(&prepared.socket)? {
+            AddressFamily::UNIX => self.check_unix(prepared, &path_base),
+            AddressFamily::INET | AddressFamily::INET6 => self.check_inet(prepared),
+            AddressFamily::NETLINK => self.check_netlink(prepared, thread),
             // The filter allows no other family. A run that has obtained such a socket anyway must
             // not use it with our rights.
             other => Err(deny_connect("connect", format!("a socket of family {}", other.as_raw()))),
@@ -247,29 +250,29 @@ impl EnteredRun {
     }
 
     /// Returns the value that the kernel reports for a thread under this label.
-    fn read_status_field(&self, thread: Pid, word: &str) -> Result<String, ConnectRefusal> {
+    fn read_status_field(&self, thread: Pid, label: &str) -> Result<String, ConnectRefusal> {
         let status =
             self.open_in_proc(&format!("{}/status", thread.as_raw_nonzero()), OFlags::RDONLY)?;
         let status = io::read_to_string(File::from(status))?;
-        let found = status
+        let value = status
             .lines()
-            .find_map(|line| line.strip_prefix(word))
+            .find_map(|line| line.strip_prefix(label))
             .map(|rest| rest.trim().to_owned());
-        found.ok_or(ConnectRefusal { errno: libc::ESRCH, denial: None })
+        value.ok_or(ConnectRefusal { errno: libc::ESRCH, denial: None })
     }
 
     /// Checks an internet connection.
-    fn check_inet(&self, ready: PreparedConnect) -> Result<PreparedConnect, ConnectRefusal> {
-        match parse_socket_addr(&ready.address) {
+    fn check_inet(&self, prepared: PreparedConnect) -> Result<PreparedConnect, ConnectRefusal> {
+        match parse_socket_addr(&prepared.address) {
             // Port 0 only asks for the route: resolvers sort addresses by it.
             Some(address) if self.has_own_network => Ok(PreparedConnect {
                 destination: Some(address).filter(|address| address.port() != 0),
-                ..ready
+                ..prepared
             }),
             Some(address) if self.is_closed(address.ip(), address.port()) => {
                 Err(deny_connect("network", address.to_string()))
             }
-            _ => Ok(ready),
+            _ => Ok(prepared),
         }
     }
 
@@ -284,15 +287,15 @@ impl EnteredRun {
     /// the kernel itself is the only peer allowed.
     fn check_netlink(
         &self,
-        ready: PreparedConnect,
+        prepared: PreparedConnect,
         thread: Pid,
     ) -> Result<PreparedConnect, ConnectRefusal> {
-        match NetlinkPeer::parse(&ready.address) {
+        match NetlinkPeer::parse(&prepared.address) {
             // The kernel handles such an address in its own way, and does not connect.
-            None => Ok(ready),
+            None => Ok(prepared),
             Some(NetlinkPeer { port: 0, groups: 0 }) => {
-                self.bind_netlink_port(&ready.socket, thread)?;
-                Ok(ready)
+                self.bind_netlink_port(&prepared.socket, thread)?;
+                Ok(prepared)
             }
             Some(_) => Err(deny_connect("connect", "netlink")),
         }
@@ -307,14 +310,14 @@ impl EnteredRun {
         }
         // The same choice as the kernel's: the number of the process or, if another socket has
         // that, one that no process has.
-        let own = self
+        let own_port = self
             .read_status_field(thread, "NStgid:")?
             .split_whitespace()
             .last()
-            .and_then(|number| number.parse().ok());
-        let others = (0..NETLINK_PORT_TRIES).map(|step| NETLINK_FREE_PORTS - step);
-        for number in own.into_iter().chain(others) {
-            match rustix::net::bind(socket, &SocketAddrNetlink::new(number, 0)) {
+            .and_then(|port| port.parse().ok());
+        let free_ports = (0..NETLINK_PORT_TRIES).map(|step| NETLINK_FREE_PORTS - step);
+        for port in own_port.into_iter().chain(free_ports) {
+            match rustix::net::bind(socket, &SocketAddrNetlink::new(port, 0)) {
                 Err(Errno::ADDRINUSE) => {}
                 other => return Ok(other?),
             }
@@ -326,42 +329,42 @@ impl EnteredRun {
     /// found there.
     fn check_unix(
         &self,
-        mut ready: PreparedConnect,
-        base: &PathBase,
+        mut prepared: PreparedConnect,
+        path_base: &PathBase,
     ) -> Result<PreparedConnect, ConnectRefusal> {
-        let family = u16::from_ne_bytes([ready.address[0], ready.address[1]]);
+        let family = u16::from_ne_bytes([prepared.address[0], prepared.address[1]]);
         if i32::from(family) != libc::AF_UNIX {
             // The kernel handles such an address in its own way, and does not connect.
-            return Ok(ready);
+            return Ok(prepared);
         }
-        let path = &ready.address[UNIX_PATH_OFFSET..];
+        let path = &prepared.address[UNIX_PATH_OFFSET..];
         match path.first() {
-            None => return Ok(ready),
+            None => return Ok(prepared),
             // Abstract names belong to a network namespace.
-            Some(0) if self.has_own_network => return Ok(ready),
+            Some(0) if self.has_own_network => return Ok(prepared),
             Some(0) => return Err(deny_connect("connect", String::from_utf8_lossy(&path[1..]))),
             Some(_) => {}
         }
         let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
-        let shown = String::from_utf8_lossy(path).into_owned();
+        let shown_path = String::from_utf8_lossy(path).into_owned();
         let path = Path::new(OsStr::from_bytes(path));
-        let object = base.open_path(path)?;
-        let stat = fstat(&object)?;
+        let socket_file = path_base.open_path(path)?;
+        let stat = fstat(&socket_file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
             return Err(ConnectRefusal { errno: libc::ECONNREFUSED, denial: None });
         }
         if !self.is_session_socket(&stat)? {
-            return Err(deny_connect("connect", shown));
+            return Err(deny_connect("connect", shown_path));
         }
-        let name = object.as_raw_fd().to_string();
-        ready.address = (libc::AF_UNIX as u16)
+        let name = socket_file.as_raw_fd().to_string();
+        prepared.address = (libc::AF_UNIX as u16)
             .to_ne_bytes()
             .into_iter()
             .chain(name.bytes())
             .chain([0])
             .collect();
-        ready._socket_file = Some(object);
-        Ok(ready)
+        prepared._socket_file = Some(socket_file);
+        Ok(prepared)
     }
 
     /// Returns whether the session itself listens on the socket. Other sockets may exist in the
@@ -381,12 +384,12 @@ impl EnteredRun {
     }
 
     fn has_open(&self, process: Pid, socket: u32) -> bool {
-        let wanted = format!("socket:[{socket}]");
+        let socket_link = format!("socket:[{socket}]");
         let entries =
             std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
         entries
             .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-            .any(|link| link.as_os_str() == wanted.as_str())
+            .any(|link| link.as_os_str() == socket_link.as_str())
     }
 }
 
@@ -400,9 +403,12 @@ struct NetlinkPeer {
 impl NetlinkPeer {
     /// Parses an address; `None` if the kernel will not accept it.
     fn parse(address: &[u8]) -> Option<NetlinkPeer> {
-        let word = |at: usize| Some(u32::from_ne_bytes(address.get(at..at + 4)?.try_into().ok()?));
+        let read_u32 = |offset: usize| {
+            Some(u32::from_ne_bytes(address.get(offset..offset + 4)?.try_into().ok()?))
+        };
         let family = i32::from(u16::from_ne_bytes([*address.first()?, *address.get(1)?]));
-        (family == libc::AF_NETLINK).then_some(NetlinkPeer { port: word(4)?, groups: word(8)? })
+        (family == libc::AF_NETLINK)
+            .then_some(NetlinkPeer { port: read_u32(4)?, groups: read_u32(8)? })
     }
 }
 

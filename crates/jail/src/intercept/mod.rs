@@ -55,23 +55,23 @@ pub struct DenialLog(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
 impl DenialLog {
     /// Counts a denial. When the list is full, names that are not in it are counted as `…`.
     pub fn add(&self, kind: &'static str, name: &str) {
-        let mut all = self.0.lock().ignore_poison();
+        let mut denials = self.0.lock().ignore_poison();
         let name: String =
             name.chars().map(|c| if c.is_control() { '?' } else { c }).take(200).collect();
-        let key = match all.len() < MAX_DENIALS || all.contains_key(&(kind, name.clone())) {
+        let key = match denials.len() < MAX_DENIALS || denials.contains_key(&(kind, name.clone())) {
             true => (kind, name),
             false => (kind, "…".to_owned()),
         };
-        *all.entry(key).or_default() += 1;
+        *denials.entry(key).or_default() += 1;
     }
 
     /// Removes one denial that our own attempt caused. Returns false when there was none: a call
     /// that should have been refused was not.
     pub fn remove_one(&self, kind: &'static str, name: &str) -> bool {
-        let mut all = self.0.lock().ignore_poison();
+        let mut denials = self.0.lock().ignore_poison();
         let key = (kind, name.to_owned());
-        match all.get_mut(&key) {
-            Some(1) => all.remove(&key).is_some(),
+        match denials.get_mut(&key) {
+            Some(1) => denials.remove(&key).is_some(),
             Some(count) => {
                 *count -= 1;
                 true
@@ -82,19 +82,19 @@ impl DenialLog {
 
     /// Returns whether this was refused at least once.
     pub fn contains(&self, kind: &'static str, name: &str) -> bool {
-        let all = self.0.lock().ignore_poison();
-        all.contains_key(&(kind, name.to_owned()))
+        let denials = self.0.lock().ignore_poison();
+        denials.contains_key(&(kind, name.to_owned()))
     }
 
     /// Lists every denial with its count.
     pub fn list(&self) -> Vec<Denial> {
-        let all = self.0.lock().ignore_poison();
-        let denial = |((kind, name), count): (&(&'static str, String), &u64)| Denial {
+        let denials = self.0.lock().ignore_poison();
+        let make_denial = |((kind, name), count): (&(&'static str, String), &u64)| Denial {
             kind: (*kind).to_owned(),
             name: name.clone(),
             count: *count,
         };
-        all.iter().map(denial).collect()
+        denials.iter().map(make_denial).collect()
     }
 }
 
@@ -105,43 +105,51 @@ impl DenialLog {
 /// and the run can make a thread that does so wait as long as it likes.
 pub(crate) fn serve_syscalls(
     listener: OwnedFd,
-    reach: ConnectPolicy,
-    keeper: CoverGuard,
+    connect_policy: ConnectPolicy,
+    cover_guard: CoverGuard,
     denials: DenialLog,
-    execs: Option<exec::ExecWatchConfig>,
+    exec_config: Option<exec::ExecWatchConfig>,
 ) -> io::Result<Option<Arc<exec::ExecWatch>>> {
     let listener = Arc::new(listener);
-    let (watch, handed) = match execs {
+    let (watch, forwarded_calls) = match exec_config {
         None => (None, None),
-        Some(terms) => {
-            let (calls, inbox) = mpsc::channel();
-            let (bell, ring) = io::pipe()?;
-            let others = move |call| {
-                if calls.send(call).is_ok() {
-                    let _ = (&ring).write_all(&[0]);
+        Some(config) => {
+            let (call_sender, call_receiver) = mpsc::channel();
+            let (wake_reader, wake_writer) = io::pipe()?;
+            let forward_call = move |call| {
+                if call_sender.send(call).is_ok() {
+                    let _ = (&wake_writer).write_all(&[0]);
                 }
             };
             (
-                Some(exec::ExecWatch::start(Arc::clone(&listener), terms, Box::new(others))?),
-                Some((bell, inbox)),
+                Some(exec::ExecWatch::start(
+                    Arc::clone(&listener),
+                    config,
+                    Box::new(forward_call),
+                )?),
+                Some((wake_reader, call_receiver)),
             )
         }
     };
-    if let Some(mounts) = reach.mounts.as_ref().filter(|_| !keeper.is_idle()) {
-        let (mounts, run, denials) = (mounts.try_clone()?, Arc::clone(&listener), denials.clone());
+    if let Some(mounts) = connect_policy.mounts.as_ref().filter(|_| !cover_guard.is_idle()) {
+        let (mounts, run_listener, denials) =
+            (mounts.try_clone()?, Arc::clone(&listener), denials.clone());
         // The host replaced the file, and until now it was open to the run. The user has to learn
         // of that.
-        let uncovered = move |path: &Path| denials.add("uncovered", &path.display().to_string());
-        thread::Builder::new().spawn(move || keeper.restore_until_end(&mounts, &run, uncovered))?;
+        let report_uncovered =
+            move |path: &Path| denials.add("uncovered", &path.display().to_string());
+        thread::Builder::new().spawn(move || {
+            cover_guard.restore_until_end(&mounts, &run_listener, report_uncovered)
+        })?;
     }
-    let gate = SyscallResponder {
+    let responder = SyscallResponder {
         listener,
-        forwarded_calls: handed,
+        forwarded_calls,
         denials,
         pending_connects: Arc::default(),
         attempts: ConnectAttempts::default(),
     };
-    thread::Builder::new().spawn(move || gate.serve_calls(reach))?;
+    thread::Builder::new().spawn(move || responder.serve_calls(connect_policy))?;
     Ok(watch)
 }
 
@@ -154,12 +162,12 @@ struct ConnectAttempts(Arc<Mutex<HashSet<u64>>>);
 impl ConnectAttempts {
     /// Records an attempt for a socket. Returns whether one was recorded already.
     fn begin_attempt(&self, socket: u64) -> bool {
-        let mut all = self.0.lock().ignore_poison();
+        let mut sockets = self.0.lock().ignore_poison();
         // Most sockets whose caller is gone are never asked for again.
-        if all.len() >= 2 * MAX_PENDING {
-            all.clear();
+        if sockets.len() >= 2 * MAX_PENDING {
+            sockets.clear();
         }
-        !all.insert(socket)
+        !sockets.insert(socket)
     }
 
     fn end_attempt(&self, socket: u64) {
@@ -179,32 +187,33 @@ struct SyscallResponder {
 }
 
 impl SyscallResponder {
-    fn serve_calls(self, reach: ConnectPolicy) {
+    fn serve_calls(self, connect_policy: ConnectPolicy) {
         // A thread that cannot enter the run's namespaces refuses every connection, rather than
         // connect from the wrong place.
-        let place = reach.enter_run().map(Arc::new);
+        let entered_run = connect_policy.enter_run().map(Arc::new);
         while self.wait_for_call() {
             match self.next_call() {
-                Ok(call) if call.call == libc::SYS_connect => match &place {
-                    Ok(place) => self.connect_for_caller(place, call),
+                Ok(call) if call.call == libc::SYS_connect => match &entered_run {
+                    Ok(entered_run) => self.connect_for_caller(entered_run, call),
                     Err(_) => {
                         sys::answer_call(self.listener.as_fd(), call.id, Err(libc::EACCES));
                     }
                 },
                 Ok(call) if rename::is_rename(call.call) => {
-                    let is_settled = place.as_ref().is_ok_and(|place| {
-                        rename::complete_noop_rename(place, &self.listener, &call)
+                    let is_completed = entered_run.as_ref().is_ok_and(|entered_run| {
+                        rename::complete_noop_rename(entered_run, &self.listener, &call)
                     });
-                    match is_settled {
+                    match is_completed {
                         true => drop(sys::answer_call(self.listener.as_fd(), call.id, Ok(0))),
                         false => drop(sys::trace::continue_call(self.listener.as_fd(), call.id)),
                     }
                 }
-                Ok(call) => match &place {
-                    Ok(place)
-                        if place.nested && seccomp::is_nesting_call(call.call, call.args[0]) =>
+                Ok(call) => match &entered_run {
+                    Ok(entered_run)
+                        if entered_run.nested
+                            && seccomp::is_nesting_call(call.call, call.args[0]) =>
                     {
-                        self.answer_namespace_call(place, &call);
+                        self.answer_namespace_call(entered_run, &call);
                     }
                     _ => self.refuse_call(&call),
                 },
@@ -218,13 +227,15 @@ impl SyscallResponder {
     /// Waits for a call. Returns false when no process uses the filter any more: from then on every
     /// attempt to receive a call fails.
     fn wait_for_call(&self) -> bool {
-        let source =
-            self.forwarded_calls.as_ref().map_or(self.listener.as_fd(), |(bell, _)| bell.as_fd());
+        let source = self
+            .forwarded_calls
+            .as_ref()
+            .map_or(self.listener.as_fd(), |(wake_reader, _)| wake_reader.as_fd());
         loop {
-            let mut watched = [PollFd::from_borrowed_fd(source, PollFlags::IN)];
-            match poll(&mut watched, None) {
+            let mut poll_fds = [PollFd::from_borrowed_fd(source, PollFlags::IN)];
+            match poll(&mut poll_fds, None) {
                 Err(rustix::io::Errno::INTR) => {}
-                polled => return polled.is_ok() && watched[0].revents().contains(PollFlags::IN),
+                polled => return polled.is_ok() && poll_fds[0].revents().contains(PollFlags::IN),
             }
         }
     }
@@ -232,16 +243,16 @@ impl SyscallResponder {
     fn next_call(&self) -> io::Result<PendingCall> {
         match &self.forwarded_calls {
             None => sys::receive_call(self.listener.as_fd()),
-            Some((bell, inbox)) => {
-                (&*bell).read_exact(&mut [0])?;
-                inbox.recv().map_err(io::Error::other)
+            Some((wake_reader, call_receiver)) => {
+                (&*wake_reader).read_exact(&mut [0])?;
+                call_receiver.recv().map_err(io::Error::other)
             }
         }
     }
 
     /// Lets the caller create a user namespace, or refuses it.
-    fn answer_namespace_call(&self, place: &connect::EnteredRun, call: &PendingCall) {
-        match nesting::may_create_user_namespace(&place.proc, call) {
+    fn answer_namespace_call(&self, entered_run: &connect::EnteredRun, call: &PendingCall) {
+        match nesting::may_create_user_namespace(&entered_run.proc, call) {
             true => drop(sys::trace::continue_call(self.listener.as_fd(), call.id)),
             false => self.refuse_call(call),
         }
@@ -254,27 +265,27 @@ impl SyscallResponder {
     }
 
     /// Makes a connection on behalf of the caller.
-    fn connect_for_caller(&self, place: &Arc<connect::EnteredRun>, call: PendingCall) {
+    fn connect_for_caller(&self, entered_run: &Arc<connect::EnteredRun>, call: PendingCall) {
         let listener = Arc::clone(&self.listener);
         let denials = self.denials.clone();
-        match place.prepare_connect(&listener, &call) {
-            Ok(ready) if self.pending_connects.fetch_add(1, Ordering::Relaxed) < MAX_PENDING => {
+        match entered_run.prepare_connect(&listener, &call) {
+            Ok(prepared) if self.pending_connects.fetch_add(1, Ordering::Relaxed) < MAX_PENDING => {
                 let (pending, attempts, id) =
                     (Arc::clone(&self.pending_connects), self.attempts.clone(), call.id);
                 // Connecting may take long, and O_NONBLOCK cannot say whether it does, since the
                 // caller can change that flag meanwhile. On a thread of its own, the caller waits
                 // and no one else does.
                 let spawned = thread::Builder::new().stack_size(THREAD_STACK).spawn(move || {
-                    let socket = ready.socket_inode();
-                    let is_again = attempts.begin_attempt(socket);
-                    let result = ready.connect().map(|()| 0);
+                    let socket = prepared.socket_inode();
+                    let is_retry = attempts.begin_attempt(socket);
+                    let result = prepared.connect().map(|()| 0);
                     pending.fetch_sub(1, Ordering::Relaxed);
                     let result = match result.map_err(|refusal| refusal.record_denial(&denials)) {
-                        Err(libc::EISCONN) if is_again => Ok(0),
+                        Err(libc::EISCONN) if is_retry => Ok(0),
                         other => other,
                     };
-                    let is_heard = sys::answer_call(listener.as_fd(), id, result);
-                    if is_heard || result.is_err() {
+                    let is_delivered = sys::answer_call(listener.as_fd(), id, result);
+                    if is_delivered || result.is_err() {
                         attempts.end_attempt(socket);
                     }
                 });

@@ -22,21 +22,21 @@ const MAX_STEPS: usize = 64;
 /// still true when the caller continues. Its flags are in registers.
 pub fn may_create_user_namespace(proc: &OwnedFd, call: &PendingCall) -> bool {
     // In between is the namespace in which root is an ordinary user.
-    let base = usize::from(rustix::process::geteuid().is_root());
-    count_levels(proc, call.thread).is_ok_and(|depth| depth < base + MAX_DEPTH)
+    let base_depth = usize::from(rustix::process::geteuid().is_root());
+    count_levels(proc, call.thread).is_ok_and(|depth| depth < base_depth + MAX_DEPTH)
 }
 
 /// Counts the user namespaces between the thread and us.
 fn count_levels(proc: &OwnedFd, thread: u32) -> io::Result<usize> {
     let open = |path: String| openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    let id = |namespace: &OwnedFd| fstat(namespace).map(|found| (found.st_dev, found.st_ino));
-    let own = id(&open("thread-self/ns/user".to_owned())?)?;
-    let mut at = open(format!("{thread}/ns/user"))?;
+    let identify = |namespace: &OwnedFd| fstat(namespace).map(|stat| (stat.st_dev, stat.st_ino));
+    let own_id = identify(&open("thread-self/ns/user".to_owned())?)?;
+    let mut current = open(format!("{thread}/ns/user"))?;
     for depth in 0..MAX_STEPS {
-        if id(&at)? == own {
+        if identify(&current)? == own_id {
             return Ok(depth);
         }
-        at = sys::parent_user_namespace(at.as_fd())?;
+        current = sys::parent_user_namespace(current.as_fd())?;
     }
     Err(io::Error::other("too many levels of namespaces"))
 }

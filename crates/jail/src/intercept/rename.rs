@@ -49,12 +49,20 @@ pub fn is_rename(call: c_long) -> bool {
 
 /// Completes a rename that would change nothing, and returns whether it was one. This thread must
 /// be in the run's mounts, so that what they close to the run is closed here too.
-pub fn complete_noop_rename(place: &EnteredRun, listener: &OwnedFd, call: &PendingCall) -> bool {
-    try_noop_rename(place, listener, call).unwrap_or(false)
+pub fn complete_noop_rename(
+    entered_run: &EnteredRun,
+    listener: &OwnedFd,
+    call: &PendingCall,
+) -> bool {
+    try_noop_rename(entered_run, listener, call).unwrap_or(false)
 }
 
-fn try_noop_rename(place: &EnteredRun, listener: &OwnedFd, call: &PendingCall) -> io::Result<bool> {
-    let (old, new) = match call.call {
+fn try_noop_rename(
+    entered_run: &EnteredRun,
+    listener: &OwnedFd,
+    call: &PendingCall,
+) -> io::Result<bool> {
+    let (old_args, new_args) = match call.call {
         libc::SYS_renameat => {
             ((Some(call.args[0]), call.args[1]), (Some(call.args[2]), call.args[3]))
         }
@@ -65,13 +73,17 @@ fn try_noop_rename(place: &EnteredRun, listener: &OwnedFd, call: &PendingCall) -
         }
         _ => ((None, call.args[0]), (None, call.args[1])),
     };
-    let memory =
-        File::from(openat(&place.proc, format!("{}/mem", call.thread), READ_FLAGS, Mode::empty())?);
-    let (new_directory, new_path) = (new.0, read_path(&memory, new.1)?);
+    let memory = File::from(openat(
+        &entered_run.proc,
+        format!("{}/mem", call.thread),
+        READ_FLAGS,
+        Mode::empty(),
+    )?);
+    let (new_directory, new_path) = (new_args.0, read_path(&memory, new_args.1)?);
     if !new_path.ends_with(CONFIG_FILE) {
         return Ok(false);
     }
-    let (old_directory, old_path) = (old.0, read_path(&memory, old.1)?);
+    let (old_directory, old_path) = (old_args.0, read_path(&memory, old_args.1)?);
     if !old_path.ends_with(LOCK_FILE) {
         return Ok(false);
     }
@@ -81,27 +93,29 @@ fn try_noop_rename(place: &EnteredRun, listener: &OwnedFd, call: &PendingCall) -
                 None | Some(libc::AT_FDCWD) => format!("{}/cwd", call.thread),
                 Some(fd) => format!("{}/fd/{fd}", call.thread),
             };
-            let base = openat(&place.proc, base, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-            let above = path
+            let base =
+                openat(&entered_run.proc, base, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+            let parent = path
                 .parent()
-                .filter(|above| !above.as_os_str().is_empty())
+                .filter(|parent| !parent.as_os_str().is_empty())
                 .unwrap_or(Path::new("."));
-            openat(base, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            openat(base, parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         });
-    let [from, to] = parents;
-    let (from, to) = (from?, to?);
-    let (lock, settings) = (open_file(&from, LOCK_FILE)?, open_file(&to, CONFIG_FILE)?);
-    let is_covered = fstatvfs(&settings)?.f_flag.contains(StatVfsMountFlags::RDONLY);
+    let [old_parent, new_parent] = parents;
+    let (old_parent, new_parent) = (old_parent?, new_parent?);
+    let (lock_file, config_file) =
+        (open_file(&old_parent, LOCK_FILE)?, open_file(&new_parent, CONFIG_FILE)?);
+    let is_covered = fstatvfs(&config_file)?.f_flag.contains(StatVfsMountFlags::RDONLY);
     // All of this belongs to the caller only if it still waits.
-    if !is_same_object(from.as_fd(), to.as_fd())?
+    if !is_same_object(old_parent.as_fd(), new_parent.as_fd())?
         || !is_covered
         || !sys::is_still_pending(listener.as_fd(), call.id)
     {
         return Ok(false);
     }
-    let is_unchanged = read_config(lock)? == read_config(settings)?;
+    let is_unchanged = read_config(lock_file)? == read_config(config_file)?;
     if is_unchanged {
-        unlinkat(&from, LOCK_FILE, AtFlags::empty())?;
+        unlinkat(&old_parent, LOCK_FILE, AtFlags::empty())?;
     }
     Ok(is_unchanged)
 }
@@ -114,8 +128,8 @@ fn open_file(directory: &OwnedFd, name: &str) -> rustix::io::Result<File> {
 }
 
 fn read_config(file: File) -> io::Result<Vec<u8>> {
-    let found = file.metadata()?;
-    if !found.is_file() || found.len() > MAX_CONFIG_BYTES {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.len() > MAX_CONFIG_BYTES {
         return Err(io::Error::other("not a settings file"));
     }
     let mut bytes = Vec::new();
@@ -124,12 +138,12 @@ fn read_config(file: File) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a path from the caller's memory. The path may end right before an unmapped page.
-fn read_path(memory: &File, at: u64) -> io::Result<PathBuf> {
+fn read_path(memory: &File, address: u64) -> io::Result<PathBuf> {
     let mut bytes = Vec::new();
     while bytes.len() < PATH_MAX {
-        let here = at.wrapping_add(bytes.len() as u64);
-        let mut page = vec![0; (PAGE - here % PAGE) as usize];
-        memory.read_exact_at(&mut page, here)?;
+        let page_address = address.wrapping_add(bytes.len() as u64);
+        let mut page = vec![0; (PAGE - page_address % PAGE) as usize];
+        memory.read_exact_at(&mut page, page_address)?;
         match page.iter().position(|byte| *byte == 0) {
             Some(end) => {
                 bytes.extend_from_slice(&page[..end]);

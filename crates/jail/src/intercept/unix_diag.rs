@@ -36,11 +36,11 @@ pub fn find_listener(device: u64, inode: u64) -> io::Result<Option<u32>> {
     send(&socket, &build_request(), SendFlags::empty())?;
     // The kernel reports 32 bits of the inode number, and the device number in its own format.
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let wanted = (inode as u32, major << 20 | minor);
-    receive_match(&socket, wanted)
+    let file_id = (inode as u32, major << 20 | minor);
+    receive_match(&socket, file_id)
 }
 
-fn receive_match(socket: &OwnedFd, wanted: (u32, u32)) -> io::Result<Option<u32>> {
+fn receive_match(socket: &OwnedFd, file_id: (u32, u32)) -> io::Result<Option<u32>> {
     let mut buffer = vec![0; 32 << 10];
     loop {
         let (count, _) = recv(socket.as_fd(), &mut buffer[..], RecvFlags::empty())?;
@@ -54,7 +54,7 @@ fn receive_match(socket: &OwnedFd, wanted: (u32, u32)) -> io::Result<Option<u32>
                 Some(NLMSG_ERROR) => {
                     return Err(io::Error::other("the kernel refused to list sockets"));
                 }
-                _ if read_bound_file(message) == Some(wanted) => {
+                _ if read_bound_file(message) == Some(file_id) => {
                     return Ok(read_u32(message, HEADER_BYTES + SOCKET_OFFSET));
                 }
                 _ => {}
@@ -93,12 +93,12 @@ fn read_bound_file(message: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+fn read_u16(bytes: &[u8], offset: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(offset..offset + 2)?.try_into().ok()?))
 }
 
-fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+fn read_u32(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
 }
 
 #[cfg(test)]

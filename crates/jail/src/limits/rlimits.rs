@@ -17,7 +17,7 @@ const RESERVED_FILES: u64 = 512;
 /// The kernel counts processes per user and user namespace, so call this after the run has entered
 /// its own user namespace. Without one, everything that the user runs counts, and root is not
 /// limited at all. It allocates nothing, so it can be called between fork and exec.
-pub fn set_rlimits(limits: &ResourceLimits, means: LimitMechanism) -> io::Result<()> {
+pub fn set_rlimits(limits: &ResourceLimits, mechanism: LimitMechanism) -> io::Result<()> {
     // A core file is a copy of memory, including secrets, up to the size of the memory limit. If
     // cores are piped to a program instead of written to a file, the kernel ignores every value of
     // this limit except 1, which disables the dump.
@@ -27,10 +27,10 @@ pub fn set_rlimits(limits: &ResourceLimits, means: LimitMechanism) -> io::Result
     lower_limit(Resource::Cpu, limits.cpu_seconds, 1)?;
     // The kernel counts these queues for the whole user across all namespaces. Leave half to the
     // host.
-    for shared in [Resource::Msgqueue, Resource::Sigpending] {
-        lower_limit(shared, getrlimit(shared).current.map(|most| most / 2), 0)?;
+    for resource in [Resource::Msgqueue, Resource::Sigpending] {
+        lower_limit(resource, getrlimit(resource).current.map(|soft_limit| soft_limit / 2), 0)?;
     }
-    if means.is_advisory() {
+    if mechanism.is_advisory() {
         // Memory is left to the polling thread: the kernel's per-process limits count reserved
         // address space, and runtimes and sanitizers reserve far more than any machine has.
         lower_limit(Resource::Nproc, limits.processes, 0)?;
@@ -45,20 +45,24 @@ pub fn set_rlimits(limits: &ResourceLimits, means: LimitMechanism) -> io::Result
 /// descriptors that start the next run. So a run gets fewer than we have, and the process that
 /// becomes the program keeps our limit until then.
 pub fn set_file_limit(limits: &ResourceLimits) -> io::Result<()> {
-    let ours = getrlimit(Resource::Nofile).maximum;
-    lower_limit(Resource::Nofile, limits.open_files.map(|wanted| wanted.min(file_share(ours))), 0)?;
-    if let (Some(soft), now) = (limits.usual_files, getrlimit(Resource::Nofile)) {
-        let current = Some(soft.min(now.current.unwrap_or(soft)));
-        setrlimit(Resource::Nofile, Rlimit { current, ..now })?;
+    let our_limit = getrlimit(Resource::Nofile).maximum;
+    lower_limit(
+        Resource::Nofile,
+        limits.open_files.map(|requested| requested.min(file_share(our_limit))),
+        0,
+    )?;
+    if let (Some(soft_limit), rlimit) = (limits.usual_files, getrlimit(Resource::Nofile)) {
+        let current = Some(soft_limit.min(rlimit.current.unwrap_or(soft_limit)));
+        setrlimit(Resource::Nofile, Rlimit { current, ..rlimit })?;
     }
     Ok(())
 }
 
 /// Returns how many of our files a run may have open: three quarters, or half on a host that gives
 /// us few.
-fn file_share(ours: Option<u64>) -> u64 {
-    let Some(ours) = ours else { return u64::MAX };
-    ours.saturating_sub(RESERVED_FILES.max(ours / 4)).max(ours / 2)
+fn file_share(our_limit: Option<u64>) -> u64 {
+    let Some(our_limit) = our_limit else { return u64::MAX };
+    our_limit.saturating_sub(RESERVED_FILES.max(our_limit / 4)).max(our_limit / 2)
 }
 
 /// Our soft limit on open files at start-up.
@@ -70,10 +74,10 @@ static INITIAL_FILE_LIMIT: OnceLock<Option<u64>> = OnceLock::new();
 /// refused first. Runs still start with the original soft limit and may raise it, but not as far as
 /// ours.
 pub fn raise_file_limit() {
-    let now = getrlimit(Resource::Nofile);
-    INITIAL_FILE_LIMIT.get_or_init(|| now.current);
+    let rlimit = getrlimit(Resource::Nofile);
+    INITIAL_FILE_LIMIT.get_or_init(|| rlimit.current);
     // If refused, the limit stays unchanged.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, ..now });
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: rlimit.maximum, ..rlimit });
 }
 
 /// Returns the soft limit on open files as it was before [`raise_file_limit`].

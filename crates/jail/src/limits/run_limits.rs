@@ -36,38 +36,52 @@ pub struct RunLimits {
 }
 
 impl RunLimits {
-    /// Sets up the strongest mechanism that this host offers. Never fails: [`RunLimits::mechanism`] reports
-    /// which one is in use.
-    pub fn new(run: &str, limits: &ResourceLimits) -> RunLimits {
-        RunLimits::new_at_most(run, limits, LimitMechanism::CgroupV2)
+    /// Sets up the strongest mechanism that this host offers. Never fails: [`RunLimits::mechanism`]
+    /// reports which one is in use.
+    pub fn new(run_name: &str, limits: &ResourceLimits) -> RunLimits {
+        RunLimits::new_at_most(run_name, limits, LimitMechanism::CgroupV2)
     }
 
-    /// Like [`RunLimits::new`], but uses nothing stronger than `means`.
-    pub fn new_at_most(run: &str, limits: &ResourceLimits, means: LimitMechanism) -> RunLimits {
-        RunLimits::build_with(&CgroupLocations::read().unwrap_or_default(), run, limits, means)
+    /// Like [`RunLimits::new`], but uses nothing stronger than `strongest`.
+    pub fn new_at_most(
+        run_name: &str,
+        limits: &ResourceLimits,
+        strongest: LimitMechanism,
+    ) -> RunLimits {
+        RunLimits::build_with(
+            &CgroupLocations::read().unwrap_or_default(),
+            run_name,
+            limits,
+            strongest,
+        )
     }
 
     /// Like [`RunLimits::new`], but in cgroup hierarchies that were opened before they became
     /// unreachable.
-    pub fn new_in(places: &CgroupLocations, run: &str, limits: &ResourceLimits) -> RunLimits {
-        RunLimits::build_with(places, run, limits, LimitMechanism::CgroupV2)
+    pub fn new_in(
+        locations: &CgroupLocations,
+        run_name: &str,
+        limits: &ResourceLimits,
+    ) -> RunLimits {
+        RunLimits::build_with(locations, run_name, limits, LimitMechanism::CgroupV2)
     }
 
     fn build_with(
-        places: &CgroupLocations,
-        run: &str,
+        locations: &CgroupLocations,
+        run_name: &str,
         limits: &ResourceLimits,
-        means: LimitMechanism,
+        mechanism: LimitMechanism,
     ) -> RunLimits {
-        let mut missed = Vec::new();
-        let (means, groups) = choose_mechanism(places, run, limits, means, &mut missed);
-        if means.is_advisory() {
-            missed.push(ADVISORY_HINT.to_owned());
+        let mut reasons = Vec::new();
+        let (mechanism, groups) =
+            choose_mechanism(locations, run_name, limits, mechanism, &mut reasons);
+        if mechanism.is_advisory() {
+            reasons.push(ADVISORY_HINT.to_owned());
         }
-        let why = (!missed.is_empty()).then(|| missed.join("; "));
+        let downgrade_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
         RunLimits {
-            mechanism: means,
-            downgrade_reason: why,
+            mechanism,
+            downgrade_reason,
             limits: limits.clone(),
             groups,
             usage_watch: None,
@@ -86,8 +100,8 @@ impl RunLimits {
     }
 
     /// Moves a process in while it waits, before it has children or threads. This costs about ten
-    /// milliseconds on an idle machine; a child that can enter on its own uses [`RunLimits::open_joiner`]
-    /// instead.
+    /// milliseconds on an idle machine; a child that can enter on its own uses
+    /// [`RunLimits::open_joiner`] instead.
     pub fn add_process(&self, pid: Pid) -> io::Result<()> {
         self.groups.iter().try_for_each(|group| group.add_process(pid)).map_err(|error| {
             io::Error::new(
@@ -124,17 +138,17 @@ impl RunLimits {
         self.groups.first()?.is_empty().ok()
     }
 
-    /// Polls the totals four times a second and calls `end` once when they are exceeded. Does
-    /// nothing if the kernel enforces the limits.
+    /// Polls the totals four times a second and calls `on_exceeded` once when they are exceeded.
+    /// Does nothing if the kernel enforces the limits.
     pub fn watch_usage(
         &mut self,
-        list: impl Fn() -> Vec<Pid> + Send + 'static,
-        end: impl FnOnce() + Send + 'static,
+        list_pids: impl Fn() -> Vec<Pid> + Send + 'static,
+        on_exceeded: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
         if self.mechanism.is_advisory()
             && (self.limits.memory_bytes.is_some() || self.limits.processes.is_some())
         {
-            self.usage_watch = Some(UsageWatch::start(&self.limits, list, end)?);
+            self.usage_watch = Some(UsageWatch::start(&self.limits, list_pids, on_exceeded)?);
         }
         Ok(())
     }
@@ -153,10 +167,10 @@ impl RunLimits {
     }
 
     /// Returns whether any of these `(file, key)` counters is above zero in any group.
-    fn has_count(&self, places: &[(&str, &str)]) -> bool {
+    fn has_count(&self, counters: &[(&str, &str)]) -> bool {
         self.groups
             .iter()
-            .any(|group| places.iter().any(|(file, key)| group.read_count(file, key) > 0))
+            .any(|group| counters.iter().any(|(file, key)| group.read_count(file, key) > 0))
     }
 }
 
@@ -181,30 +195,30 @@ impl Drop for RunLimits {
 /// Tries the mechanisms from the strongest down to the first that works, and records why each
 /// stronger one failed.
 fn choose_mechanism(
-    places: &CgroupLocations,
-    run: &str,
+    locations: &CgroupLocations,
+    run_name: &str,
     limits: &ResourceLimits,
-    highest: LimitMechanism,
-    missed: &mut Vec<String>,
+    strongest: LimitMechanism,
+    reasons: &mut Vec<String>,
 ) -> (LimitMechanism, Vec<ControlGroup>) {
-    let name = match CgroupName::new(run) {
+    let name = match CgroupName::new(run_name) {
         Ok(name) => name,
         Err(error) => {
-            missed.push(format!("cannot read /proc: {error}"));
+            reasons.push(format!("cannot read /proc: {error}"));
             return (LimitMechanism::Rlimits, Vec::new());
         }
     };
-    if highest <= LimitMechanism::CgroupV2 {
-        match create_unified(places, &name, limits) {
+    if strongest <= LimitMechanism::CgroupV2 {
+        match create_unified(locations, &name, limits) {
             Ok(group) => return (LimitMechanism::CgroupV2, vec![group]),
-            Err(reason) => missed.push(reason),
+            Err(reason) => reasons.push(reason),
         }
     }
-    if highest <= LimitMechanism::CgroupV1 {
-        match create_legacy(places, &name, limits) {
+    if strongest <= LimitMechanism::CgroupV1 {
+        match create_legacy(locations, &name, limits) {
             Ok(groups) => return (LimitMechanism::CgroupV1, groups),
-            Err(reason) => missed.push(reason),
+            Err(reason) => reasons.push(reason),
         }
     }
-    (LimitMechanism::Rlimits, create_unlimited_group(places, &name).into_iter().collect())
+    (LimitMechanism::Rlimits, create_unlimited_group(locations, &name).into_iter().collect())
 }

@@ -25,7 +25,7 @@ const SHARED_WITH_USER: &[(&str, &str)] = &[
 
 /// Limits SysV objects in this process's IPC namespace, and inotify in its user namespace if that
 /// is the session's own.
-pub(crate) fn limit_session(owns_users: bool) {
+pub(crate) fn limit_session(owns_user_namespace: bool) {
     write_setting("kernel/shmmax", &SHARED_BYTES.to_string());
     // `shmall` is counted in pages, and the block size of /proc is one page.
     if let Ok(proc) = rustix::fs::statvfs("/proc") {
@@ -34,12 +34,12 @@ pub(crate) fn limit_session(owns_users: bool) {
     write_setting("kernel/shmmni", &MAX_SEGMENTS.to_string());
     write_setting("kernel/msgmni", &MAX_QUEUES.to_string());
     write_setting("kernel/sem", SEMAPHORES);
-    if owns_users {
-        for (of_host, own) in SHARED_WITH_USER {
-            let most = fs::read_to_string(format!("/proc/sys/{of_host}")).ok();
-            if let Some(most) = most.and_then(|text| text.trim().parse::<u64>().ok()) {
+    if owns_user_namespace {
+        for (host_setting, namespace_setting) in SHARED_WITH_USER {
+            let host_limit = fs::read_to_string(format!("/proc/sys/{host_setting}")).ok();
+            if let Some(host_limit) = host_limit.and_then(|text| text.trim().parse::<u64>().ok()) {
                 // Leave the other half to what the user runs outside the sandbox.
-                write_setting(own, &(most / 2).to_string());
+                write_setting(namespace_setting, &(host_limit / 2).to_string());
             }
         }
     }

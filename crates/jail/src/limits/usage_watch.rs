@@ -32,20 +32,20 @@ pub(super) struct UsageWatch {
 impl UsageWatch {
     pub(super) fn start(
         limits: &ResourceLimits,
-        list: impl Fn() -> Vec<Pid> + Send + 'static,
-        end: impl FnOnce() + Send + 'static,
+        list_pids: impl Fn() -> Vec<Pid> + Send + 'static,
+        on_exceeded: impl FnOnce() + Send + 'static,
     ) -> io::Result<UsageWatch> {
         let exceeded = Arc::new(AtomicU8::new(0));
-        let (stop, stopped) = mpsc::channel();
-        let (limits, flag) = (limits.clone(), Arc::clone(&exceeded));
-        let look = move || {
-            let found = find_exceeded_limit(&limits, &list());
-            flag.store(found, Ordering::Release);
-            found != 0
+        let (stop, stop_receiver) = mpsc::channel();
+        let (limits, exceeded_flag) = (limits.clone(), Arc::clone(&exceeded));
+        let is_exceeded = move || {
+            let exceeded_limit = find_exceeded_limit(&limits, &list_pids());
+            exceeded_flag.store(exceeded_limit, Ordering::Release);
+            exceeded_limit != 0
         };
         let thread = thread::Builder::new()
             .name("limits".to_owned())
-            .spawn(move || poll_usage(&stopped, look, end))?;
+            .spawn(move || poll_usage(&stop_receiver, is_exceeded, on_exceeded))?;
         Ok(UsageWatch { exceeded, stop: Some(stop), thread: Some(thread) })
     }
 
@@ -67,30 +67,34 @@ impl Drop for UsageWatch {
     }
 }
 
-/// Checks until stopped; calls `end` once when a limit is exceeded.
-fn poll_usage(stopped: &Receiver<()>, look: impl Fn() -> bool, end: impl FnOnce()) {
+/// Checks until stopped; calls `on_exceeded` once when a limit is exceeded.
+fn poll_usage(
+    stop_receiver: &Receiver<()>,
+    is_exceeded: impl Fn() -> bool,
+    on_exceeded: impl FnOnce(),
+) {
     let mut pause = POLL_INTERVAL;
-    while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-        let begun = Instant::now();
-        if look() {
-            return end();
+    while stop_receiver.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        let check_started = Instant::now();
+        if is_exceeded() {
+            return on_exceeded();
         }
-        pause = POLL_INTERVAL.max(begun.elapsed() * PAUSE_FACTOR);
+        pause = POLL_INTERVAL.max(check_started.elapsed() * PAUSE_FACTOR);
     }
 }
 
 /// Returns which limit these processes exceed, or zero.
 fn find_exceeded_limit(limits: &ResourceLimits, pids: &[Pid]) -> u8 {
-    if limits.processes.is_some_and(|most| pids.len() as u64 > most) {
+    if limits.processes.is_some_and(|maximum| pids.len() as u64 > maximum) {
         return EXCEEDED_PROCESSES;
     }
     match limits.memory_bytes {
         // The quick sum counts pages that a fork shares with its parent twice. It is never too
         // small, so the exact sum, which walks every page, is needed only when the quick one
         // exceeds the limit.
-        Some(most)
-            if sum_usage(pids, resident_bytes) > most
-                && sum_usage(pids, proportional_bytes) > most =>
+        Some(maximum)
+            if sum_usage(pids, resident_bytes) > maximum
+                && sum_usage(pids, proportional_bytes) > maximum =>
         {
             EXCEEDED_MEMORY
         }
@@ -99,8 +103,8 @@ fn find_exceeded_limit(limits: &ResourceLimits, pids: &[Pid]) -> u8 {
 }
 
 /// Adds up the usage. A process that has ended in the meantime uses nothing.
-fn sum_usage(pids: &[Pid], of: fn(Pid) -> Option<u64>) -> u64 {
-    pids.iter().filter_map(|pid| of(*pid)).sum()
+fn sum_usage(pids: &[Pid], measure: fn(Pid) -> Option<u64>) -> u64 {
+    pids.iter().filter_map(|pid| measure(*pid)).sum()
 }
 
 /// Returns the resident set size plus swap.

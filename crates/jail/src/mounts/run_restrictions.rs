@@ -15,34 +15,38 @@ use crate::sys::{self, NODEV, NOEXEC, NOSUID, RDONLY};
 /// Covers each restricted directory, outermost first, and mounts the parts that stay visible on top
 /// again, unchanged.
 pub(super) fn cover_partially(tree: &MountTree, rights: &Rights) -> Result<(), SandboxError> {
-    for veil in &rights.veils {
-        let shown = veil.path.display().to_string();
-        let Some(at) = tree.open(&veil.path).in_mounts(&shown)? else { continue };
-        let mut kept = Vec::new();
+    for partial_cover in &rights.veils {
+        let path_text = partial_cover.path.display().to_string();
+        let Some(mount_point) = tree.open(&partial_cover.path).in_mounts(&path_text)? else {
+            continue;
+        };
+        let mut visible = Vec::new();
         // An outer path already includes the inner one.
-        for path in
-            veil.keep.iter().filter(|path| !veil.keep.iter().any(|other| is_below(path, other)))
+        for path in partial_cover
+            .keep
+            .iter()
+            .filter(|path| !partial_cover.keep.iter().any(|other| is_below(path, other)))
         {
-            if let Some(place) = tree.open(path).in_mounts(&shown)? {
-                kept.push((
+            if let Some(object) = tree.open(path).in_mounts(&path_text)? {
+                visible.push((
                     path,
-                    clone_tree(place.as_fd(), true, NOSUID)
+                    clone_tree(object.as_fd(), true, NOSUID)
                         .in_mounts(path.display().to_string())?,
                 ));
             }
         }
         let cover =
-            make_tmpfs("0711", &NAMES_ONLY_SIZE, NOSUID | NODEV | NOEXEC).in_mounts(&shown)?;
-        attach_mount(&cover, &at).in_mounts(&shown)?;
-        for (path, source) in kept {
+            make_tmpfs("0711", &NAMES_ONLY_SIZE, NOSUID | NODEV | NOEXEC).in_mounts(&path_text)?;
+        attach_mount(&cover, &mount_point).in_mounts(&path_text)?;
+        for (path, source) in visible {
             let is_file = !rustix::fs::FileType::from_raw_mode(
-                rustix::fs::fstat(&source).in_mounts(&shown)?.st_mode,
+                rustix::fs::fstat(&source).in_mounts(&path_text)?.st_mode,
             )
             .is_dir();
-            attach_mount(&source, &tree.make_mount_point(path, is_file).in_mounts(&shown)?)
-                .in_mounts(&shown)?;
+            attach_mount(&source, &tree.make_mount_point(path, is_file).in_mounts(&path_text)?)
+                .in_mounts(&path_text)?;
         }
-        sys::mount_setattr(cover.as_fd(), RDONLY, false).in_mounts(&shown)?;
+        sys::mount_setattr(cover.as_fd(), RDONLY, false).in_mounts(&path_text)?;
     }
     Ok(())
 }
@@ -50,9 +54,9 @@ pub(super) fn cover_partially(tree: &MountTree, rights: &Rights) -> Result<(), S
 /// Makes read-only what this run may not write, including everything mounted below it.
 pub(super) fn make_read_only(tree: &MountTree, rights: &Rights) -> Result<(), SandboxError> {
     for path in closed_paths(rights) {
-        let shown = path.display().to_string();
-        if let Some(at) = tree.open(path).in_mounts(&shown)? {
-            sys::mount_setattr(at.as_fd(), RDONLY, true).in_mounts(&shown)?;
+        let path_text = path.display().to_string();
+        if let Some(target) = tree.open(path).in_mounts(&path_text)? {
+            sys::mount_setattr(target.as_fd(), RDONLY, true).in_mounts(&path_text)?;
         }
     }
     Ok(())
@@ -78,20 +82,20 @@ pub(super) fn clone_reopened(
     rights: &Rights,
     covers: &[PathBuf],
 ) -> Result<ReopenedDirectories, SandboxError> {
-    let shut = |path: &Path| {
+    let is_closed = |path: &Path| {
         closed_paths(rights)
             .chain(covers.iter().map(PathBuf::as_path))
             .any(|closed| is_below(path, closed))
     };
     let mut paths: Vec<PathBuf> =
-        rights.writable_roots().filter(|path| shut(path)).map(Path::to_owned).collect();
+        rights.writable_roots().filter(|path| is_closed(path)).map(Path::to_owned).collect();
     paths.sort();
     paths.dedup();
     let mut sources = Vec::new();
     for path in paths {
-        let place = tree.open_without_links(&path).in_mounts(path.display().to_string())?;
+        let directory = tree.open_without_links(&path).in_mounts(path.display().to_string())?;
         let source =
-            clone_tree(place.as_fd(), true, NOSUID).in_mounts(path.display().to_string())?;
+            clone_tree(directory.as_fd(), true, NOSUID).in_mounts(path.display().to_string())?;
         sources.push((path, source));
     }
     Ok(ReopenedDirectories(sources))
@@ -101,8 +105,8 @@ impl ReopenedDirectories {
     /// Attaches those that contain the cover or sort before it, so that covers and reopened
     /// directories alternate from the outside in.
     pub fn attach_up_to(&mut self, tree: &MountTree, cover: &Path) -> Result<(), SandboxError> {
-        let after = self.0.partition_point(|(path, _)| path.as_path() <= cover);
-        self.attach_first(tree, after)
+        let count = self.0.partition_point(|(path, _)| path.as_path() <= cover);
+        self.attach_first(tree, count)
     }
 
     /// Attaches the remaining ones, after the last cover.
@@ -112,9 +116,9 @@ impl ReopenedDirectories {
 
     fn attach_first(&mut self, tree: &MountTree, count: usize) -> Result<(), SandboxError> {
         for (path, source) in self.0.drain(..count) {
-            let shown = path.display().to_string();
-            attach_mount(&source, &tree.open_without_links(&path).in_mounts(&shown)?)
-                .in_mounts(&shown)?;
+            let path_text = path.display().to_string();
+            attach_mount(&source, &tree.open_without_links(&path).in_mounts(&path_text)?)
+                .in_mounts(&path_text)?;
         }
         Ok(())
     }

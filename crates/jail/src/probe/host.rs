@@ -67,10 +67,10 @@ fn has_seccomp_filter() -> bool {
 }
 
 fn detect_container() -> Option<String> {
-    let marks = [
+    let markers = [
         ("/.dockerenv", "docker"),
         ("/run/.containerenv", "podman"),
         ("/run/systemd/container", "container"),
     ];
-    marks.iter().find(|(path, _)| Path::new(path).exists()).map(|(_, name)| (*name).to_owned())
+    markers.iter().find(|(path, _)| Path::new(path).exists()).map(|(_, name)| (*name).to_owned())
 }

@@ -56,19 +56,19 @@ pub fn unshare_mounts_as_root() -> AttemptResult {
 }
 
 /// Makes a read-only copy of all mounts, which must refuse a write that would otherwise be allowed.
-pub fn copy_mounts_read_only(ground: NamespaceBase, scratch: &Path) -> AttemptResult {
+pub fn copy_mounts_read_only(base: NamespaceBase, scratch: &Path) -> AttemptResult {
     let layer = Layer::Mounts;
-    ground.enter()?;
+    base.enter()?;
     sys::unshare(UnshareFlags::NEWNS).in_layer(layer, "make a mount namespace")?;
-    let how = OpenTreeFlags::OPEN_TREE_CLONE
+    let tree_flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE;
-    let tree = open_tree(CWD, "/", how).in_layer(layer, "copy the mounts")?;
+    let tree = open_tree(CWD, "/", tree_flags).in_layer(layer, "copy the mounts")?;
     sys::mount_setattr(tree.as_fd(), RDONLY | NOSUID, true)
         .in_layer(layer, "make the copy read-only")?;
-    let inside = scratch.strip_prefix("/").unwrap_or(scratch).join("copy");
+    let path_in_copy = scratch.strip_prefix("/").unwrap_or(scratch).join("copy");
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-    match openat(&tree, &inside, flags, Mode::from_raw_mode(0o600)) {
+    match openat(&tree, &path_in_copy, flags, Mode::from_raw_mode(0o600)) {
         Err(Errno::ROFS) => Ok(String::new()),
         Err(errno) => Err(errno).in_layer(layer, "write to the copy"),
         Ok(_) => Err(not_refused_error(layer, "write to the copy")),
@@ -76,8 +76,8 @@ pub fn copy_mounts_read_only(ground: NamespaceBase, scratch: &Path) -> AttemptRe
 }
 
 /// Creates a pid namespace, in which the first process must have pid 1.
-pub fn enter_pid_namespace(ground: NamespaceBase) -> AttemptResult {
-    ground.enter()?;
+pub fn enter_pid_namespace(base: NamespaceBase) -> AttemptResult {
+    base.enter()?;
     attempt_in_child(libc::CLONE_NEWPID, expect_pid_one)
 }
 
@@ -93,8 +93,8 @@ fn expect_pid_one() -> AttemptResult {
 }
 
 /// Mounts a fresh /proc, which must show the new pid namespace, with this process as the first.
-pub fn mount_proc(ground: NamespaceBase) -> AttemptResult {
-    ground.enter()?;
+pub fn mount_proc(base: NamespaceBase) -> AttemptResult {
+    base.enter()?;
     attempt_in_child(libc::CLONE_NEWPID | libc::CLONE_NEWNS, || {
         let layer = Layer::Proc;
         let fs = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).in_layer(layer, "open a new /proc")?;
@@ -104,9 +104,9 @@ pub fn mount_proc(ground: NamespaceBase) -> AttemptResult {
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let proc = fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
             .in_layer(layer, "mount a new /proc")?;
-        let own = rustix::fs::readlinkat(&proc, "self", Vec::new())
+        let self_link = rustix::fs::readlinkat(&proc, "self", Vec::new())
             .in_layer(layer, "read the new /proc")?;
-        match own.as_bytes() {
+        match self_link.as_bytes() {
             b"1" => Ok(String::new()),
             _ => Err(SandboxError::from_message(
                 layer,
@@ -118,9 +118,9 @@ pub fn mount_proc(ground: NamespaceBase) -> AttemptResult {
 }
 
 /// Creates a network namespace that has a loopback interface and no route out.
-pub fn make_isolated_network(ground: NamespaceBase) -> AttemptResult {
+pub fn make_isolated_network(base: NamespaceBase) -> AttemptResult {
     let layer = Layer::Network;
-    ground.enter()?;
+    base.enter()?;
     let network = crate::namespaces::create_network()?;
     crate::namespaces::join_network(&network)?;
     let listener =
@@ -129,9 +129,9 @@ pub fn make_isolated_network(ground: NamespaceBase) -> AttemptResult {
     TcpStream::connect(address).in_layer(layer, "use the loopback")?;
     // An address reserved for documentation: no host answers there, but a route to it would be
     // found if one existed.
-    let outside = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+    let route_attempt = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
         .and_then(|socket| socket.connect(("192.0.2.1", 9)));
-    match outside {
+    match route_attempt {
         Err(_) => Ok(String::new()),
         Ok(()) => Err(not_refused_error(layer, "find a route out")),
     }

@@ -47,8 +47,8 @@ pub fn set_no_new_privileges() -> AttemptResult {
 pub fn drop_capabilities() -> AttemptResult {
     let layer = Layer::Capabilities;
     launch::drop_capabilities().in_layer(layer, "give up every capability")?;
-    let left = rustix::thread::capabilities(None).in_layer(layer, "read the capabilities")?;
-    if !left.effective.is_empty() || !left.permitted.is_empty() {
+    let remaining = rustix::thread::capabilities(None).in_layer(layer, "read the capabilities")?;
+    if !remaining.effective.is_empty() || !remaining.permitted.is_empty() {
         return Err(not_refused_error(layer, "keep a capability"));
     }
     match sys::unshare(UnshareFlags::NEWNS) {
@@ -62,8 +62,8 @@ pub fn drop_capabilities() -> AttemptResult {
 pub fn apply_landlock(scratch: &Path) -> AttemptResult {
     let layer = Layer::Landlock;
     let (inside, outside) = (scratch.join("inside"), scratch.join("outside"));
-    for place in [&inside, &outside] {
-        fs::create_dir_all(place).in_layer(layer, "prepare")?;
+    for directory in [&inside, &outside] {
+        fs::create_dir_all(directory).in_layer(layer, "prepare")?;
     }
     let abi = newest_landlock_abi();
     rustix::thread::set_no_new_privs(true).in_layer(layer, "refuse new privileges")?;
@@ -73,15 +73,15 @@ pub fn apply_landlock(scratch: &Path) -> AttemptResult {
         scoped: true,
     })
     // The library lists every missing right; the version that the kernel supports is more useful.
-    .map_err(|fault| match abi {
+    .map_err(|error| match abi {
         0 => SandboxError {
             text: "the kernel does not support it, or a filter blocks it".to_owned(),
-            ..fault
+            ..error
         },
         1 | 2 => {
-            SandboxError { text: format!("the kernel has ABI {abi}; ABI 3 is required"), ..fault }
+            SandboxError { text: format!("the kernel has ABI {abi}; ABI 3 is required"), ..error }
         }
-        _ => fault,
+        _ => error,
     })?;
     File::create(inside.join("file")).in_layer(layer, "write in a permitted directory")?;
     if File::create(outside.join("file")).is_ok() {
@@ -106,17 +106,17 @@ fn newest_landlock_abi() -> i32 {
 /// Returns whether the kernel supports everything in this Landlock version.
 fn supports_abi(abi: ABI) -> bool {
     let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-    let asked = strict.handle_access(AccessFs::from_all(abi)).and_then(|rules| {
+    let ruleset = strict.handle_access(AccessFs::from_all(abi)).and_then(|rules| {
         match AccessNet::from_all(abi) {
             none if none.is_empty() => Ok(rules),
             some => rules.handle_access(some),
         }
     });
-    let asked = asked.and_then(|rules| match Scope::from_all(abi) {
+    let ruleset = ruleset.and_then(|rules| match Scope::from_all(abi) {
         none if none.is_empty() => Ok(rules),
         some => rules.scope(some),
     });
-    asked.and_then(Ruleset::create).is_ok()
+    ruleset.and_then(Ruleset::create).is_ok()
 }
 
 /// An error that the kernel never returns for this call, so that it can only come from us.
@@ -126,25 +126,26 @@ const ANSWER_ERRNO: i32 = libc::EDOTDOT;
 /// the child must get our answer.
 pub fn intercept_a_call() -> AttemptResult {
     let layer = Layer::Seccomp;
-    let (ours, theirs) = PacketChannel::pair().in_layer(layer, "open a channel")?;
+    let (parent_channel, child_channel) =
+        PacketChannel::pair().in_layer(layer, "open a channel")?;
     match sys::fork(0).in_layer(layer, "fork")? {
         ForkResult::Child => {
-            drop(ours);
-            let seen = make_filtered_call(&theirs);
-            let _ = theirs.send(&seen, &[]);
+            drop(parent_channel);
+            let result = make_filtered_call(&child_channel);
+            let _ = child_channel.send(&result, &[]);
             sys::exit_now(0)
         }
         ForkResult::Parent(child) => {
-            drop(theirs);
-            let seen = answer_filtered_call(&ours);
+            drop(child_channel);
+            let result = answer_filtered_call(&parent_channel);
             kill_and_reap(child);
-            seen
+            result
         }
     }
 }
 
 /// In the child: installs the filter and makes a call that is passed to the listener.
-fn make_filtered_call(talk: &PacketChannel) -> AttemptResult {
+fn make_filtered_call(channel: &PacketChannel) -> AttemptResult {
     let layer = Layer::Seccomp;
     rustix::thread::set_no_new_privs(true).in_layer(layer, "refuse new privileges")?;
     let program = seccomp::compile_filter(seccomp::select_rules(seccomp::FilterOptions {
@@ -155,7 +156,8 @@ fn make_filtered_call(talk: &PacketChannel) -> AttemptResult {
     let Some(listener) = listener else {
         return Err(SandboxError::from_message(layer, "install the filter", "no listener"));
     };
-    talk.send(&AttemptResult::Ok(String::new()), &[listener.as_fd()])
+    channel
+        .send(&AttemptResult::Ok(String::new()), &[listener.as_fd()])
         .in_layer(layer, "pass the listener")?;
     drop(listener);
     match rustix::net::socket(AddressFamily::VSOCK, SocketType::STREAM, None) {
@@ -166,42 +168,46 @@ fn make_filtered_call(talk: &PacketChannel) -> AttemptResult {
 }
 
 /// In the parent: receives the listener and answers the child's call.
-fn answer_filtered_call(talk: &PacketChannel) -> AttemptResult {
+fn answer_filtered_call(channel: &PacketChannel) -> AttemptResult {
     let layer = Layer::Seccomp;
-    let lost =
+    let lost_child_error =
         || SandboxError::from_message(layer, "install the filter", "the test process was killed");
-    let hear =
-        || talk.receive::<AttemptResult>().in_layer(layer, "receive the result")?.ok_or_else(lost);
-    let (said, mut fds) = hear()?;
-    said?;
-    let listener = fds.pop().ok_or_else(lost)?;
+    let next_result = || {
+        channel
+            .receive::<AttemptResult>()
+            .in_layer(layer, "receive the result")?
+            .ok_or_else(lost_child_error)
+    };
+    let (install_result, mut fds) = next_result()?;
+    install_result?;
+    let listener = fds.pop().ok_or_else(lost_child_error)?;
     let call = sys::receive_call(listener.as_fd()).in_layer(layer, "receive a system call")?;
     sys::answer_call(listener.as_fd(), call.id, Err(ANSWER_ERRNO));
-    hear()?.0
+    next_result()?.0
 }
 
 /// Copies a descriptor from a child, as the interception of `connect` does.
 pub fn copy_child_descriptor() -> AttemptResult {
     let layer = Layer::Seccomp;
-    let (ours, theirs) = PacketChannel::pair().in_layer(layer, "open a channel")?;
+    let (parent_channel, child_channel) =
+        PacketChannel::pair().in_layer(layer, "open a channel")?;
     let child = match sys::fork(0).in_layer(layer, "fork")? {
         ForkResult::Child => {
-            drop(ours);
+            drop(parent_channel);
             // Until the other end is closed.
-            let _ = theirs.receive::<()>();
+            let _ = child_channel.receive::<()>();
             sys::exit_now(0)
         }
         ForkResult::Parent(child) => child,
     };
-    let taken = pidfd_open(child, PidfdFlags::empty()).in_layer(layer, "open a pidfd").and_then(
-        |process| {
-            let number = theirs.as_fd().as_raw_fd();
-            pidfd_getfd(process, number, PidfdGetfdFlags::empty())
+    let copied =
+        pidfd_open(child, PidfdFlags::empty()).in_layer(layer, "open a pidfd").and_then(|pidfd| {
+            let fd_number = child_channel.as_fd().as_raw_fd();
+            pidfd_getfd(pidfd, fd_number, PidfdGetfdFlags::empty())
                 .in_layer(layer, "copy a descriptor from a child")
-        },
-    );
+        });
     kill_and_reap(child);
-    match mounts::is_same_object(taken?.as_fd(), theirs.as_fd()) {
+    match mounts::is_same_object(copied?.as_fd(), child_channel.as_fd()) {
         Ok(true) => Ok(String::new()),
         _ => Err(SandboxError::from_message(
             layer,
@@ -221,23 +227,24 @@ pub fn trace_a_child() -> AttemptResult {
             "not supported on this architecture",
         ));
     }
-    let (ours, theirs) = PacketChannel::pair().in_layer(layer, "open a channel")?;
+    let (parent_channel, child_channel) =
+        PacketChannel::pair().in_layer(layer, "open a channel")?;
     let child = match sys::fork(0).in_layer(layer, "fork")? {
         ForkResult::Child => {
-            drop(ours);
-            let _ = theirs.receive::<()>();
+            drop(parent_channel);
+            let _ = child_channel.receive::<()>();
             sys::exit_now(0)
         }
         ForkResult::Parent(child) => child,
     };
-    let number = child.as_raw_nonzero().get();
-    let traced = trace::seize_thread(number)
-        .and_then(|()| trace::interrupt_thread(number))
+    let pid = child.as_raw_nonzero().get();
+    let traced = trace::seize_thread(pid)
+        .and_then(|()| trace::interrupt_thread(pid))
         .and_then(|()| trace::wait_for_event())
-        .and_then(|_| trace::read_registers(number))
-        .and_then(|_| trace::detach_thread(number, 0))
+        .and_then(|_| trace::read_registers(pid))
+        .and_then(|_| trace::detach_thread(pid, 0))
         .in_layer(layer, "trace a child");
-    drop(ours);
+    drop(parent_channel);
     kill_and_reap(child);
     traced.map(|()| String::new())
 }
@@ -250,27 +257,28 @@ pub fn enforce_process_limit() -> AttemptResult {
         memory_bytes: Some(64 << 20),
         ..ResourceLimits::default()
     };
-    let cage = RunLimits::new("doctor", &limits);
-    let means = cage.mechanism();
-    if means.is_advisory() {
+    let run_limits = RunLimits::new("doctor", &limits);
+    let mechanism = run_limits.mechanism();
+    if mechanism.is_advisory() {
         // Keep the reason and drop the advice that follows it.
-        let why = cage.downgrade_reason().and_then(|why| why.split("; limits are").next());
+        let reason =
+            run_limits.downgrade_reason().and_then(|reason| reason.split("; limits are").next());
         return Err(SandboxError::from_message(
             layer,
             "make a control group",
-            why.unwrap_or("none is available"),
+            reason.unwrap_or("none is available"),
         ));
     }
-    let door = cage.open_joiner().in_layer(layer, "open the group")?;
+    let cgroup_joiner = run_limits.open_joiner().in_layer(layer, "open the group")?;
     attempt_in_child(0, || {
-        door.join().in_layer(layer, "enter the group")?;
+        cgroup_joiner.join().in_layer(layer, "enter the group")?;
         match sys::fork(0) {
             Ok(ForkResult::Child) => sys::exit_now(0),
             Ok(ForkResult::Parent(child)) => {
                 kill_and_reap(child);
                 Err(not_refused_error(layer, "start one process too many"))
             }
-            Err(_) => Ok(means.name().to_owned()),
+            Err(_) => Ok(mechanism.name().to_owned()),
         }
     })
 }
@@ -279,8 +287,8 @@ pub fn enforce_process_limit() -> AttemptResult {
 /// else.
 pub fn run_bwrap(bwrap: &Path) -> AttemptResult {
     let layer = Layer::Program;
-    let about = fs::metadata(bwrap).in_layer(layer, "read its owner and mode")?;
-    if about.uid() != 0 || about.mode() & 0o022 != 0 {
+    let metadata = fs::metadata(bwrap).in_layer(layer, "read its owner and mode")?;
+    if metadata.uid() != 0 || metadata.mode() & 0o022 != 0 {
         return Err(SandboxError::from_message(
             layer,
             "trust it",
@@ -292,13 +300,13 @@ pub fn run_bwrap(bwrap: &Path) -> AttemptResult {
         .args(["--unshare-user", "--bind", "/", "/", "--", "/bin/true"])
         .env_clear()
         .current_dir("/");
-    let ended =
+    let output =
         command.stdin(Stdio::null()).stdout(Stdio::null()).output().in_layer(layer, "start it")?;
-    match ended.status.success() {
+    match output.status.success() {
         true => Ok(bwrap.display().to_string()),
         false => {
-            let said = String::from_utf8_lossy(&ended.stderr);
-            let line: String = said
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let line: String = stderr
                 .lines()
                 .last()
                 .unwrap_or_default()

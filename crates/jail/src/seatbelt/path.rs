@@ -14,33 +14,33 @@ pub(super) fn normalize_all(paths: &[PathBuf]) -> Result<BTreeSet<String>, Polic
 
 /// Returns the normal form: absolute, without `.` and without double or trailing slashes.
 fn normalize_path(path: &Path) -> Result<String, PolicyPathError> {
-    let bad = |reason| PolicyPathError { path: path.to_owned(), reason };
-    let text = path.to_str().ok_or_else(|| bad("it is not UTF-8"))?;
+    let path_error = |reason| PolicyPathError { path: path.to_owned(), reason };
+    let text = path.to_str().ok_or_else(|| path_error("it is not UTF-8"))?;
     if text.contains('\0') {
-        return Err(bad("it contains a NUL byte"));
+        return Err(path_error("it contains a NUL byte"));
     }
-    let mut plain = String::new();
-    for part in path.components() {
-        match part {
+    let mut normalized = String::new();
+    for component in path.components() {
+        match component {
             Component::Normal(name) => {
-                plain.push('/');
-                plain.push_str(name.to_str().unwrap_or_default());
+                normalized.push('/');
+                normalized.push_str(name.to_str().unwrap_or_default());
             }
             // The target of `..` depends on links, so it cannot be removed from the text alone.
-            Component::ParentDir => return Err(bad("it contains `..`: resolve it first")),
+            Component::ParentDir => return Err(path_error("it contains `..`: resolve it first")),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
     if !path.has_root() {
-        return Err(bad("it is relative: make it absolute first"));
+        return Err(path_error("it is relative: make it absolute first"));
     }
-    if PRIVATE_LINKS.iter().any(|link| Path::new(&plain).starts_with(link)) {
-        plain.insert_str(0, "/private");
+    if PRIVATE_LINKS.iter().any(|link| Path::new(&normalized).starts_with(link)) {
+        normalized.insert_str(0, "/private");
     }
-    if plain.is_empty() {
-        plain.push('/');
+    if normalized.is_empty() {
+        normalized.push('/');
     }
-    Ok(plain)
+    Ok(normalized)
 }
 
 /// Returns every directory above one of the paths, and the roots themselves.
@@ -48,9 +48,10 @@ pub(super) fn directories_above<'a>(
     paths: impl Iterator<Item = &'a String>,
     roots: &BTreeSet<String>,
 ) -> BTreeSet<String> {
-    let above = paths.flat_map(|path| Path::new(path).ancestors().skip(1));
-    let above = above.filter_map(Path::to_str).filter(|path| *path != "/" && !path.is_empty());
-    above.map(str::to_owned).chain(roots.iter().cloned()).collect()
+    let ancestors = paths.flat_map(|path| Path::new(path).ancestors().skip(1));
+    let ancestors =
+        ancestors.filter_map(Path::to_str).filter(|path| *path != "/" && !path.is_empty());
+    ancestors.map(str::to_owned).chain(roots.iter().cloned()).collect()
 }
 
 /// Returns a regular expression that matches the path in every spelling that the file system may

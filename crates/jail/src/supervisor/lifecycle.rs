@@ -142,21 +142,21 @@ impl Lifecycle {
         match event {
             RunEvent::MainEnded { code, signal, left } => {
                 let is_alone = left == LeftBehind::Nothing;
-                let end = MainExit { code, signal, left };
-                self.main_exit = Some(end.clone());
+                let main_exit = MainExit { code, signal, left };
+                self.main_exit = Some(main_exit.clone());
                 match (is_alone, is_running) {
                     (true, _) => self.enter_state(
                         LifecycleState::Leaving { round: LONGEST_ROUND },
-                        vec![LifecycleStep::ReportFinal(end)],
+                        vec![LifecycleStep::ReportFinal(main_exit)],
                     ),
                     (false, true) => self.enter_state(
                         ending,
                         vec![
-                            LifecycleStep::ReportInterim(end),
+                            LifecycleStep::ReportInterim(main_exit),
                             LifecycleStep::Terminate(libc::SIGTERM),
                         ],
                     ),
-                    (false, false) => vec![LifecycleStep::ReportInterim(end)],
+                    (false, false) => vec![LifecycleStep::ReportInterim(main_exit)],
                 }
             }
             RunEvent::Stop(signal) if is_running => {
@@ -177,14 +177,14 @@ impl Lifecycle {
                 self.enter_state(LifecycleState::Killing { round }, vec![LifecycleStep::Kill])
             }
             RunEvent::TreeEmpty => {
-                let end = self.known_exit();
-                self.enter_state(LifecycleState::Over, vec![LifecycleStep::ReportFinal(end)])
+                let main_exit = self.known_exit();
+                self.enter_state(LifecycleState::Over, vec![LifecycleStep::ReportFinal(main_exit)])
             }
             RunEvent::Unobservable => {
-                let end = self.known_exit();
+                let main_exit = self.known_exit();
                 self.enter_state(
                     LifecycleState::Over,
-                    vec![LifecycleStep::Kill, LifecycleStep::ReportFinal(end)],
+                    vec![LifecycleStep::Kill, LifecycleStep::ReportFinal(main_exit)],
                 )
             }
         }

@@ -77,16 +77,16 @@ pub(crate) fn supervise_run(
             ExitCode::SUCCESS
         }
         Ok(None) => ExitCode::SUCCESS,
-        Err(fault) => {
-            report_failure(control, fault);
+        Err(error) => {
+            report_failure(control, error);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Reports to the server that the run will not start.
-pub(crate) fn report_failure(mut control: UnixStream, fault: SandboxError) {
-    send_report(&mut control, &SupervisorReport::Failed(fault));
+pub(crate) fn report_failure(mut control: UnixStream, error: SandboxError) {
+    send_report(&mut control, &SupervisorReport::Failed(error));
 }
 
 /// Sends a report. Ignores errors: the server may be gone, and then no one needs the report.
@@ -155,12 +155,12 @@ impl SupervisedRun {
     /// Feeds events to the run's [`Lifecycle`] and performs the steps it returns, until the run is
     /// over.
     fn run_to_end(mut self, mut control: UnixStream) {
-        let (events, inbox) = mpsc::channel();
-        let exceeded = events.clone();
+        let (events, event_receiver) = mpsc::channel();
+        let exceeded_sender = events.clone();
         // Only acts where nothing stronger enforces the totals. If it cannot be started the run
         // continues without it; the kind of limits in its report says that they are advisory.
         let _ = self.run_limits.watch_usage(self.tree.process_lister(), move || {
-            drop(exceeded.send(RunEvent::LimitsExceeded))
+            drop(exceeded_sender.send(RunEvent::LimitsExceeded))
         });
         spawn_command_reader(&control, events.clone());
         if self.tree.spawn_listener(events.clone()).is_err() {
@@ -171,8 +171,8 @@ impl SupervisedRun {
         let mut lifecycle = Lifecycle::new(self.grace);
         while !lifecycle.is_over() {
             let event = match lifecycle.next_timeout(Instant::now()) {
-                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(patience) => inbox.recv_timeout(patience),
+                None => event_receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(timeout) => event_receiver.recv_timeout(timeout),
             };
             let event = event.unwrap_or_else(|error| match error {
                 RecvTimeoutError::Timeout => RunEvent::Timeout,
@@ -193,21 +193,21 @@ impl SupervisedRun {
                 self.tree.kill_all();
                 self.run_limits.kill_all();
             }
-            LifecycleStep::ReportInterim(end) => {
-                send_report(control, &SupervisorReport::Exited(self.build_exit(end)))
+            LifecycleStep::ReportInterim(main_exit) => {
+                send_report(control, &SupervisorReport::Exited(self.build_exit(main_exit)))
             }
-            LifecycleStep::ReportFinal(end) => {
+            LifecycleStep::ReportFinal(main_exit) => {
                 // Remove the stand-ins for missing paths before reporting the end.
                 drop(std::mem::take(&mut self.protection));
-                send_report(control, &SupervisorReport::Over(self.build_exit(end)));
+                send_report(control, &SupervisorReport::Over(self.build_exit(main_exit)));
                 close_control(control);
             }
         }
     }
 
     /// Builds the report on how the main process ended and what was seen of the run.
-    fn build_exit(&self, end: MainExit) -> RunExit {
-        let MainExit { code, signal, left } = end;
+    fn build_exit(&self, main_exit: MainExit) -> RunExit {
+        let MainExit { code, signal, left } = main_exit;
         let (left_behind, names) = match left {
             LeftBehind::Nothing => (0, Vec::new()),
             // A process that was not seen still exists.

@@ -29,56 +29,59 @@ pub(super) fn start_in_namespaces(
     mut fds: RunFds<OwnedFd>,
     session: &SessionResources<'_>,
 ) -> Result<(SupervisedRun, i32), SandboxError> {
-    let guard = ProtectionGuard::acquire(&spec.rights).map_err(|unprotected| {
-        let path = unprotected.path.display();
-        SandboxError::from_io_error(Layer::Protected, format!("protect {path}"), &unprotected.cause)
+    let protection = ProtectionGuard::acquire(&spec.rights).map_err(|error| {
+        let path = error.path.display();
+        SandboxError::from_io_error(Layer::Protected, format!("protect {path}"), &error.cause)
     })?;
-    let cage = RunLimits::new_in(session.cgroup_locations, "run", &spec.limits);
-    let door = cage.open_joiner().in_layer(Layer::Limits, "open the run's limits")?;
-    let handout = fds.proxy_channel.take();
+    let run_limits = RunLimits::new_in(session.cgroup_locations, "run", &spec.limits);
+    let cgroup_joiner =
+        run_limits.open_joiner().in_layer(Layer::Limits, "open the run's limits")?;
+    let proxy_channel = fds.proxy_channel.take();
     let denials = DenialLog::default();
-    let exec = build_watch_config(spec, &mut fds, &denials);
-    let (talk, theirs) = PacketChannel::pair().in_layer(Layer::Namespaces, "open a channel")?;
-    let (child, childs) = PacketChannel::pair().in_layer(Layer::Namespaces, "open a channel")?;
+    let exec_config = build_watch_config(spec, &mut fds, &denials);
+    let (talk, init_channel) =
+        PacketChannel::pair().in_layer(Layer::Namespaces, "open a channel")?;
+    let (launch_channel, child_launch_channel) =
+        PacketChannel::pair().in_layer(Layer::Namespaces, "open a channel")?;
     let first = match sys::fork(RUN_NAMESPACES)
         .in_layer(Layer::Namespaces, "create namespaces for the run")?
     {
         ForkResult::Child => {
-            drop((talk, child, handout, exec));
+            drop((talk, launch_channel, proxy_channel, exec_config));
             // The stand-ins for missing paths belong to the supervisor; this process must not
             // remove them.
-            let covers = guard.covers.clone();
-            std::mem::forget(guard);
-            let birth = InitContext {
+            let covers = protection.covers.clone();
+            std::mem::forget(protection);
+            let context = InitContext {
                 spec,
                 covers: &covers,
                 network: session.network,
-                mechanism: cage.mechanism(),
-                cgroup_joiner: door,
-                channel: theirs,
-                launch_channel: childs,
+                mechanism: run_limits.mechanism(),
+                cgroup_joiner,
+                channel: init_channel,
+                launch_channel: child_launch_channel,
             };
-            init::run(birth, fds)
+            init::run(context, fds)
         }
         ForkResult::Parent(first) => first,
     };
-    drop((fds, theirs, childs, door));
+    drop((fds, init_channel, child_launch_channel, cgroup_joiner));
     let tree = ProcessTree::Namespace { first, talk };
     let mut run = SupervisedRun {
         tree,
         grace: Duration::from_millis(spec.grace_ms),
         denials,
-        run_limits: cage,
-        protection: guard,
+        run_limits,
+        protection,
         exec_watch: None,
     };
     let ProcessTree::Namespace { talk, .. } = &run.tree else { return Err(lost_init_error()) };
     talk.send(&InitCommand::Go, &[]).in_layer(Layer::Namespaces, "let the run start")?;
-    let reach = wait_until_ready(talk, handout, spec, &run.denials)?;
-    let keeper = CoverGuard::new(&spec.rights, &run.protection.covers);
+    let connect_policy = wait_until_ready(talk, proxy_channel, spec, &run.denials)?;
+    let cover_guard = CoverGuard::new(&spec.rights, &run.protection.covers);
     follow_launch(
-        &child,
-        CallHandlers { connect_policy: reach, cover_guard: keeper, exec_config: exec },
+        &launch_channel,
+        CallHandlers { connect_policy, cover_guard, exec_config },
         &mut run,
     )?;
     Ok((run, first.as_raw_nonzero().get()))
@@ -91,39 +94,39 @@ fn lost_init_error() -> SandboxError {
 /// Waits until the run's init has set up what belongs to the run, and takes the descriptors it
 /// sends.
 fn wait_until_ready(
-    talk: &PacketChannel,
-    handout: Option<OwnedFd>,
+    channel: &PacketChannel,
+    proxy_channel: Option<OwnedFd>,
     spec: &RunSpec,
     denials: &DenialLog,
 ) -> Result<ConnectPolicy, SandboxError> {
-    let news =
-        talk.receive::<InitReport>().in_layer(Layer::Namespaces, "wait for the run's init")?;
-    let (network, listener, fds) = match news {
+    let report =
+        channel.receive::<InitReport>().in_layer(Layer::Namespaces, "wait for the run's init")?;
+    let (network, listener, fds) = match report {
         Some((InitReport::Ready { network, listener }, fds)) => (network, listener, fds),
-        Some((InitReport::Failed(fault), _)) => return Err(fault),
+        Some((InitReport::Failed(error), _)) => return Err(error),
         _ => return Err(lost_init_error()),
     };
     let mut fds = fds.into_iter();
     let mounts = fds.next();
-    let (network, names) = if network { (fds.next(), fds.next()) } else { (None, None) };
-    if let Some(socket) = names {
+    let (network, resolver_socket) = if network { (fds.next(), fds.next()) } else { (None, None) };
+    if let Some(socket) = resolver_socket {
         resolver::serve_queries(socket.into(), denials.clone())
             .in_layer(Layer::Network, "serve the resolver")?;
     }
-    if let (true, Some(listener), Some(handout)) = (listener, fds.next(), handout) {
-        let handout = PacketChannel::from(handout);
-        handout
+    if let (true, Some(listener), Some(proxy_channel)) = (listener, fds.next(), proxy_channel) {
+        let proxy_channel = PacketChannel::from(proxy_channel);
+        proxy_channel
             .send(&(), &[listener.as_fd()])
             .in_layer(Layer::Network, "hand out the proxy's listener")?;
     }
-    let shut_ports = spec.shut_ports.clone();
+    let closed_ports = spec.shut_ports.clone();
     let nested = spec.rights.nested;
     Ok(ConnectPolicy {
         mounts,
         network,
         private_devices: list_private_devices(),
         processes: None,
-        closed_ports: shut_ports,
+        closed_ports,
         nested,
     })
 }
@@ -154,16 +157,18 @@ fn build_watch_config(
 
 /// Serves the process that becomes the program until it has become the program.
 fn follow_launch(
-    child: &PacketChannel,
-    post: CallHandlers,
+    channel: &PacketChannel,
+    handlers: CallHandlers,
     run: &mut SupervisedRun,
 ) -> Result<(), SandboxError> {
-    let mut post = Some(post);
+    let mut handlers = Some(handlers);
     loop {
-        match child.receive::<LaunchMessage>().in_layer(Layer::Program, "wait for the program")? {
+        match channel.receive::<LaunchMessage>().in_layer(Layer::Program, "wait for the program")? {
             // The canary's own attempt has to arrive here; otherwise the filter is not what it
             // should be.
-            None if post.is_none() && !run.denials.remove_one("syscall", launch::CANARY_CALL) => {
+            None if handlers.is_none()
+                && !run.denials.remove_one("syscall", launch::CANARY_CALL) =>
+            {
                 return Err(SandboxError::from_message(
                     Layer::Canary,
                     "receive the canary's call",
@@ -180,17 +185,21 @@ fn follow_launch(
                     "tracing was refused",
                 ));
             }
-            Some((LaunchMessage::Failed(fault), _)) => return Err(fault),
+            Some((LaunchMessage::Failed(error), _)) => return Err(error),
             Some((LaunchMessage::Listening, mut fds)) => {
-                let (Some(listener), Some(post)) = (fds.pop(), post.take()) else {
+                let (Some(listener), Some(handlers)) = (fds.pop(), handlers.take()) else {
                     return Err(lost_init_error());
                 };
-                let CallHandlers { connect_policy: reach, cover_guard: keeper, exec_config: exec } =
-                    post;
-                run.exec_watch =
-                    intercept::serve_syscalls(listener, reach, keeper, run.denials.clone(), exec)
-                        .in_layer(Layer::Seccomp, "serve the run's system calls")?;
-                child.send(&true, &[]).in_layer(Layer::Seccomp, "let the program start")?;
+                let CallHandlers { connect_policy, cover_guard, exec_config } = handlers;
+                run.exec_watch = intercept::serve_syscalls(
+                    listener,
+                    connect_policy,
+                    cover_guard,
+                    run.denials.clone(),
+                    exec_config,
+                )
+                .in_layer(Layer::Seccomp, "serve the run's system calls")?;
+                channel.send(&true, &[]).in_layer(Layer::Seccomp, "let the program start")?;
             }
         }
     }
@@ -202,7 +211,7 @@ pub(super) fn start_on_host(
     spec: &RunSpec,
     mut fds: RunFds<OwnedFd>,
 ) -> Result<(SupervisedRun, i32), SandboxError> {
-    let fenced = match spec.fence {
+    let is_sandboxed = match spec.fence {
         SandboxProfile::Default => {
             return Err(SandboxError::from_message(
                 Layer::Namespaces,
@@ -213,41 +222,50 @@ pub(super) fn start_on_host(
         SandboxProfile::Contained => true,
         SandboxProfile::None => false,
     };
-    let cage = RunLimits::new("run", &spec.limits);
-    let door = cage.open_joiner().in_layer(Layer::Limits, "open the run's limits")?;
+    let run_limits = RunLimits::new("run", &spec.limits);
+    let cgroup_joiner =
+        run_limits.open_joiner().in_layer(Layer::Limits, "open the run's limits")?;
     let denials = DenialLog::default();
-    let exec = build_watch_config(spec, &mut fds, &denials);
-    let (talk, theirs) = PacketChannel::pair().in_layer(Layer::Program, "open a channel")?;
-    let (child, childs) = PacketChannel::pair().in_layer(Layer::Program, "open a channel")?;
-    if !fenced {
+    let exec_config = build_watch_config(spec, &mut fds, &denials);
+    let (talk, init_channel) = PacketChannel::pair().in_layer(Layer::Program, "open a channel")?;
+    let (launch_channel, child_launch_channel) =
+        PacketChannel::pair().in_layer(Layer::Program, "open a channel")?;
+    if !is_sandboxed {
         process::set_child_subreaper(Some(process::getpid()))
             .in_layer(Layer::Namespaces, "become a subreaper")?;
     }
     let first = match sys::fork(0).in_layer(Layer::Program, "fork")? {
         ForkResult::Child => {
-            drop((child, talk, exec));
-            let means = cage.mechanism();
-            if fenced {
-                init::run_on_host(spec, means, door, theirs, childs, fds)
+            drop((launch_channel, talk, exec_config));
+            let mechanism = run_limits.mechanism();
+            if is_sandboxed {
+                init::run_on_host(
+                    spec,
+                    mechanism,
+                    cgroup_joiner,
+                    init_channel,
+                    child_launch_channel,
+                    fds,
+                )
             }
             let Ok(directory) = fds.cwd.try_clone() else { sys::exit_now(125) };
             launch::become_program(
                 LaunchContext {
                     spec,
-                    mechanism: means,
-                    cgroup_joiner: Some(door),
+                    mechanism,
+                    cgroup_joiner: Some(cgroup_joiner),
                     working_directory: directory,
                     covers: &[],
                     proxy_port: None,
-                    channel: &childs,
+                    channel: &child_launch_channel,
                 },
                 fds,
             )
         }
         ForkResult::Parent(first) => first,
     };
-    drop((fds, childs, theirs, door));
-    let tree = if fenced {
+    drop((fds, child_launch_channel, init_channel, cgroup_joiner));
+    let tree = if is_sandboxed {
         ProcessTree::BelowChild { first, talk }
     } else {
         ProcessTree::BelowSelf { main: first }
@@ -257,11 +275,11 @@ pub(super) fn start_on_host(
         tree,
         grace,
         denials,
-        run_limits: cage,
+        run_limits,
         protection: ProtectionGuard::default(),
         exec_watch: None,
     };
-    let reach = ConnectPolicy {
+    let connect_policy = ConnectPolicy {
         mounts: None,
         network: None,
         private_devices: Vec::new(),
@@ -270,18 +288,14 @@ pub(super) fn start_on_host(
         nested: false,
     };
     match follow_launch(
-        &child,
-        CallHandlers {
-            connect_policy: reach,
-            cover_guard: CoverGuard::without_covers(),
-            exec_config: exec,
-        },
+        &launch_channel,
+        CallHandlers { connect_policy, cover_guard: CoverGuard::without_covers(), exec_config },
         &mut run,
     ) {
         Ok(()) => Ok((run, first.as_raw_nonzero().get())),
-        Err(fault) => {
+        Err(error) => {
             run.tree.kill_all();
-            Err(fault)
+            Err(error)
         }
     }
 }

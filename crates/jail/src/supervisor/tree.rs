@@ -78,12 +78,12 @@ impl ProcessTree {
 
     /// Returns a function that lists the tree's processes from another thread.
     pub(super) fn process_lister(&self) -> impl Fn() -> Vec<Pid> + Send + Sync + 'static {
-        let top = match self {
+        let root_pid = match self {
             ProcessTree::BelowSelf { .. } => getpid(),
             ProcessTree::BelowChild { first, .. } | ProcessTree::Namespace { first, .. } => *first,
         };
         move || {
-            list_descendants(top)
+            list_descendants(root_pid)
                 .into_iter()
                 .filter(|process| !process.is_dead)
                 .map(|process| process.pid)
@@ -93,16 +93,16 @@ impl ProcessTree {
 
     /// Starts a thread that reports the end of the main process and of the last process.
     pub(super) fn spawn_listener(&self, events: Sender<RunEvent>) -> io::Result<()> {
-        let listener = thread::Builder::new();
+        let builder = thread::Builder::new();
         match self {
             ProcessTree::BelowSelf { main } => {
                 let main = *main;
-                listener.spawn(move || reap_children(main, &events))?;
+                builder.spawn(move || reap_children(main, &events))?;
             }
             ProcessTree::BelowChild { first, talk } | ProcessTree::Namespace { first, talk } => {
                 let (first, talk) =
                     (*first, PacketChannel::from(talk.as_fd().try_clone_to_owned()?));
-                listener.spawn(move || forward_init_reports(first, &talk, &events))?;
+                builder.spawn(move || forward_init_reports(first, &talk, &events))?;
             }
         }
         Ok(())
@@ -110,23 +110,24 @@ impl ProcessTree {
 }
 
 /// Receives the end of the main process from the init, then waits for the init itself.
-fn forward_init_reports(first: Pid, talk: &PacketChannel, events: &Sender<RunEvent>) {
-    while let Ok(Some((news, _))) = talk.receive::<InitReport>() {
-        if let InitReport::Ended { code, signal, left } = news {
+fn forward_init_reports(init_pid: Pid, channel: &PacketChannel, events: &Sender<RunEvent>) {
+    while let Ok(Some((report, _))) = channel.receive::<InitReport>() {
+        if let InitReport::Ended { code, signal, left } = report {
             let _ = events.send(RunEvent::MainEnded { code, signal, left });
         }
     }
-    let _ =
-        rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(first), WaitOptions::empty()));
+    let _ = rustix::io::retry_on_intr(|| {
+        rustix::process::waitpid(Some(init_pid), WaitOptions::empty())
+    });
     let _ = events.send(RunEvent::TreeEmpty);
 }
 
 /// Reaps the main process and every orphan. Every descendant is our child or has a living ancestor
 /// that is, so having no child left means that the tree is gone.
-fn reap_children(main: Pid, events: &Sender<RunEvent>) {
-    let mut ended: Option<WaitStatus> = None;
-    let tell = |status: WaitStatus, alone: bool| {
-        let left = if alone {
+fn reap_children(main_pid: Pid, events: &Sender<RunEvent>) {
+    let mut main_status: Option<WaitStatus> = None;
+    let send_main_end = |status: WaitStatus, is_alone: bool| {
+        let left = if is_alone {
             LeftBehind::Nothing
         } else {
             LeftBehind::from_processes(list_living_descendants(getpid()))
@@ -137,18 +138,19 @@ fn reap_children(main: Pid, events: &Sender<RunEvent>) {
     loop {
         // Once the main process has ended, a single check that does not block decides whether
         // anything else is alive.
-        let options = if ended.is_some() { WaitOptions::NOHANG } else { WaitOptions::empty() };
+        let options =
+            if main_status.is_some() { WaitOptions::NOHANG } else { WaitOptions::empty() };
         match wait(options) {
-            Ok(Some((pid, status))) if pid == main => ended = Some(status),
+            Ok(Some((pid, status))) if pid == main_pid => main_status = Some(status),
             Ok(Some(_)) | Err(Errno::INTR) => {}
             Ok(None) => {
-                if let Some(status) = ended.take() {
-                    tell(status, false);
+                if let Some(status) = main_status.take() {
+                    send_main_end(status, false);
                 }
             }
             Err(_) => {
-                if let Some(status) = ended.take() {
-                    tell(status, true);
+                if let Some(status) = main_status.take() {
+                    send_main_end(status, true);
                 }
                 let _ = events.send(RunEvent::TreeEmpty);
                 return;
@@ -173,36 +175,36 @@ pub(crate) struct ProcessStat {
 /// Lists every living process that can be seen, except this one.
 pub(crate) fn list_other_processes() -> Vec<ProcessStat> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let found = entries.filter_map(|entry| entry.file_name().to_str().and_then(read_process));
-    found.filter(|process| !process.is_dead && process.pid != getpid()).collect()
+    let processes = entries.filter_map(|entry| entry.file_name().to_str().and_then(read_process));
+    processes.filter(|process| !process.is_dead && process.pid != getpid()).collect()
 }
 
 /// Lists the descendants of a process, including those that have ended.
-fn list_descendants(top: Pid) -> Vec<ProcessStat> {
+fn list_descendants(root_pid: Pid) -> Vec<ProcessStat> {
     let mut children: HashMap<i32, Vec<ProcessStat>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         if let Some(process) = entry.file_name().to_str().and_then(read_process) {
             children.entry(process.parent).or_default().push(process);
         }
     }
-    let mut found = Vec::new();
-    let mut open = vec![top.as_raw_nonzero().get()];
-    while let Some(parent) = open.pop() {
+    let mut descendants = Vec::new();
+    let mut pending = vec![root_pid.as_raw_nonzero().get()];
+    while let Some(parent) = pending.pop() {
         for process in children.remove(&parent).into_iter().flatten() {
-            open.push(process.pid.as_raw_nonzero().get());
+            pending.push(process.pid.as_raw_nonzero().get());
             // A thread group whose leader has ended may still have living threads, and a signal
             // does a zombie no harm, so only the count of the living leaves out the dead.
-            found.push(process);
+            descendants.push(process);
         }
     }
-    found
+    descendants
 }
 
 /// Lists the descendants of a process that are alive.
-pub(crate) fn list_living_descendants(top: Pid) -> Vec<ProcessStat> {
-    let mut all = list_descendants(top);
-    all.retain(|process| !process.is_dead);
-    all
+pub(crate) fn list_living_descendants(root_pid: Pid) -> Vec<ProcessStat> {
+    let mut descendants = list_descendants(root_pid);
+    descendants.retain(|process| !process.is_dead);
+    descendants
 }
 
 fn read_process(pid: &str) -> Option<ProcessStat> {
@@ -230,31 +232,31 @@ fn parse_stat(stat: &[u8]) -> Option<ProcessStat> {
 }
 
 /// Asks every descendant to end. SIGCONT wakes a stopped process, so that it can.
-fn terminate_descendants(top: Pid, by: i32) {
-    let by = Signal::from_named_raw(by).unwrap_or(Signal::TERM);
-    for process in list_descendants(top) {
-        signal_process(&process, by);
+fn terminate_descendants(root_pid: Pid, signal: i32) {
+    let signal = Signal::from_named_raw(signal).unwrap_or(Signal::TERM);
+    for process in list_descendants(root_pid) {
+        signal_process(&process, signal);
         signal_process(&process, Signal::CONT);
     }
 }
 
 /// Kills every descendant. They are stopped first, so that none can fork away from the signal; then
 /// whole groups are killed, because the kernel signals a group in one step.
-pub(crate) fn kill_descendants(top: Pid) {
+pub(crate) fn kill_descendants(root_pid: Pid) {
     let mut frozen = HashMap::new();
     for _ in 0..FREEZE_PASSES {
         for _ in 0..CHASE_PASSES {
-            if !freeze_new(list_living_children(top), &mut frozen) {
+            if !freeze_new(list_living_children(root_pid), &mut frozen) {
                 break;
             }
         }
-        if !freeze_new(list_living_descendants(top), &mut frozen) {
+        if !freeze_new(list_living_descendants(root_pid), &mut frozen) {
             break;
         }
     }
-    let own = getpgrp().as_raw_nonzero().get();
+    let own_group = getpgrp().as_raw_nonzero().get();
     let groups: BTreeSet<i32> =
-        frozen.values().map(|process| process.group).filter(|group| *group != own).collect();
+        frozen.values().map(|process| process.group).filter(|group| *group != own_group).collect();
     for group in groups.into_iter().filter_map(Pid::from_raw) {
         // The group may be gone already; what the kernel does not let us signal is tried one by one
         // below.
@@ -266,41 +268,41 @@ pub(crate) fn kill_descendants(top: Pid) {
 }
 
 /// Stops processes that were not stopped before. Returns whether there were any.
-fn freeze_new(found: Vec<ProcessStat>, frozen: &mut HashMap<(Pid, u64), ProcessStat>) -> bool {
-    let before = frozen.len();
-    for process in found {
-        if let Entry::Vacant(place) = frozen.entry((process.pid, process.start_ticks)) {
+fn freeze_new(processes: Vec<ProcessStat>, frozen: &mut HashMap<(Pid, u64), ProcessStat>) -> bool {
+    let count_before = frozen.len();
+    for process in processes {
+        if let Entry::Vacant(slot) = frozen.entry((process.pid, process.start_ticks)) {
             signal_process(&process, Signal::STOP);
-            place.insert(process);
+            slot.insert(process);
         }
     }
-    frozen.len() > before
+    frozen.len() > count_before
 }
 
 /// Lists the living children of the process that orphans are reparented to, without walking through
 /// all of /proc. A process that forks and exits without pause is gone before a walk ends, but every
 /// one of its generations can be caught here.
-fn list_living_children(top: Pid) -> Vec<ProcessStat> {
-    let lists = fs::read_dir(format!("/proc/{}/task", top.as_raw_nonzero()))
+fn list_living_children(root_pid: Pid) -> Vec<ProcessStat> {
+    let lists = fs::read_dir(format!("/proc/{}/task", root_pid.as_raw_nonzero()))
         .into_iter()
         .flatten()
         .flatten();
     let lists = lists.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let found = lists.flat_map(|list| {
+    let children = lists.flat_map(|list| {
         list.split_ascii_whitespace().filter_map(read_process).collect::<Vec<_>>()
     });
-    found.filter(|process| !process.is_dead).collect()
+    children.filter(|process| !process.is_dead).collect()
 }
 
 /// Signals the process that was seen and never one that has reused its pid: the pidfd is opened
 /// first and the pid's start time is compared afterwards, so all three are the same process.
 fn signal_process(process: &ProcessStat, signal: Signal) {
-    let Ok(handle) = pidfd_open(process.pid, PidfdFlags::empty()) else { return };
-    let number = process.pid.as_raw_nonzero().to_string();
-    if read_process(&number).is_some_and(|now| now.start_ticks == process.start_ticks) {
+    let Ok(pidfd) = pidfd_open(process.pid, PidfdFlags::empty()) else { return };
+    let pid_text = process.pid.as_raw_nonzero().to_string();
+    if read_process(&pid_text).is_some_and(|current| current.start_ticks == process.start_ticks) {
         // It may have ended meanwhile. A process of another user (setuid) is not ours to end; it is
         // waited for.
-        let _ = pidfd_send_signal(&handle, signal);
+        let _ = pidfd_send_signal(&pidfd, signal);
     }
 }
 

@@ -48,9 +48,9 @@ pub struct RunSpec {
     pub rights: Rights,
     #[serde(default)]
     pub limits: ResourceLimits,
-    /// Variables that tell programs about the proxy: [`PORT_PLACEHOLDER`](crate::PORT_PLACEHOLDER) in a value becomes its
-    /// port. If not empty, a listener is opened in the run's network and handed out through the
-    /// fifth descriptor.
+    /// Variables that tell programs about the proxy: [`PORT_PLACEHOLDER`](crate::PORT_PLACEHOLDER)
+    /// in a value becomes its port. If not empty, a listener is opened in the run's network and
+    /// handed out through the fifth descriptor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proxy_env: Vec<(String, String)>,
     /// Ports of this host that stay closed to a run that has the host's network.
@@ -200,9 +200,13 @@ pub fn send_spec(
     if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(io::Error::other("no room for the descriptors"));
     }
-    let first = &line[..line.len().min(FIRST_PIECE_BYTES)];
-    let sent =
-        rustix::net::sendmsg(socket, &[IoSlice::new(first)], &mut control, SendFlags::NOSIGNAL)?;
+    let first_piece = &line[..line.len().min(FIRST_PIECE_BYTES)];
+    let sent = rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(first_piece)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
     Ok(line.split_off(sent))
 }
 
@@ -212,13 +216,13 @@ pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(RunSpec, R
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
-    let got = rustix::io::retry_on_intr(|| {
+    let received = rustix::io::retry_on_intr(|| {
         rustix::net::recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut line)], &mut control, flags)
     })?;
-    if got.bytes == 0 {
+    if received.bytes == 0 {
         return Ok(None);
     }
-    line.truncate(got.bytes);
+    line.truncate(received.bytes);
     let fds: Vec<OwnedFd> = control
         .drain()
         .filter_map(|message| match message {
@@ -239,7 +243,7 @@ pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(RunSpec, R
             .read_until(b'\n', &mut line)?;
     }
     let ReceivedSpec { spec, with } = serde_json::from_slice(&line)?;
-    let mut all = RunFds {
+    let mut run_fds = RunFds {
         stdin,
         stdout,
         stderr,
@@ -252,14 +256,14 @@ pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(RunSpec, R
     };
     for name in with {
         *match name {
-            OptionalFd::Handout => &mut all.proxy_channel,
-            OptionalFd::Notices => &mut all.exec_channel,
-            OptionalFd::Log => &mut all.exec_log,
-            OptionalFd::Program => &mut all.program_file,
-            OptionalFd::Line => &mut all.driver_socket,
+            OptionalFd::Handout => &mut run_fds.proxy_channel,
+            OptionalFd::Notices => &mut run_fds.exec_channel,
+            OptionalFd::Log => &mut run_fds.exec_log,
+            OptionalFd::Program => &mut run_fds.program_file,
+            OptionalFd::Line => &mut run_fds.driver_socket,
         } = fds.next();
     }
-    Ok(Some((spec, all)))
+    Ok(Some((spec, run_fds)))
 }
 
 /// Command from the supervisor to the run's init.

@@ -26,8 +26,8 @@ struct DefaultAction([u64; 4]);
 /// stays ignored: on the host this process must survive a broken pipe.
 pub fn reset_handlers() -> io::Result<()> {
     let action = DefaultAction([0; 4]);
-    let fixed = [libc::SIGKILL, libc::SIGSTOP, libc::SIGPIPE];
-    for signal in (1..=SIGNAL_COUNT).filter(|signal| !fixed.contains(signal)) {
+    let unchanged = [libc::SIGKILL, libc::SIGSTOP, libc::SIGPIPE];
+    for signal in (1..=SIGNAL_COUNT).filter(|signal| !unchanged.contains(signal)) {
         // SAFETY: the kernel reads one action, which lives until after the call, and writes none.
         // libc's own function would refuse the two signals that it uses itself.
         check_errno(unsafe {
@@ -42,17 +42,17 @@ pub fn reset_handlers() -> io::Result<()> {
 pub fn open_child_signalfd() -> io::Result<OwnedFd> {
     // SAFETY: an empty set is created in place, one signal is added, and both calls only read it.
     let fd = unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        let mut signal_set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut signal_set);
+        libc::sigaddset(&raw mut signal_set, libc::SIGCHLD);
         check_errno(libc::c_long::from(libc::sigprocmask(
             libc::SIG_BLOCK,
-            &raw const set,
+            &raw const signal_set,
             std::ptr::null_mut(),
         )))?;
         check_errno(libc::c_long::from(libc::signalfd(
             -1,
-            &raw const set,
+            &raw const signal_set,
             libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
         )))?
     };

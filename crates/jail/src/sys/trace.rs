@@ -109,7 +109,7 @@ fn decode_status(status: i32) -> TraceEvent {
 pub fn read_registers(thread: i32) -> io::Result<Registers> {
     // SAFETY: all zeroes are valid registers.
     let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-    let mut space =
+    let mut iovec =
         libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of_val(&registers) };
     // SAFETY: GETREGSET fills the single buffer it is given, up to its length.
     check_errno(unsafe {
@@ -117,7 +117,7 @@ pub fn read_registers(thread: i32) -> io::Result<Registers> {
             libc::PTRACE_GETREGSET as _,
             thread,
             libc::NT_PRSTATUS as usize,
-            &raw mut space,
+            &raw mut iovec,
         )
     })?;
     Ok(Registers(registers))
@@ -126,14 +126,14 @@ pub fn read_registers(thread: i32) -> io::Result<Registers> {
 /// Replaces the registers of a stopped thread.
 pub fn write_registers(thread: i32, registers: &Registers) -> io::Result<()> {
     let mut copy = registers.0;
-    let mut space = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: size_of_val(&copy) };
+    let mut iovec = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: size_of_val(&copy) };
     // SAFETY: SETREGSET reads the single buffer it is given, up to its length.
     check_errno(unsafe {
         libc::ptrace(
             libc::PTRACE_SETREGSET as _,
             thread,
             libc::NT_PRSTATUS as usize,
-            &raw mut space,
+            &raw mut iovec,
         )
     })
     .map(drop)
@@ -163,56 +163,66 @@ pub fn write_signal_mask(thread: i32, mask: u64) -> io::Result<()> {
 const PAGE_SIZE: u64 = 4096;
 
 /// Reads memory starting at an address. Returns less than requested where the mapping ends.
-pub fn read_memory(process: i32, address: u64, into: &mut [u8]) -> io::Result<usize> {
+pub fn read_memory(process: i32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     // The kernel accepts this many pages per call.
     const PIECE: usize = (libc::UIO_MAXIOV as usize - 1) * PAGE_SIZE as usize;
-    let mut got = 0;
-    for piece in into.chunks_mut(PIECE) {
-        let one = match read_pages(process, address.saturating_add(got as u64), piece) {
+    let mut total = 0;
+    for piece in buffer.chunks_mut(PIECE) {
+        let count = match read_pages(process, address.saturating_add(total as u64), piece) {
             // The memory after what was read is not mapped.
-            Err(_) if got > 0 => break,
+            Err(_) if total > 0 => break,
             other => other?,
         };
-        got += one;
-        if one < piece.len() {
+        total += count;
+        if count < piece.len() {
             break;
         }
     }
-    Ok(got)
+    Ok(total)
 }
 
-fn read_pages(process: i32, address: u64, into: &mut [u8]) -> io::Result<usize> {
+fn read_pages(process: i32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
     // One element per page: a partial transfer never splits an element.
-    let end = address.saturating_add(into.len() as u64);
-    let mut pages = Vec::with_capacity(into.len() / PAGE_SIZE as usize + 2);
-    let mut at = address;
-    while at < end {
-        let next = (at / PAGE_SIZE + 1).saturating_mul(PAGE_SIZE).min(end);
-        pages
-            .push(libc::iovec { iov_base: at as *mut libc::c_void, iov_len: (next - at) as usize });
-        at = next;
+    let end = address.saturating_add(buffer.len() as u64);
+    let mut pages = Vec::with_capacity(buffer.len() / PAGE_SIZE as usize + 2);
+    let mut page_start = address;
+    while page_start < end {
+        let page_end = (page_start / PAGE_SIZE + 1).saturating_mul(PAGE_SIZE).min(end);
+        pages.push(libc::iovec {
+            iov_base: page_start as *mut libc::c_void,
+            iov_len: (page_end - page_start) as usize,
+        });
+        page_start = page_end;
     }
-    let ours = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let local_buffer = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: the kernel writes to our single buffer, up to its length; addresses of the other
     // process are never dereferenced in this one.
-    let got = check_errno(unsafe {
-        libc::process_vm_readv(process, &raw const ours, 1, pages.as_ptr(), pages.len() as _, 0)
-            as libc::c_long
+    let count = check_errno(unsafe {
+        libc::process_vm_readv(
+            process,
+            &raw const local_buffer,
+            1,
+            pages.as_ptr(),
+            pages.len() as _,
+            0,
+        ) as libc::c_long
     })?;
-    Ok(got as usize)
+    Ok(count as usize)
 }
 
 /// Writes to memory that the process itself can write.
 pub fn write_memory(process: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
-    let ours = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let theirs = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
+    let local_buffer =
+        libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let remote_buffer =
+        libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
     // SAFETY: the kernel reads our single buffer, up to its length; the other process's address is
     // never dereferenced here.
-    let put = check_errno(unsafe {
-        libc::process_vm_writev(process, &raw const ours, 1, &raw const theirs, 1, 0)
+    let written = check_errno(unsafe {
+        libc::process_vm_writev(process, &raw const local_buffer, 1, &raw const remote_buffer, 1, 0)
             as libc::c_long
     })?;
-    if put as usize == bytes.len() {
+    if written as usize == bytes.len() {
         Ok(())
     } else {
         Err(io::Error::from(io::ErrorKind::WriteZero))
@@ -224,8 +234,8 @@ const WORD_SIZE: usize = size_of::<libc::c_long>();
 /// Writes to any memory of a stopped process, including its code. The last word is filled up with
 /// its present bytes.
 pub fn write_code(process: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
-    for (at, piece) in bytes.chunks(WORD_SIZE).enumerate() {
-        let address = address + (at * WORD_SIZE) as u64;
+    for (index, piece) in bytes.chunks(WORD_SIZE).enumerate() {
+        let address = address + (index * WORD_SIZE) as u64;
         let mut word = [0; WORD_SIZE];
         if piece.len() < WORD_SIZE {
             read_memory(process, address, &mut word)?;

@@ -62,8 +62,8 @@ impl<T> Granted<T> {
     }
 
     /// Converts the value to another form of the same thing, under the same grant.
-    pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Granted<U> {
-        Granted { inner: form(self.inner), grant: self.grant }
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Granted<U> {
+        Granted { inner: convert(self.inner), grant: self.grant }
     }
 
     /// Returns the value in order to run it, which uses up the grant.
@@ -94,16 +94,17 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Creates a gate. With `terminal`, questions may be answered with `ringfence approvals`.
-    pub fn new(terminal: bool) -> Self {
-        Gate { pending: Arc::default(), terminal_enabled: terminal }
+    /// Creates a gate. With `terminal_enabled`, questions may be answered with `ringfence
+    /// approvals`.
+    pub fn new(terminal_enabled: bool) -> Self {
+        Gate { pending: Arc::default(), terminal_enabled }
     }
 
     /// Returns whether anyone can be asked for a client with these capabilities: the client itself,
     /// or someone at a terminal. A client that answers without showing anything to a human is not
     /// asked, because its answer would not be a human's.
-    pub fn can_ask(&self, abilities: ClientCapabilities) -> bool {
-        self.terminal_enabled || abilities.elicitation && !abilities.auto_answers
+    pub fn can_ask(&self, capabilities: ClientCapabilities) -> bool {
+        self.terminal_enabled || capabilities.elicitation && !capabilities.auto_answers
     }
 
     /// Lets a prepared call through, after asking for approval where it is required.
@@ -112,7 +113,7 @@ impl Gate {
         cx: &QuestionContext<'_>,
         call: Prepared,
     ) -> Result<Granted<Prepared>> {
-        let Some(why) = call.approval_reason.clone() else {
+        let Some(reason) = call.approval_reason.clone() else {
             return Ok(Granted { inner: call, grant: Grant::new("policy", false) });
         };
         if cx.session_ref.persistent
@@ -121,7 +122,7 @@ impl Gate {
             cx.call_events.write_approval("approved", "trust", "session")?;
             return Ok(Granted { inner: call, grant: Grant::new("trust", true) });
         }
-        let prompt = ApprovalPrompt::for_call(&call, &why, &cx.session_ref.session);
+        let prompt = ApprovalPrompt::for_call(&call, &reason, &cx.session_ref.session);
         let grant = self
             .ask_for_approval(
                 cx,
@@ -153,16 +154,18 @@ impl Gate {
         Granted { inner: subject, grant: Grant::new("rule", false) }
     }
 
-    /// Like [`Gate::confirm_once`], for a question whose answer may be kept for the session under this
-    /// key.
+    /// Like [`Gate::confirm_once`], for a question whose answer may be kept for the session under
+    /// this key.
     pub async fn confirm_for_session<T>(
         &self,
         cx: &QuestionContext<'_>,
         prompt: ApprovalPrompt,
-        (what, which): (String, String),
+        (trust_subject, trust_detail): (String, String),
         subject: T,
     ) -> Result<Granted<T>> {
-        if cx.session_ref.persistent && cx.session_ref.session.has_trust(&what, &which) {
+        if cx.session_ref.persistent
+            && cx.session_ref.session.has_trust(&trust_subject, &trust_detail)
+        {
             cx.call_events.write_approval("approved", "trust", "session")?;
             return Ok(Granted { inner: subject, grant: Grant::new("trust", true) });
         }
@@ -173,7 +176,7 @@ impl Gate {
             )
             .await?;
         if grant.for_session {
-            cx.session_ref.session.add_trust(&what, &which);
+            cx.session_ref.session.add_trust(&trust_subject, &trust_detail);
         }
         Ok(Granted { inner: subject, grant })
     }
@@ -187,12 +190,13 @@ impl Gate {
         let mut prompt = prompt.redacted();
         // A client that answers without showing anything to a human is not asked: its answer would
         // not be a human's.
-        let abilities = cx.client.capabilities();
+        let capabilities = cx.client.capabilities();
         // Nor is a client whose call is over: a run may outlive it.
-        let by_client = abilities.elicitation && !abilities.auto_answers && !cx.client.is_gone();
-        if !by_client && !self.terminal_enabled {
+        let asks_client =
+            capabilities.elicitation && !capabilities.auto_answers && !cx.client.is_gone();
+        if !asks_client && !self.terminal_enabled {
             cx.call_events.write_approval("denied", "nobody", "once")?;
-            return Err(no_asker_error(prompt.name(), abilities.auto_answers));
+            return Err(no_asker_error(prompt.name(), capabilities.auto_answers));
         }
         if let Err(error) = prompt.check_length() {
             cx.call_events.write_approval("denied", "limit", "once")?;
@@ -200,12 +204,12 @@ impl Gate {
         }
         let expiry = cx.expiry.min(cx.response_timeout.unwrap_or(cx.expiry));
         prompt.asked_unix_ms = unix_millis();
-        let lasts_ms = u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
-        prompt.expires_unix_ms = prompt.asked_unix_ms.saturating_add(lasts_ms);
+        let expiry_ms = u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
+        prompt.expires_unix_ms = prompt.asked_unix_ms.saturating_add(expiry_ms);
         let tool = prompt.name().to_owned();
         let choices = prompt.offered_answers();
-        let elicitation = prompt.elicitation_params(abilities.shows_empty_form_as_menu);
-        let Some((asked, at_terminal)) = self.pending.add_question(prompt) else {
+        let elicitation = prompt.elicitation_params(capabilities.shows_empty_form_as_menu);
+        let Some((question_guard, terminal_answer)) = self.pending.add_question(prompt) else {
             cx.call_events.write_approval("denied", "limit", "once")?;
             return Err(Error::new(
                 Kind::ResourceExhausted,
@@ -215,15 +219,15 @@ impl Gate {
         };
         let pause = cx.deadline.pause();
         let outcome = tokio::select! {
-            answer = at_terminal, if self.terminal_enabled => answer.ok(),
-            answer = ask_client(cx.client, elicitation, &choices), if by_client => answer.map(|answer| (answer, "client")),
+            answer = terminal_answer, if self.terminal_enabled => answer.ok(),
+            answer = ask_client(cx.client, elicitation, &choices), if asks_client => answer.map(|answer| (answer, "client")),
             () = tokio::time::sleep(expiry) => None,
             cause = cx.cancel.cancelled() => {
                 cx.call_events.write_approval("expired", cause.name(), "once")?;
                 return Err(Error::new(Kind::Cancelled, "the call was cancelled while it waited for approval"));
             }
         };
-        drop((asked, pause));
+        drop((question_guard, pause));
         match outcome.map(|(answer, by)| (limit_to_offered(answer, &choices), by)) {
             None => {
                 cx.call_events.write_approval("expired", "nobody", "once")?;
@@ -248,9 +252,9 @@ impl Gate {
     }
 }
 
-fn denied_error(tool: &str, by: &str) -> Error {
+fn denied_error(tool: &str, answered_by: &str) -> Error {
     let error = Error::new(Kind::ApprovalDenied, format!("`{tool}` was not allowed to run"));
-    match by {
+    match answered_by {
         // A person's denial cannot be distinguished from an automatic one of the client.
         "client" => error.with_hint(
             "The client said no; headless clients do so automatically. Do not repeat the call unchanged. If no one was \
@@ -260,12 +264,12 @@ fn denied_error(tool: &str, by: &str) -> Error {
     }
 }
 
-fn no_asker_error(tool: &str, answers_unseen: bool) -> Error {
+fn no_asker_error(tool: &str, auto_answers: bool) -> Error {
     let error = Error::new(
         Kind::ApprovalDenied,
         format!("`{tool}` needs a human's approval, and no one can be asked"),
     );
-    if answers_unseen {
+    if auto_answers {
         return error.with_reason("no_human").with_hint(
             "The client answers for its user: set `[approval] terminal = true` and answer with `ringfence approvals`.",
         );
@@ -278,11 +282,11 @@ fn no_asker_error(tool: &str, answers_unseen: bool) -> Error {
 /// Asks the client. Anything but a clear yes is a denial: an error, a cancelled dialog, an answer
 /// that cannot be understood. Returns `None` for silence.
 async fn ask_client(
-    caller: &ClientHandle,
+    client: &ClientHandle,
     elicitation: Value,
     choices: &[ApprovalAnswer],
 ) -> Option<ApprovalAnswer> {
-    match caller.ask_client("elicitation/create", elicitation).await {
+    match client.ask_client("elicitation/create", elicitation).await {
         Ok(answer) => Some(read_answer(&answer, choices)),
         Err(error) if error.kind() == Kind::ApprovalExpired => None,
         Err(error) => {

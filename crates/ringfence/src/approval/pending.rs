@@ -66,28 +66,28 @@ impl PendingQuestions {
         &self,
         prompt: ApprovalPrompt,
     ) -> Option<(QuestionGuard<'_>, oneshot::Receiver<(ApprovalAnswer, &'static str)>)> {
-        let mut waiting = self.lock();
-        if waiting.values().filter(|other| other.prompt.session == prompt.session).count()
+        let mut questions = self.lock();
+        if questions.values().filter(|other| other.prompt.session == prompt.session).count()
             >= Self::MAX_PER_SESSION
         {
             return None;
         }
         let (reply, answer) = oneshot::channel();
         let id = prompt.id.clone();
-        waiting.insert(id.clone(), PendingQuestion { prompt, reply });
+        questions.insert(id.clone(), PendingQuestion { prompt, reply });
         Some((QuestionGuard { pending: self, id }, answer))
     }
 
     /// Returns all waiting questions.
     pub fn list_questions(&self) -> Vec<ApprovalPrompt> {
-        self.lock().values().map(|waiting| waiting.prompt.clone()).collect()
+        self.lock().values().map(|question| question.prompt.clone()).collect()
     }
 
     /// Delivers an answer. Returns false if the question is gone: answered elsewhere, expired or
     /// withdrawn.
     pub fn answer_question(&self, id: &str, answer: ApprovalAnswer, by: &'static str) -> bool {
         match self.lock().remove(id) {
-            Some(waiting) => waiting.reply.send((answer, by)).is_ok(),
+            Some(question) => question.reply.send((answer, by)).is_ok(),
             None => false,
         }
     }

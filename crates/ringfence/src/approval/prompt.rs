@@ -114,14 +114,16 @@ impl ApprovalPrompt {
         mut arguments: Value,
         session: &Session,
     ) -> Self {
-        let mut take =
-            |name: &str| match arguments.as_object_mut().and_then(|all| all.shift_remove(name)) {
-                Some(Value::String(text)) => Some(text),
-                _ => None,
-            };
+        let mut take_text = |name: &str| match arguments
+            .as_object_mut()
+            .and_then(|members| members.shift_remove(name))
+        {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        };
         let (command, cwd, place, search_path) =
-            (take("command"), take("in"), take("runs"), take("PATH"));
-        let whole = ApprovalPrompt::for_step(call, why, arguments, session);
+            (take_text("command"), take_text("in"), take_text("runs"), take_text("PATH"));
+        let prompt = ApprovalPrompt::for_step(call, why, arguments, session);
         ApprovalPrompt {
             subject: Some(subject),
             command,
@@ -132,7 +134,7 @@ impl ApprovalPrompt {
             env: Vec::new(),
             profile: String::new(),
             effects: Vec::new(),
-            ..whole
+            ..prompt
         }
     }
 
@@ -212,11 +214,11 @@ impl ApprovalPrompt {
             place.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
         let place = format_value_if_any("runs", &place);
         // A command of many lines would push the line that says where it runs out of sight.
-        let first = match command.lines().nth(1) {
+        let main_lines = match command.lines().nth(1) {
             None => command + &place,
             Some(_) => place + &command,
         };
-        first + &format_value_if_any("PATH", &self.search_path)
+        main_lines + &format_value_if_any("PATH", &self.search_path)
     }
 
     fn argument_lines(&self) -> String {
@@ -253,8 +255,8 @@ impl ApprovalPrompt {
         if self.subject.is_some() {
             text += &format_value("started by", &self.tool);
         }
-        let (about, _) = self.description.split_once(". ").unwrap_or((&self.description, ""));
-        text += &format_value_if_any("tool", about);
+        let (summary, _) = self.description.split_once(". ").unwrap_or((&self.description, ""));
+        text += &format_value_if_any("tool", summary);
         let who =
             format!("{} in session {}, workspace {}", self.principal, self.session, self.workspace);
         text + &format_value("who", &who) + &format_value("trace", &self.trace_id)

@@ -63,7 +63,7 @@ async fn serve_with_table(
     server: ServerProcess,
     table: Arc<dyn ProcessTable>,
 ) -> Result<SocketGuard> {
-    let failed = |error: std::io::Error| {
+    let socket_error = |error: std::io::Error| {
         Error::new(
             Kind::Unavailable,
             "terminal approvals are unavailable: the approvals socket cannot be opened",
@@ -72,33 +72,33 @@ async fn serve_with_table(
         .with_source(error)
     };
     let dir = socket_directory(root);
-    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(socket_error)?;
     // Tighten an older or looser directory first, so that what is created in it is never open to
     // others, not even briefly.
-    fs::set_permissions(&dir, Permissions::from_mode(0o700)).map_err(failed)?;
-    let socket = ApprovalSocket::for_server(&dir, server.pid).map_err(failed)?;
+    fs::set_permissions(&dir, Permissions::from_mode(0o700)).map_err(socket_error)?;
+    let socket = ApprovalSocket::for_server(&dir, server.pid).map_err(socket_error)?;
     let listener = match UnixListener::bind(&socket.address) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             // This pid is ours now, so a socket that does not answer was left by an earlier process
             // with the same pid.
             if UnixStream::connect(&socket.address).await.is_ok() {
-                return Err(failed(error));
+                return Err(socket_error(error));
             }
-            fs::remove_file(&socket.path).map_err(failed)?;
+            fs::remove_file(&socket.path).map_err(socket_error)?;
             UnixListener::bind(&socket.address)
         }
         bound => bound,
     }
-    .map_err(failed)?;
-    fs::set_permissions(&socket.path, Permissions::from_mode(0o600)).map_err(failed)?;
-    let identity = file_identity(&socket.path).map_err(failed)?;
-    let door = Arc::new(ApprovalServer {
+    .map_err(socket_error)?;
+    fs::set_permissions(&socket.path, Permissions::from_mode(0o600)).map_err(socket_error)?;
+    let identity = file_identity(&socket.path).map_err(socket_error)?;
+    let approval_server = Arc::new(ApprovalServer {
         pending,
         server,
         uid: rustix::process::geteuid().as_raw(),
         process_table: table,
     });
-    let task = tokio::spawn(accept_connections(listener, door));
+    let task = tokio::spawn(accept_connections(listener, approval_server));
     Ok(SocketGuard { path: socket.path, identity, task })
 }
 
@@ -147,14 +147,14 @@ impl SocketGuard {
 }
 
 fn file_identity(path: &Path) -> std::io::Result<(u64, u64)> {
-    fs::symlink_metadata(path).map(|facts| (facts.dev(), facts.ino()))
+    fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 impl Drop for SocketGuard {
     fn drop(&mut self) {
         self.task.abort();
         // Another server may have taken the name since; leave its socket alone.
-        if file_identity(&self.path).is_ok_and(|found| found == self.identity)
+        if file_identity(&self.path).is_ok_and(|current_identity| current_identity == self.identity)
             && let Err(error) = fs::remove_file(&self.path)
         {
             tracing::warn!("cannot remove the approvals socket: {error}");
@@ -169,14 +169,14 @@ struct ApprovalServer {
     process_table: Arc<dyn ProcessTable>,
 }
 
-async fn accept_connections(listener: UnixListener, door: Arc<ApprovalServer>) {
-    let mut talks = JoinSet::new();
+async fn accept_connections(listener: UnixListener, server: Arc<ApprovalServer>) {
+    let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            Some(_) = talks.join_next() => {}
-            accepted = listener.accept(), if talks.len() < MAX_CONNECTIONS => match accepted {
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
-                    talks.spawn(serve_connection(stream, Arc::clone(&door)));
+                    connections.spawn(serve_connection(stream, Arc::clone(&server)));
                 }
                 Err(error) => {
                     tracing::warn!("the approvals socket: {error}");
@@ -189,33 +189,34 @@ async fn accept_connections(listener: UnixListener, door: Arc<ApprovalServer>) {
     }
 }
 
-async fn serve_connection(mut stream: UnixStream, door: Arc<ApprovalServer>) {
+async fn serve_connection(mut stream: UnixStream, server: Arc<ApprovalServer>) {
     let peer = match stream.peer_cred() {
         Ok(cred) => {
             let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
-            let started = pid
-                .and_then(|pid| door.process_table.read_process(pid))
+            let start_time = pid
+                .and_then(|pid| server.process_table.read_process(pid))
                 .map(|process| process.start_time);
-            SocketPeer { uid: cred.uid(), pid, start_time: started }
+            SocketPeer { uid: cred.uid(), pid, start_time }
         }
         Err(error) => return tracing::warn!("the approvals socket: {error}"),
     };
     let (reader, mut writer) = stream.split();
     let mut reader = BufReader::new(reader);
-    if let Err(why) = may_list(&peer, door.uid) {
-        let _ = send_reply(&mut writer, &refusal_reply(why)).await;
+    if let Err(refusal) = may_list(&peer, server.uid) {
+        let _ = send_reply(&mut writer, &refusal_reply(refusal)).await;
         return;
     }
     loop {
         let mut line = Vec::new();
-        let mut bounded = (&mut reader).take(MAX_LINE_BYTES as u64 + 1);
-        let read = tokio::time::timeout(IDLE_TIMEOUT, bounded.read_until(b'\n', &mut line)).await;
-        let Ok(Ok(1..)) = read else { return };
+        let mut limited_reader = (&mut reader).take(MAX_LINE_BYTES as u64 + 1);
+        let read_result =
+            tokio::time::timeout(IDLE_TIMEOUT, limited_reader.read_until(b'\n', &mut line)).await;
+        let Ok(Ok(1..)) = read_result else { return };
         if line.len() > MAX_LINE_BYTES {
             let _ = send_reply(&mut writer, &refusal_reply("the line is too long")).await;
             return;
         }
-        let reply = door.answer_request(&peer, &line);
+        let reply = server.answer_request(&peer, &line);
         if send_reply(&mut writer, &reply).await.is_err() {
             return;
         }
@@ -231,8 +232,8 @@ async fn send_reply(
     sent.map_err(|_| std::io::Error::from(ErrorKind::TimedOut))?
 }
 
-fn refusal_reply(why: &str) -> Value {
-    json!({"ok": false, "error": why})
+fn refusal_reply(reason: &str) -> Value {
+    json!({"ok": false, "error": reason})
 }
 
 impl ApprovalServer {
@@ -244,9 +245,9 @@ impl ApprovalServer {
             Ok(ApprovalRequest::Answer { id, answer }) => (id, answer),
             Err(_) => return refusal_reply("the line is not a request that this server knows"),
         };
-        if let Err(why) = may_answer(peer, self.uid, self.server, self.process_table.as_ref()) {
-            tracing::warn!(pid = peer.pid, "an answer to {id:?} was refused: {why}");
-            return refusal_reply(why);
+        if let Err(refusal) = may_answer(peer, self.uid, self.server, self.process_table.as_ref()) {
+            tracing::warn!(pid = peer.pid, "an answer to {id:?} was refused: {refusal}");
+            return refusal_reply(refusal);
         }
         match self.pending.answer_question(&id, answer, "terminal") {
             true => json!({"ok": true}),

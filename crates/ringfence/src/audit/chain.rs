@@ -92,27 +92,27 @@ pub(super) fn check_line(
     seq: u64,
     line: &[u8],
 ) -> Result<Mac, String> {
-    let found = parse_seq(line);
-    let misplaced = || match found {
-        Some(found) if found != seq => Some(format!(
-            "found seq {found} where seq {seq} was expected: a record was removed, inserted or moved"
+    let found_seq = parse_seq(line);
+    let misplaced = || match found_seq {
+        Some(found_seq) if found_seq != seq => Some(format!(
+            "found seq {found_seq} where seq {seq} was expected: a record was removed, inserted or moved"
         )),
         _ => None,
     };
-    let Some((body, stated)) = split_mac(line) else {
+    let Some((body, stated_mac)) = split_mac(line) else {
         return Err(misplaced().unwrap_or_else(|| {
             "this is not a whole record: its mac is missing or damaged".into()
         }));
     };
     let mac = key.compute_mac("record", &[previous, body, b"}"]);
     // Compare as text, so that an upper-case digit is detected as a change, too.
-    if to_hex(&mac).as_bytes() != stated {
+    if to_hex(&mac).as_bytes() != stated_mac {
         return Err(misplaced().unwrap_or_else(|| {
             "its mac does not match: the record, or its mac, was changed".into()
         }));
     }
     match misplaced() {
-        Some(what) => Err(what),
+        Some(problem) => Err(problem),
         None => Ok(mac),
     }
 }
@@ -127,8 +127,8 @@ fn split_mac(line: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Returns the sequence number that a line claims to have.
 pub(super) fn parse_seq(line: &[u8]) -> Option<u64> {
     let rest = line.strip_prefix(b"{\"seq\":")?;
-    let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
-    std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
+    let digit_count = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&rest[..digit_count]).ok()?.parse().ok()
 }
 
 /// Returns whether these bytes can be the start of record `seq`, cut off in mid-write.
@@ -168,8 +168,8 @@ impl RecordLink {
     }
 
     pub(super) fn from_json(value: &Value) -> Option<RecordLink> {
-        let at = value["seq"].as_u64().zip(value["mac"].as_str().map(str::to_owned));
-        Some(RecordLink { file: value["file"].as_str()?.to_owned(), record: at })
+        let record = value["seq"].as_u64().zip(value["mac"].as_str().map(str::to_owned));
+        Some(RecordLink { file: value["file"].as_str()?.to_owned(), record })
     }
 }
 

@@ -33,10 +33,10 @@
 //!
 //! # Nothing runs unrecorded
 //!
-//! [`CallRecord::write_start`] and [`CallEvents::write_approval`] fail if their record cannot be written, and then the
-//! call must not run. A `call.stop` that cannot be written is kept in memory and written before
-//! anything else. Calls that are refused too often to be recorded one by one are counted (see
-//! `refusals`).
+//! [`CallRecord::write_start`] and [`CallEvents::write_approval`] fail if their record cannot be
+//! written, and then the call must not run. A `call.stop` that cannot be written is kept in memory
+//! and written before anything else. Calls that are refused too often to be recorded one by one are
+//! counted (see `refusals`).
 
 mod chain;
 pub mod prune;
@@ -106,21 +106,21 @@ impl AuditLog {
     /// Writes the number of this principal's calls that were refused without a record of their own,
     /// if any.
     pub fn write_refusal_count(&self, principal: &str) {
-        let counted = self.0.lock_refusals().take_count(principal);
-        self.0.write_counts(counted);
+        let count = self.0.lock_refusals().take_count(principal);
+        self.0.write_counts(count);
     }
 
     /// Writes the count of refused calls for every principal.
     pub fn write_refusal_counts(&self) {
-        let counted = self.0.lock_refusals().take_all_counts();
-        self.0.write_counts(counted);
+        let counts = self.0.lock_refusals().take_all_counts();
+        self.0.write_counts(counts);
     }
 
     /// Returns Ok if one more refused call of this principal gets its own record, or the time until
     /// one does.
     fn admit_refusal(&self, principal: &str) -> std::result::Result<(), Duration> {
-        let (admitted, forgotten) = self.0.lock_refusals().admit_refusal(principal, Instant::now());
-        self.0.write_counts(forgotten);
+        let (admitted, evicted) = self.0.lock_refusals().admit_refusal(principal, Instant::now());
+        self.0.write_counts(evicted);
         admitted
     }
 
@@ -153,13 +153,13 @@ impl SharedLog {
     /// Records counts of refused calls. The calls have happened, so a count is kept until it can be
     /// written.
     fn write_counts(&self, counts: impl IntoIterator<Item = RefusalCount>) {
-        for counted in counts {
+        for refusal_count in counts {
             tracing::warn!(
-                principal = counted.principal,
+                principal = refusal_count.principal,
                 "{} refused calls were counted, not recorded",
-                counted.count
+                refusal_count.count
             );
-            let fields = crate::redact::record::redact_fields(counted.to_fields());
+            let fields = crate::redact::record::redact_fields(refusal_count.to_fields());
             let mut sink = self.lock_sink();
             let entry =
                 AuditEntry { ts: now_utc(), event: refusals::REFUSED_EVENT.to_owned(), fields };
@@ -170,8 +170,8 @@ impl SharedLog {
     }
 
     fn close(&self) -> std::io::Result<()> {
-        let counted = self.lock_refusals().take_all_counts();
-        self.write_counts(counted);
+        let counts = self.lock_refusals().take_all_counts();
+        self.write_counts(counts);
         self.lock_sink().close()
     }
 }

@@ -71,11 +71,16 @@ pub fn plan_prune(root: &Path, before: &str) -> Result<PruneReport> {
 
 /// Removes the oldest files whose records were all written before this time, and records the
 /// removal under the name of the command or setting that asked for it.
-pub fn prune_log(root: &Path, before: &str, by: &str) -> Result<PruneReport> {
-    prune_in_batches(root, before, by, FILES_PER_RECORD)
+pub fn prune_log(root: &Path, before: &str, pruned_by: &str) -> Result<PruneReport> {
+    prune_in_batches(root, before, pruned_by, FILES_PER_RECORD)
 }
 
-fn prune_in_batches(root: &Path, before: &str, by: &str, at_most: usize) -> Result<PruneReport> {
+fn prune_in_batches(
+    root: &Path,
+    before: &str,
+    pruned_by: &str,
+    max_files: usize,
+) -> Result<PruneReport> {
     let store = AuditDirectory::open_existing(root).map_err(unreadable_error)?;
     if !store.is_owned_by_us().map_err(unreadable_error)? {
         // The server could not read files created by another user, and would treat `latest` as
@@ -88,10 +93,10 @@ fn prune_in_batches(root: &Path, before: &str, by: &str, at_most: usize) -> Resu
     }
     let mut report = PruneReport::default();
     loop {
-        let mut selection = select_files(&store, before, at_most)?;
+        let mut selection = select_files(&store, before, max_files)?;
         report.kept_from = selection.kept_from.take();
         let is_last = report.kept_from.is_some() || selection.files.is_empty();
-        let (removed, leftovers) = record_and_remove(&store, selection, (by, before))?;
+        let (removed, leftovers) = record_and_remove(&store, selection, (pruned_by, before))?;
         report.removed.extend(removed);
         report.leftovers += leftovers;
         if is_last {
@@ -105,7 +110,7 @@ fn prune_in_batches(root: &Path, before: &str, by: &str, at_most: usize) -> Resu
 fn record_and_remove(
     store: &AuditDirectory,
     mut selection: PruneSelection,
-    (by, before): (&str, &str),
+    (pruned_by, before): (&str, &str),
 ) -> Result<(Vec<PrunedFile>, usize)> {
     let _lock = store.lock().map_err(unrecorded_error)?;
     let names = store.list_contents().map_err(unreadable_error)?.names;
@@ -120,12 +125,12 @@ fn record_and_remove(
     let selected = selection.by_name();
     for (name, scan) in &selected {
         if store.read_head(name).ok() != scan.head {
-            let what = "it was changed while the log was read".to_owned();
+            let description = "it was changed while the log was read".to_owned();
             return Err(broken_log_error(&LogProblem {
                 file: head_name(name),
                 line: 1,
                 seq: None,
-                description: what,
+                description,
             }));
         }
     }
@@ -137,7 +142,7 @@ fn record_and_remove(
     }
     let total = survey.pruned.summary().map(|summary| summary.total.clone()).unwrap_or_default();
     let record = PruneRecord::new(
-        (by, before),
+        (pruned_by, before),
         removed.clone(),
         links_to_removed(&survey, &selected),
         total.add_files(&removed, before),

@@ -51,9 +51,12 @@ impl LogReader {
         LogReader { dir: root.join("audit"), positions: BTreeMap::new() }
     }
 
-    /// Passes every complete line that was not passed before to `give`, oldest first.
-    pub fn read(&mut self, mut give: impl FnMut(LoggedEvent) -> io::Result<()>) -> io::Result<()> {
-        let mut waiting = self.find_grown_files()?;
+    /// Passes every complete line that was not passed before to `on_event`, oldest first.
+    pub fn read(
+        &mut self,
+        mut on_event: impl FnMut(LoggedEvent) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut pending_files = self.find_grown_files()?;
         let mut sources: Vec<Option<MergeSource>> = Vec::new();
         // The next line of each open file, by time; files with the same time in the order they were
         // opened.
@@ -61,29 +64,29 @@ impl LogReader {
         loop {
             // Open a file only when its time has come, so that a long history needs few open files
             // at once.
-            while let Some(name) = waiting.front()
+            while let Some(name) = pending_files.front()
                 && heap.peek().is_none_or(|Reverse((ts, _))| opened_at(name) <= *ts)
             {
                 let source = self.open_source(name)?;
-                waiting.pop_front();
+                pending_files.pop_front();
                 if let Some(source) = source {
                     heap.push(Reverse((source.next_time(), sources.len())));
                     sources.push(Some(source));
                 }
             }
-            let Some(Reverse((ts, at))) = heap.pop() else { return Ok(()) };
-            let Some(mut source) = sources.get_mut(at).and_then(Option::take) else { continue };
+            let Some(Reverse((ts, index))) = heap.pop() else { return Ok(()) };
+            let Some(mut source) = sources.get_mut(index).and_then(Option::take) else { continue };
             match source.advance()? {
                 (event, true) => {
-                    give(event)?;
+                    on_event(event)?;
                     // Within a file the order of the lines is the order of events, even if the
                     // clock changed.
-                    heap.push(Reverse((source.next_time().max(ts), at)));
-                    sources[at] = Some(source);
+                    heap.push(Reverse((source.next_time().max(ts), index)));
+                    sources[index] = Some(source);
                 }
                 (event, false) => {
                     self.positions.insert(source.name, source.position);
-                    give(event)?;
+                    on_event(event)?;
                 }
             }
         }
@@ -93,9 +96,9 @@ impl LogReader {
     fn find_grown_files(&mut self) -> io::Result<VecDeque<String>> {
         let mut grown = VecDeque::new();
         for name in list_names(&self.dir)?.into_iter().filter(|name| name.ends_with(LOG_SUFFIX)) {
-            let size = std::fs::metadata(self.dir.join(&name)).map_or(0, |found| found.len());
-            let place = self.positions.entry(name.clone()).or_default();
-            if size > place.offset {
+            let size = std::fs::metadata(self.dir.join(&name)).map_or(0, |metadata| metadata.len());
+            let position = self.positions.entry(name.clone()).or_default();
+            if size > position.offset {
                 grown.push_back(name);
             }
         }
@@ -103,7 +106,7 @@ impl LogReader {
     }
 
     fn open_source(&self, name: &str) -> io::Result<Option<MergeSource>> {
-        let mut place = self.positions.get(name).copied().unwrap_or_default();
+        let mut position = self.positions.get(name).copied().unwrap_or_default();
         let mut file = match open_regular(&self.dir.join(name)) {
             // Not a regular file: `verify` reports it. Not found: it was pruned after the directory
             // was listed.
@@ -114,9 +117,9 @@ impl LogReader {
             }
             file => BufReader::new(file?),
         };
-        file.seek(SeekFrom::Start(place.offset))?;
-        let next = next_line(&mut file, &mut place, name)?;
-        Ok(next.map(|next| MergeSource { name: name.to_owned(), file, position: place, next }))
+        file.seek(SeekFrom::Start(position.offset))?;
+        let next = next_line(&mut file, &mut position, name)?;
+        Ok(next.map(|next| MergeSource { name: name.to_owned(), file, position, next }))
     }
 }
 
@@ -131,9 +134,9 @@ impl MergeSource {
         match next_line(&mut self.file, &mut self.position, &self.name)? {
             Some(next) => Ok((std::mem::replace(&mut self.next, next), true)),
             None => {
-                let nothing =
+                let empty_event =
                     LoggedEvent { file: String::new(), line: 0, raw: Vec::new(), value: None };
-                Ok((std::mem::replace(&mut self.next, nothing), false))
+                Ok((std::mem::replace(&mut self.next, empty_event), false))
             }
         }
     }
@@ -143,7 +146,7 @@ impl MergeSource {
 /// not yet, or never will be, a record.
 fn next_line(
     file: &mut BufReader<File>,
-    place: &mut ReadPosition,
+    position: &mut ReadPosition,
     name: &str,
 ) -> io::Result<Option<LoggedEvent>> {
     let mut raw = Vec::new();
@@ -162,11 +165,11 @@ fn next_line(
     if is_too_long {
         raw.clear();
     }
-    place.offset += count as u64;
-    place.line += 1;
+    position.offset += count as u64;
+    position.line += 1;
     // Nothing is left of a line that was too long, so it does not parse as JSON.
     let value = serde_json::from_slice(&raw).ok();
-    Ok(Some(LoggedEvent { file: name.to_owned(), line: place.line, raw, value }))
+    Ok(Some(LoggedEvent { file: name.to_owned(), line: position.line, raw, value }))
 }
 
 /// Converts a file name (`20261115T214003.123456Z-…`) to the format of time stamps in the log.

@@ -72,12 +72,14 @@ fn principal_field(fields: &Map<String, Value>) -> &str {
 }
 
 impl CallRecord {
-    /// Creates the record without writing anything. Members not known yet are added with `set_fields`.
+    /// Creates the record without writing anything. Members not known yet are added with
+    /// `set_fields`.
     pub fn open(audit: &AuditLog, trace_id: &TraceId, fields: Value) -> CallRecord {
-        let known = Map::from_iter([("trace_id".to_owned(), Value::from(trace_id.as_str()))]);
+        let initial_fields =
+            Map::from_iter([("trace_id".to_owned(), Value::from(trace_id.as_str()))]);
         let mut record = CallRecord {
             audit: audit.clone(),
-            fields: known,
+            fields: initial_fields,
             opened: Instant::now(),
             started: None,
             finished: false,
@@ -126,7 +128,8 @@ impl CallRecord {
     }
 
     /// Ends the record of a refused call by adding it to its principal's count. Returns true for
-    /// the first call of a count, which then has to be written: see [`AuditLog::write_refusal_count`].
+    /// the first call of a count, which then has to be written: see
+    /// [`AuditLog::write_refusal_count`].
     pub fn count_refusal(mut self, error: &Error) -> bool {
         self.finished = true;
         self.audit.count_refusal(principal_field(&self.fields), error.kind().name())
@@ -166,12 +169,12 @@ impl CallRecord {
         );
         add("execs", facts.unruled_execs.clone());
         add("report", facts.report_gap.map(Into::into));
-        let since = self.started.as_ref().map_or(self.opened, |(_, since)| *since);
-        add("started", self.started.take().map(|(at, _)| at.into()));
+        let start_time = self.started.as_ref().map_or(self.opened, |(_, start_time)| *start_time);
+        add("started", self.started.take().map(|(timestamp, _)| timestamp.into()));
         add("stopped", Some(now_utc().into()));
         add(
             "duration_ms",
-            Some(u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX).into()),
+            Some(u64::try_from(start_time.elapsed().as_millis()).unwrap_or(u64::MAX).into()),
         );
         self.audit.write_stop(fields);
     }
@@ -195,13 +198,13 @@ pub struct CallEvents {
 impl CallEvents {
     /// Writes an approval: the outcome (`approved`, `denied` or `expired`), who decided, and for
     /// how long (`mode`).
-    pub fn write_approval(&self, outcome: &str, by: &str, mode: &str) -> Result<()> {
+    pub fn write_approval(&self, outcome: &str, answered_by: &str, mode: &str) -> Result<()> {
         // The call ends here and is then counted instead.
         if outcome != APPROVED && self.refusal.admit_refusal(&self.audit, &self.fields).is_err() {
             return Ok(());
         }
         let mut fields = self.fields.clone();
-        for (name, value) in [("outcome", outcome), ("by", by), ("mode", mode)] {
+        for (name, value) in [("outcome", outcome), ("by", answered_by), ("mode", mode)] {
             fields.insert(name.to_owned(), value.into());
         }
         self.audit.write_event("approval", Value::Object(fields))

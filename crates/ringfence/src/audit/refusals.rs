@@ -65,11 +65,11 @@ impl RefusalLimits {
         principal: &str,
         now: Instant,
     ) -> (std::result::Result<(), Duration>, Option<RefusalCount>) {
-        let forgotten =
+        let evicted =
             if self.principals.contains_key(principal) { None } else { self.make_room(now) };
         let limit = self.limit_for(principal, now);
         limit.last_refused = now;
-        (limit.bucket.take_token(now), forgotten)
+        (limit.bucket.take_token(now), evicted)
     }
 
     /// Counts a call that was not admitted. Returns true for the first since the last count was
@@ -80,19 +80,20 @@ impl RefusalLimits {
         error: &'static str,
         (now, ts): (Instant, String),
     ) -> bool {
-        // A principal forgotten since `admit_refusal` is added again: the call must be counted somewhere.
+        // A principal forgotten since `admit_refusal` is added again: the call must be counted
+        // somewhere.
         let limit = self.limit_for(principal, now);
         let is_first = limit.unrecorded.is_none();
-        let counted = limit.unrecorded.get_or_insert_with(|| RefusalCount {
+        let refusal_count = limit.unrecorded.get_or_insert_with(|| RefusalCount {
             principal: principal.to_owned(),
             count: 0,
             errors: BTreeMap::new(),
             first: ts.clone(),
             last: String::new(),
         });
-        counted.count += 1;
-        *counted.errors.entry(error).or_default() += 1;
-        counted.last = ts;
+        refusal_count.count += 1;
+        *refusal_count.errors.entry(error).or_default() += 1;
+        refusal_count.last = ts;
         is_first
     }
 
@@ -124,12 +125,12 @@ impl RefusalLimits {
         if self.principals.len() < MAX_PRINCIPALS {
             return None;
         }
-        let longest_ago = self
+        let oldest_principal = self
             .principals
             .iter()
             .min_by_key(|(_, limit)| limit.last_refused)
             .map(|(name, _)| name.clone())?;
-        self.principals.remove(&longest_ago)?.unrecorded
+        self.principals.remove(&oldest_principal)?.unrecorded
     }
 }
 

@@ -96,28 +96,27 @@ impl FileScan {
     /// Returns whether the record that a link names exists and is verified. Only `wanted` records
     /// are known.
     pub(super) fn holds_link(&self, link: &RecordLink) -> bool {
-        let fits = |(seq, mac): &(u64, String)| {
-            self.macs.get(seq).is_some_and(|found| to_hex(found) == *mac)
+        let is_recorded = |(seq, mac): &(u64, String)| {
+            self.macs.get(seq).is_some_and(|recorded_mac| to_hex(recorded_mac) == *mac)
         };
-        link.record.as_ref().is_none_or(fits)
+        link.record.as_ref().is_none_or(is_recorded)
     }
 
-    /// Reads a file and keeps the macs of the records with a `wanted` number.
+    /// Reads a file and keeps the macs of the records with a `wanted_seqs` number.
     pub(super) fn scan_file(
         store: &AuditDirectory,
         name: &str,
-        mut wanted: BTreeSet<u64>,
+        mut wanted_seqs: BTreeSet<u64>,
     ) -> io::Result<FileScan> {
         let file = match open_regular(&store.file_path(name)) {
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound) =>
             {
-                let what = match error.kind() {
+                let description = match error.kind() {
                     io::ErrorKind::NotFound => "it was removed while the log was read".to_owned(),
                     _ => error.to_string(),
                 };
-                let problem =
-                    LogProblem { file: name.into(), line: 1, seq: None, description: what };
+                let problem = LogProblem { file: name.into(), line: 1, seq: None, description };
                 return Ok(FileScan { problem: Some(problem), ..FileScan::new() });
             }
             file => file?,
@@ -125,14 +124,14 @@ impl FileScan {
         // Read before the records: a file in use may grow, but what the head says now must be in
         // it.
         let head = store.read_head(name);
-        wanted.extend(head.as_ref().ok().map(|(seq, _)| *seq));
+        wanted_seqs.extend(head.as_ref().ok().map(|(seq, _)| *seq));
         let in_use = is_in_use(&file);
 
         let mut scan = FileScan { head: head.as_ref().ok().copied(), ..FileScan::new() };
-        let torn = scan.read_records(store, name, &wanted, BufReader::new(file))?;
+        let torn_line = scan.read_records(store, name, &wanted_seqs, BufReader::new(file))?;
         if scan.problem.is_none() {
-            let ended = scan.check_end(store, name, head, in_use, &torn);
-            match ended {
+            let end_state = scan.check_end(store, name, head, in_use, &torn_line);
+            match end_state {
                 Ok(state) => scan.state = state,
                 Err(problem) => scan.problem = Some(problem),
             }
@@ -146,59 +145,52 @@ impl FileScan {
         &mut self,
         store: &AuditDirectory,
         name: &str,
-        wanted: &BTreeSet<u64>,
+        wanted_seqs: &BTreeSet<u64>,
         mut file: impl BufRead,
     ) -> io::Result<Vec<u8>> {
-        let (mut line, mut whole) = (Vec::new(), Vec::new());
+        let (mut line, mut last_line) = (Vec::new(), Vec::new());
         loop {
             line.clear();
             read_line(&mut file, &mut line)?;
             let seq = self.records + 1;
             if line.len() == MAX_LINE && line.last() != Some(&b'\n') {
-                let what = format!("this line is not a record: it has more than {MAX_LINE} bytes");
-                self.problem = Some(LogProblem {
-                    file: name.into(),
-                    line: seq,
-                    seq: Some(seq),
-                    description: what,
-                });
+                let description =
+                    format!("this line is not a record: it has more than {MAX_LINE} bytes");
+                self.problem =
+                    Some(LogProblem { file: name.into(), line: seq, seq: Some(seq), description });
                 return Ok(Vec::new());
             }
             if line.pop_if(|end| *end == b'\n').is_none() {
-                self.last = serde_json::from_slice(&whole).unwrap_or_default();
+                self.last = serde_json::from_slice(&last_line).unwrap_or_default();
                 return Ok(line);
             }
             match chain::check_line(&store.key, &self.last_mac, seq, &line) {
                 Ok(mac) => self.last_mac = mac,
-                Err(what) => {
+                Err(description) => {
                     self.problem = Some(LogProblem {
                         file: name.into(),
                         line: seq,
                         seq: Some(seq),
-                        description: what,
+                        description,
                     });
                     return Ok(Vec::new());
                 }
             }
             self.records = seq;
-            if wanted.contains(&seq) {
+            if wanted_seqs.contains(&seq) {
                 self.macs.insert(seq, self.last_mac);
             }
             if seq == 1 {
                 let header: Value = serde_json::from_slice(&line).unwrap_or_default();
                 if header["file"] != name {
-                    let what = format!("this is file {} under another name", header["file"]);
-                    self.problem = Some(LogProblem {
-                        file: name.into(),
-                        line: 1,
-                        seq: Some(1),
-                        description: what,
-                    });
+                    let description = format!("this is file {} under another name", header["file"]);
+                    self.problem =
+                        Some(LogProblem { file: name.into(), line: 1, seq: Some(1), description });
                     return Ok(Vec::new());
                 }
                 self.header = Some(header);
             }
-            std::mem::swap(&mut line, &mut whole);
+            std::mem::swap(&mut line, &mut last_line);
         }
     }
 
@@ -209,25 +201,26 @@ impl FileScan {
         name: &str,
         head: std::result::Result<(u64, Mac), String>,
         in_use: bool,
-        torn: &[u8],
+        torn_line: &[u8],
     ) -> std::result::Result<LogFileState, LogProblem> {
-        let next = self.records + 1;
-        let broken = |what: String| LogProblem {
+        let next_seq = self.records + 1;
+        let log_problem = |description: String| LogProblem {
             file: name.into(),
-            line: next,
-            seq: Some(next),
-            description: what,
+            line: next_seq,
+            seq: Some(next_seq),
+            description,
         };
-        let damaged = |what: String| LogProblem {
+        let head_problem = |description: String| LogProblem {
             file: head_name(name),
             line: 1,
             seq: None,
-            description: what,
+            description,
         };
-        let (seq, mac) = head.map_err(|what| damaged(format!("the head of this file: {what}")))?;
+        let (seq, mac) = head
+            .map_err(|description| head_problem(format!("the head of this file: {description}")))?;
         if seq > self.records {
-            let part = if torn.is_empty() { "" } else { ", and part of the next one" };
-            return Err(broken(format!(
+            let part = if torn_line.is_empty() { "" } else { ", and part of the next one" };
+            return Err(log_problem(format!(
                 "the tail was cut off: {seq} records were written, {} remain{part}",
                 self.records
             )));
@@ -236,9 +229,9 @@ impl FileScan {
         // there are more, the head is outdated.
         if self.macs.get(&seq) != Some(&mac)
             || (seq + 1 < self.records
-                && !store.read_head(name).is_ok_and(|(now, _)| now + 1 >= self.records))
+                && !store.read_head(name).is_ok_and(|(head_seq, _)| head_seq + 1 >= self.records))
         {
-            return Err(damaged(format!(
+            return Err(head_problem(format!(
                 "the head of this file is not its newest: it says {seq} of {}",
                 self.records
             )));
@@ -247,16 +240,16 @@ impl FileScan {
         // In a file in use, the next record may be half written right now; its head is written
         // after it.
         let is_record = match in_use {
-            true => !closed && chain::is_being_written(torn, next),
-            false => !closed && seq == self.records && chain::begins_record(torn, next),
+            true => !closed && chain::is_being_written(torn_line, next_seq),
+            false => !closed && seq == self.records && chain::begins_record(torn_line, next_seq),
         };
-        if !torn.is_empty() && !is_record {
-            return Err(broken("something that is not a record was added".into()));
+        if !torn_line.is_empty() && !is_record {
+            return Err(log_problem("something that is not a record was added".into()));
         }
         Ok(match (closed, in_use) {
             (true, _) => LogFileState::Closed,
             (false, true) => LogFileState::Open,
-            (false, false) => LogFileState::Crashed { torn: torn.len() as u64 },
+            (false, false) => LogFileState::Crashed { torn: torn_line.len() as u64 },
         })
     }
 }

@@ -50,8 +50,8 @@ impl AuditSink {
     /// Writes an entry about something that has already happened and must not be lost: if it cannot
     /// be written now, it is written before the next record.
     pub(super) fn write_or_queue(&mut self, entry: AuditEntry) -> io::Result<()> {
-        let written = self.write(&entry);
-        if written.is_err() {
+        let result = self.write(&entry);
+        if result.is_err() {
             if self.backlog.len() < MAX_BACKLOG {
                 self.backlog.push_back(entry);
             } else {
@@ -59,7 +59,7 @@ impl AuditSink {
                 tracing::error!("too many audit records are waiting to be written; lost: {lost}");
             }
         }
-        written
+        result
     }
 
     pub(super) fn close(&mut self) -> io::Result<()> {
@@ -100,9 +100,9 @@ impl AuditSink {
         }
         let file = match &mut self.current {
             Some(file) => file,
-            none => {
+            slot => {
                 let _lock = self.store.lock()?;
-                none.insert(LogFile::open(&self.store)?)
+                slot.insert(LogFile::open(&self.store)?)
             }
         };
         file.write(&self.store, entry)
@@ -132,27 +132,27 @@ impl AuditSink {
         let name = new_file_name();
         // The next header links the closing record, so the closing record's mac is computed before
         // it is written. It is written only once the next file has its space on disk.
-        let closing = old.seal_entry(
+        let closing_line = old.seal_entry(
             &self.store,
             &new_entry("close", json!({"reason": "rotate", "next": name})),
         );
-        let continues = RecordLink::new(&old.name, closing.seq, &closing.mac);
-        let next = match NewLogFile::prepare(&self.store, &name, Some(continues)) {
-            Ok(next) => next,
+        let closing_link = RecordLink::new(&old.name, closing_line.seq, &closing_line.mac);
+        let next_file = match NewLogFile::prepare(&self.store, &name, Some(closing_link)) {
+            Ok(next_file) => next_file,
             Err(error) => {
                 warn(error);
                 return Some(old);
             }
         };
-        if let Err(error) = old.append_line(&self.store, &closing) {
+        if let Err(error) = old.append_line(&self.store, &closing_line) {
             warn(error);
-            next.discard();
+            next_file.discard();
             return Some(old);
         }
         if let Err(error) = old.file.sync_all() {
             tracing::warn!("the closed audit file may not be on disk yet: {error}");
         }
-        next.publish().map_err(warn).ok()
+        next_file.publish().map_err(warn).ok()
     }
 }
 
@@ -217,10 +217,10 @@ impl LogFile {
     fn append_line(&mut self, store: &AuditDirectory, line: &SealedLine) -> io::Result<()> {
         self.truncate_torn()?;
         self.check_identity()?;
-        let written = write_once(&mut self.file, &line.bytes).and_then(|()| {
+        let result = write_once(&mut self.file, &line.bytes).and_then(|()| {
             self.head.write_all_at(&store.format_head(&self.name, line.seq, &line.mac), 0)
         });
-        if let Err(error) = written {
+        if let Err(error) = result {
             self.torn = true;
             // If this fails too, the next append retries it first.
             let _ = self.truncate_torn();
@@ -243,11 +243,11 @@ impl LogFile {
     /// Checks that the name still refers to this file, as we left it: a write to a removed file
     /// would succeed and be lost.
     fn check_identity(&self) -> io::Result<()> {
-        let found = fs::symlink_metadata(&self.path)?;
-        if (found.dev(), found.ino()) != self.identity {
+        let metadata = fs::symlink_metadata(&self.path)?;
+        if (metadata.dev(), metadata.ino()) != self.identity {
             return Err(io::Error::other("the audit file was removed or replaced"));
         }
-        if found.len() != self.size {
+        if metadata.len() != self.size {
             return Err(io::Error::other("the audit file was changed by another process"));
         }
         Ok(())
@@ -285,15 +285,15 @@ impl NewLogFile {
     fn prepare(
         store: &AuditDirectory,
         name: &str,
-        continues: Option<RecordLink>,
+        closing_link: Option<RecordLink>,
     ) -> io::Result<NewLogFile> {
         let (mut predecessor, damage) = store.newest_link()?;
         // The file opened last may be the one about to be closed: then its last record is the
         // closing one.
-        if let (Some(last), Some(closing)) = (&predecessor, &continues)
+        if let (Some(last), Some(closing)) = (&predecessor, &closing_link)
             && last.file == closing.file
         {
-            predecessor = continues.clone();
+            predecessor = closing_link.clone();
         }
         let mut header = new_entry(
             "open",
@@ -302,28 +302,28 @@ impl NewLogFile {
                 "predecessor": predecessor.as_ref().map(RecordLink::to_json),
             }),
         );
-        if let Some(closing) = &continues {
+        if let Some(closing) = &closing_link {
             header.fields.insert("continues".into(), closing.to_json());
         }
-        if let Some(what) = damage {
-            header.fields.insert("latest_damaged".into(), what.into());
+        if let Some(description) = damage {
+            header.fields.insert("latest_damaged".into(), description.into());
         }
         let line = chain::seal_entry(&store.key, &FIRST_MAC, 1, &header);
 
-        let mut undo = CreatedFiles(Vec::new());
+        let mut created_files = CreatedFiles(Vec::new());
         let head_path = store.file_path(&head_name(name));
         let head = create_new(&head_path, false)?;
-        undo.0.push(head_path.clone());
+        created_files.0.push(head_path.clone());
         head.write_all_at(&store.format_head(name, line.seq, &line.mac), 0)?;
         let (latest_path, mut latest) = store.create_temporary(NEW_LATEST)?;
-        undo.0.push(latest_path.clone());
+        created_files.0.push(latest_path.clone());
         latest.write_all(&store.format_latest(name))?;
-        let (written_as, mut file) = store.create_temporary(NEW_LOG)?;
-        undo.0.push(written_as.clone());
+        let (temporary_path, mut file) = store.create_temporary(NEW_LOG)?;
+        created_files.0.push(temporary_path.clone());
         file.lock()?;
         write_once(&mut file, &line.bytes)?;
-        let identity = file.metadata().map(|found| (found.dev(), found.ino()))?;
-        undo.0.clear();
+        let identity = file.metadata().map(|metadata| (metadata.dev(), metadata.ino()))?;
+        created_files.0.clear();
 
         let log = LogFile {
             name: name.to_owned(),
@@ -339,7 +339,7 @@ impl NewLogFile {
         };
         Ok(NewLogFile {
             log,
-            temporary_path: written_as,
+            temporary_path,
             latest: (latest_path, store.file_path(LATEST)),
             head_path,
         })

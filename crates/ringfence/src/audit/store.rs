@@ -116,8 +116,10 @@ impl AuditDirectory {
     /// Returns whether one of these log files no longer exists. Pruning removes files while others
     /// read them.
     pub(super) fn has_lost_files(&self, names: &[String]) -> io::Result<bool> {
-        let now = self.list_contents()?.names;
-        Ok(names.iter().any(|name| name.ends_with(LOG_SUFFIX) && now.binary_search(name).is_err()))
+        let current_names = self.list_contents()?.names;
+        Ok(names
+            .iter()
+            .any(|name| name.ends_with(LOG_SUFFIX) && current_names.binary_search(name).is_err()))
     }
 
     /// Returns whether the directory belongs to the user of this process.
@@ -145,24 +147,25 @@ impl AuditDirectory {
                     return Ok((None, damaged.and_then(Result::err)));
                 };
                 // The very first process may have died before writing it.
-                let unused = damaged.is_none()
+                let is_unused = damaged.is_none()
                     && logs.len() == 1
                     && matches!(self.read_head(&file), Ok((1, _)));
-                let what = damaged.and_then(Result::err).unwrap_or_else(|| "it is missing".into());
+                let problem =
+                    damaged.and_then(Result::err).unwrap_or_else(|| "it is missing".into());
                 tracing::error!(
-                    "audit/latest: {what}; linking {file} instead (see `ringfence audit verify`)"
+                    "audit/latest: {problem}; linking {file} instead (see `ringfence audit verify`)"
                 );
-                (file, (!unused).then_some(what))
+                (file, (!is_unused).then_some(problem))
             }
         };
-        let at = match self.read_head(&file) {
+        let record = match self.read_head(&file) {
             Ok((seq, mac)) => Some((seq, to_hex(&mac))),
-            Err(what) => {
-                tracing::error!("the head of {file}: {what} (see `ringfence audit verify`)");
+            Err(problem) => {
+                tracing::error!("the head of {file}: {problem} (see `ringfence audit verify`)");
                 None
             }
         };
-        Ok((Some(RecordLink { file, record: at }), damage))
+        Ok((Some(RecordLink { file, record }), damage))
     }
 
     /// Returns the file that `latest` names, or what is wrong with it; `None` if it does not exist.
@@ -174,7 +177,7 @@ impl AuditDirectory {
         };
         let file = serde_json::from_slice::<Value>(&bytes)
             .ok()
-            .and_then(|v| v["file"].as_str().map(str::to_owned));
+            .and_then(|value| value["file"].as_str().map(str::to_owned));
         Some(match file {
             Some(file) if self.format_latest(&file) == bytes => Ok(file),
             _ => Err("it was changed: its mac does not fit".into()),
@@ -189,10 +192,11 @@ impl AuditDirectory {
     /// Formats a head. It has a fixed length, so that it can be rewritten in place, and is bound to
     /// its file's name.
     pub(super) fn format_head(&self, file: &str, seq: u64, mac: &Mac) -> Vec<u8> {
-        let stated = format!("{{\"seq\":\"{seq:020}\",\"mac\":\"{}\"", to_hex(mac));
-        let check =
-            to_hex(&self.key.compute_mac("head", &[file.as_bytes(), b"\n", stated.as_bytes()]));
-        format!("{stated},\"check\":\"{check}\"}}\n").into_bytes()
+        let signed_part = format!("{{\"seq\":\"{seq:020}\",\"mac\":\"{}\"", to_hex(mac));
+        let check = to_hex(
+            &self.key.compute_mac("head", &[file.as_bytes(), b"\n", signed_part.as_bytes()]),
+        );
+        format!("{signed_part},\"check\":\"{check}\"}}\n").into_bytes()
     }
 
     /// Returns the newest record of `file` according to its head, or what is wrong with the head.
@@ -327,9 +331,9 @@ fn create_key(dir: &Path) -> io::Result<()> {
     let (path, mut file) = create_temporary_in(dir, NEW_KEY)?;
     file.write_all(&random_bytes::<32>())?;
     file.sync_all()?;
-    let linked = fs::hard_link(&path, dir.join("key"));
+    let link_result = fs::hard_link(&path, dir.join("key"));
     fs::remove_file(&path)?;
-    match linked {
+    match link_result {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
@@ -347,10 +351,10 @@ fn read_key(dir: &Path) -> io::Result<ChainKey> {
 }
 
 fn tighten_mode(file: &File, mode: u32) -> io::Result<()> {
-    let found = file.metadata()?.permissions().mode() & 0o777;
-    if found & !mode != 0 {
+    let current_mode = file.metadata()?.permissions().mode() & 0o777;
+    if current_mode & !mode != 0 {
         tracing::warn!(
-            "the audit directory or key was accessible to others (mode {found:o}); changed to {mode:o}"
+            "the audit directory or key was accessible to others (mode {current_mode:o}); changed to {mode:o}"
         );
         file.set_permissions(Permissions::from_mode(mode))?;
     }
@@ -359,12 +363,12 @@ fn tighten_mode(file: &File, mode: u32) -> io::Result<()> {
 
 fn parse_head(bytes: &[u8]) -> Option<(u64, Mac)> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
-    let text = value["mac"].as_str()?.as_bytes();
+    let mac_hex = value["mac"].as_str()?.as_bytes();
     let mut mac = FIRST_MAC;
-    if text.len() != 2 * mac.len() {
+    if mac_hex.len() != 2 * mac.len() {
         return None;
     }
-    for (byte, pair) in mac.iter_mut().zip(text.chunks_exact(2)) {
+    for (byte, pair) in mac.iter_mut().zip(mac_hex.chunks_exact(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
     Some((value["seq"].as_str()?.parse().ok()?, mac))

@@ -33,11 +33,11 @@ impl LogSurvey {
 
     /// Returns, per file, the records that the headers of other files link.
     pub(super) fn wanted_records(&self) -> BTreeMap<String, BTreeSet<u64>> {
-        let mut wanted: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+        let mut seqs_by_file: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
         for link in self.headers.values().flat_map(header_links) {
-            wanted.entry(link.file).or_default().extend(link.record.map(|(seq, _)| seq));
+            seqs_by_file.entry(link.file).or_default().extend(link.record.map(|(seq, _)| seq));
         }
-        wanted
+        seqs_by_file
     }
 
     /// Returns the files in the order in which they were opened: each after the one it links, and
@@ -67,18 +67,18 @@ impl LogSurvey {
 /// has a file of its own, so it is nowhere else.
 fn read_beginning(store: &AuditDirectory, name: &str) -> Option<(Value, Option<PruneRecord>)> {
     let mut file = BufReader::new(open_regular(&store.file_path(name)).ok()?);
-    let mut next = |previous, seq| {
+    let mut next_record = |previous, seq| {
         let mut line = Vec::new();
         read_line(&mut file, &mut line).ok()?;
         line.pop_if(|end| *end == b'\n')?;
         let mac = chain::check_line(&store.key, previous, seq, &line).ok()?;
         Some((line, mac))
     };
-    let (line, mac) = next(&FIRST_MAC, 1)?;
+    let (line, mac) = next_record(&FIRST_MAC, 1)?;
     let header: Value = serde_json::from_slice(&line).ok()?;
     if header["file"] != name {
         return None;
     }
-    let record = next(&mac, 2).and_then(|(line, _)| PruneRecord::from_line(&line));
+    let record = next_record(&mac, 2).and_then(|(line, _)| PruneRecord::from_line(&line));
     Some((header, record))
 }

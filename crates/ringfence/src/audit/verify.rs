@@ -59,13 +59,13 @@ pub fn verify_log(root: &Path) -> Result<VerifyReport> {
 fn verify_once(store: &AuditDirectory) -> Result<VerifyReport> {
     let DirectorySnapshot { names, latest } = store.take_snapshot().map_err(unreadable_error)?;
     let survey = LogSurvey::read(store, &names);
-    let mut wanted = survey.wanted_records();
+    let mut wanted_seqs = survey.wanted_records();
     let mut scans = BTreeMap::new();
     for name in survey.headers.keys() {
-        let wanted = wanted.remove(name).unwrap_or_default();
+        let wanted_seqs = wanted_seqs.remove(name).unwrap_or_default();
         scans.insert(
             name.as_str(),
-            FileScan::scan_file(store, name, wanted).map_err(unreadable_error)?,
+            FileScan::scan_file(store, name, wanted_seqs).map_err(unreadable_error)?,
         );
     }
 
@@ -108,12 +108,12 @@ pub(super) fn unreadable_error(error: io::Error) -> Error {
         .with_source(error)
 }
 
-pub(super) fn missing_file(file: &str, what: String) -> LogProblem {
+pub(super) fn missing_file(file: &str, evidence: String) -> LogProblem {
     LogProblem {
         file: file.to_owned(),
         line: 1,
         seq: Some(1),
-        description: format!("the file is missing: {what}"),
+        description: format!("the file is missing: {evidence}"),
     }
 }
 
@@ -126,24 +126,24 @@ fn check_links(
 ) {
     for (name, scan) in scans {
         for link in scan.header.iter().flat_map(header_links) {
-            let Some(linked) = scans.get(link.file.as_str()) else {
+            let Some(linked_scan) = scans.get(link.file.as_str()) else {
                 if !pruned.covers_link(&link) {
                     problems.push(missing_file(&link.file, format!("{name} line 1 links it")));
                 }
                 continue;
             };
-            if linked.holds_link(&link) {
+            if linked_scan.holds_link(&link) {
                 continue;
             }
             let Some((seq, _)) = link.record else { continue };
             // If the linked file is already broken before that record, this adds nothing.
-            if linked.problem.is_none() || linked.records >= seq {
-                let what = format!("the record that {name} line 1 links does not exist");
+            if linked_scan.problem.is_none() || linked_scan.records >= seq {
+                let description = format!("the record that {name} line 1 links does not exist");
                 problems.push(LogProblem {
                     file: link.file,
                     line: seq,
                     seq: Some(seq),
-                    description: what,
+                    description,
                 });
             }
         }
@@ -155,27 +155,22 @@ fn check_links(
 /// was rolled back or damaged. A file with nothing but its header is ignored: its process may have
 /// died before it entered the file in `latest`.
 fn check_order(scans: &BTreeMap<&str, FileScan>, problems: &mut Vec<LogProblem>) {
-    let mut linked = BTreeMap::new();
+    let mut successors = BTreeMap::new();
     for (name, scan) in scans {
         let Some(header) = &scan.header else { continue };
-        let mut broken = |what| {
-            problems.push(LogProblem {
-                file: (*name).into(),
-                line: 1,
-                seq: Some(1),
-                description: what,
-            })
+        let mut add_problem = |description| {
+            problems.push(LogProblem { file: (*name).into(), line: 1, seq: Some(1), description })
         };
-        if let Some(what) = header["latest_damaged"].as_str() {
-            broken(format!(
-                "when this file was opened, `{LATEST}` was damaged or missing ({what}): earlier files may be gone"
+        if let Some(description) = header["latest_damaged"].as_str() {
+            add_problem(format!(
+                "when this file was opened, `{LATEST}` was damaged or missing ({description}): earlier files may be gone"
             ));
         }
         if let Some(file) = header["predecessor"]["file"].as_str()
             && scan.records > 1
-            && let Some(other) = linked.insert(file, name)
+            && let Some(other) = successors.insert(file, name)
         {
-            broken(format!(
+            add_problem(format!(
                 "it links {file}, as {other} does: `{LATEST}` was rolled back, earlier files may be gone"
             ));
         }
@@ -201,11 +196,11 @@ fn check_latest(
     problems: &mut Vec<LogProblem>,
     notes: &mut Vec<String>,
 ) {
-    let damaged =
-        |what: String| LogProblem { file: LATEST.into(), line: 1, seq: None, description: what };
+    let latest_problem =
+        |description: String| LogProblem { file: LATEST.into(), line: 1, seq: None, description };
     let latest = match latest {
         Some(Ok(latest)) => latest,
-        Some(Err(what)) => return problems.push(damaged(what)),
+        Some(Err(description)) => return problems.push(latest_problem(description)),
         None if scans.is_empty() => return,
         // The very first process may die before writing it.
         None if scans.len() == 1
@@ -213,7 +208,7 @@ fn check_latest(
         {
             return notes.push("crash: the first file was opened and never used".into());
         }
-        None => return problems.push(damaged("it is missing".into())),
+        None => return problems.push(latest_problem("it is missing".into())),
     };
     if !scans.contains_key(latest.as_str()) {
         return problems.push(missing_file(&latest, format!("`{LATEST}` names it")));
@@ -227,7 +222,7 @@ fn check_latest(
                 .is_some_and(|header| header["predecessor"]["file"] == latest.as_str())
     });
     if let Some((newer, _)) = newer {
-        problems.push(damaged(format!(
+        problems.push(latest_problem(format!(
             "it is out of date: it names {latest}, but {newer} was opened after that"
         )));
     }
@@ -247,19 +242,16 @@ fn check_lone_heads(
         if survey.headers.contains_key(&file) || survey.pruned.names_file(&file) {
             continue;
         }
-        let empty = fs::metadata(store.file_path(head))
-            .is_ok_and(|found| found.is_file() && found.len() == 0);
+        let is_empty = fs::metadata(store.file_path(head))
+            .is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0);
         match store.read_head(&file) {
-            _ if empty => notes.push(format!("crash: {file} was never opened")),
+            _ if is_empty => notes.push(format!("crash: {file} was never opened")),
             Ok((1, _)) => notes.push(format!("crash: {file} was never opened")),
             Ok((seq, _)) => problems
                 .push(missing_file(&file, format!("its head says that it has {seq} records"))),
-            Err(what) => problems.push(LogProblem {
-                file: head.clone(),
-                line: 1,
-                seq: None,
-                description: what,
-            }),
+            Err(description) => {
+                problems.push(LogProblem { file: head.clone(), line: 1, seq: None, description })
+            }
         }
     }
 }

@@ -184,8 +184,8 @@ pub fn digest_json(value: &Value) -> String {
                 let mut keys: Vec<_> = map.keys().collect();
                 keys.sort_unstable();
                 out.push('{');
-                for (at, key) in keys.into_iter().enumerate() {
-                    if at > 0 {
+                for (index, key) in keys.into_iter().enumerate() {
+                    if index > 0 {
                         out.push(',');
                     }
                     out.push_str(&json!(key).to_string());
@@ -196,8 +196,8 @@ pub fn digest_json(value: &Value) -> String {
             }
             Value::Array(items) => {
                 out.push('[');
-                for (at, item) in items.iter().enumerate() {
-                    if at > 0 {
+                for (index, item) in items.iter().enumerate() {
+                    if index > 0 {
                         out.push(',');
                     }
                     write_canonical(item, out);

@@ -108,10 +108,10 @@ pub struct ClientHandle {
 
 impl ClientHandle {
     /// Creates a handle, and the receiver for the request handler.
-    pub fn new(abilities: ClientCapabilities) -> (Self, mpsc::Receiver<ClientEvent>) {
+    pub fn new(capabilities: ClientCapabilities) -> (Self, mpsc::Receiver<ClientEvent>) {
         // One slot: each event is received before the next one is created.
         let (events, inbox) = mpsc::channel(1);
-        (ClientHandle { events, capabilities: abilities }, inbox)
+        (ClientHandle { events, capabilities }, inbox)
     }
 
     /// Returns whether no request handler is attached any more, because the call is over.
@@ -131,12 +131,12 @@ impl ClientHandle {
         if !self.capabilities.progress {
             return;
         }
-        let (done, taken) = oneshot::channel();
+        let (done, delivered) = oneshot::channel();
         let message = known_secrets::redact_str(&message).into_owned();
         if self.events.send(ClientEvent::Progress { message, progress, total, done }).await.is_ok()
         {
             // The client may have disconnected; then there is nothing to wait for.
-            let _ = taken.await;
+            let _ = delivered.await;
         }
     }
 
@@ -146,28 +146,28 @@ impl ClientHandle {
             return;
         }
         known_secrets::redact_value(&mut data);
-        let (done, taken) = oneshot::channel();
+        let (done, delivered) = oneshot::channel();
         if self
             .events
             .send(ClientEvent::Log { level, logger: logger.to_owned(), data, done })
             .await
             .is_ok()
         {
-            let _ = taken.await;
+            let _ = delivered.await;
         }
     }
 
     /// Sends a notification that only clients written for it understand.
     pub async fn send_notification(&self, method: &'static str, params: Map<String, Value>) {
-        let (done, taken) = oneshot::channel();
+        let (done, delivered) = oneshot::channel();
         if self.events.send(ClientEvent::Notify { method, params, done }).await.is_ok() {
-            let _ = taken.await;
+            let _ = delivered.await;
         }
     }
 
     /// Fails if the client did not declare this capability.
-    pub fn require_capability(&self, ability: ClientCapability) -> Result<()> {
-        let declared = match ability {
+    pub fn require_capability(&self, capability: ClientCapability) -> Result<()> {
+        let declared = match capability {
             ClientCapability::Elicitation => self.capabilities.elicitation,
             ClientCapability::Sampling => self.capabilities.sampling,
             ClientCapability::Roots => self.capabilities.roots,
@@ -176,7 +176,7 @@ impl ClientHandle {
         if declared {
             return Ok(());
         }
-        let declaration = ability.to_declaration();
+        let declaration = capability.to_declaration();
         Err(Error::new(
             Kind::InvalidRequest,
             "the call needs a capability that the client did not declare",
@@ -195,10 +195,10 @@ impl ClientHandle {
         if !self.capabilities.tasks {
             return;
         }
-        let (done, taken) = oneshot::channel();
+        let (done, delivered) = oneshot::channel();
         if self.events.send(ClientEvent::Detach(done)).await.is_ok() {
             // The client may have disconnected; then the run is in the background already.
-            let _ = taken.await;
+            let _ = delivered.await;
         }
     }
 
@@ -230,14 +230,16 @@ impl ClientHandle {
         &self,
         questions: Vec<(Option<&'static str>, &'static str, Value)>,
     ) -> Vec<Result<Value>> {
-        let lacking = |method| {
+        let missing_capability = |method| {
             ClientCapability::from_method(method)
-                .filter(|ability| self.require_capability(*ability).is_err())
+                .filter(|capability| self.require_capability(*capability).is_err())
         };
-        if let Some(ability) = questions.iter().find_map(|(_, method, _)| lacking(method)) {
+        if let Some(capability) =
+            questions.iter().find_map(|(_, method, _)| missing_capability(method))
+        {
             return questions
                 .iter()
-                .map(|_| self.require_capability(ability).map(|()| Value::Null))
+                .map(|_| self.require_capability(capability).map(|()| Value::Null))
                 .collect();
         }
         let (questions, answers): (Vec<_>, Vec<_>) = questions
@@ -248,13 +250,13 @@ impl ClientHandle {
                 (ClientQuestion { key, method, params, reply }, answer)
             })
             .unzip();
-        let gone = || Error::new(Kind::Unavailable, "the client has disconnected");
+        let disconnected_error = || Error::new(Kind::Unavailable, "the client has disconnected");
         if self.events.send(ClientEvent::Ask(questions)).await.is_err() {
-            return answers.iter().map(|_| Err(gone())).collect();
+            return answers.iter().map(|_| Err(disconnected_error())).collect();
         }
         let mut results = Vec::with_capacity(answers.len());
         for answer in answers {
-            results.push(answer.await.unwrap_or_else(|_| Err(gone())));
+            results.push(answer.await.unwrap_or_else(|_| Err(disconnected_error())));
         }
         results
     }

@@ -105,9 +105,12 @@ impl ClientAccessEntry {
     }
 
     /// Creates an entry for a path below the client's working directory.
-    pub fn for_project(below: impl Into<PathBuf>, access: ClientAccess) -> ClientAccessEntry {
+    pub fn for_project(
+        relative_path: impl Into<PathBuf>,
+        access: ClientAccess,
+    ) -> ClientAccessEntry {
         ClientAccessEntry {
-            path: ClientAccessPath::Project(below.into()),
+            path: ClientAccessPath::Project(relative_path.into()),
             access,
             skip_missing: false,
         }
@@ -156,9 +159,10 @@ impl ClientSandbox {
 
     /// Refuses a state that cannot be enforced: a cover over a path that a run writes to would not
     /// be mounted.
-    fn check_covers(&self, before: &Rights, now: &Rights) -> Result<()> {
-        let mut new = now.hidden.iter().filter(|hidden| !before.hidden.contains(hidden));
-        match new.any(|hidden| now.writable_roots().any(|root| root.starts_with(hidden))) {
+    fn check_covers(&self, original: &Rights, narrowed: &Rights) -> Result<()> {
+        let mut newly_hidden =
+            narrowed.hidden.iter().filter(|hidden| !original.hidden.contains(hidden));
+        match newly_hidden.any(|hidden| narrowed.writable_roots().any(|root| root.starts_with(hidden))) {
             true => Err(Error::permission_denied(
                 "client_sandbox",
                 "the client's sandbox denies a directory where this server keeps the command's own files",
@@ -177,28 +181,30 @@ impl ClientSandbox {
         if files.denied_globs.is_empty() {
             return Ok(());
         }
-        let denied: Vec<Glob> = files
+        let denied_globs: Vec<Glob> = files
             .denied_globs
             .iter()
             .map(|glob| {
                 glob.with_base(access_table::resolve_links_outside_roots(glob.base_path(), rights))
             })
             .collect();
-        for glob in denied.iter().filter(|glob| !glob.base_path().starts_with(&rights.workspace)) {
+        for glob in
+            denied_globs.iter().filter(|glob| !glob.base_path().starts_with(&rights.workspace))
+        {
             narrowed
                 .ignored
                 .push(format!("`{}` is enforced only below the workspace", glob.as_str()));
         }
         let roots = [&rights.workspace].into_iter().chain(&rights.writable);
-        let found = scan::find_matches(roots, &denied).ok_or_else(|| {
+        let matched_paths = scan::find_matches(roots, &denied_globs).ok_or_else(|| {
             Error::permission_denied(
                 "client_sandbox",
                 "the workspace is too large to hide what the client's sandbox denies",
             )
             .with_hint("Have the client name directories instead of patterns, or work in a smaller workspace.")
         })?;
-        narrowed.rights.hidden.extend(found);
-        narrowed.denied_globs = denied;
+        narrowed.rights.hidden.extend(matched_paths);
+        narrowed.denied_globs = denied_globs;
         Ok(())
     }
 
@@ -212,17 +218,18 @@ impl ClientSandbox {
 
     /// Describes the sandbox in force, for a result's `_meta`.
     pub fn describe_effect(&self, rights: &Rights, ignored: &[String]) -> Value {
-        let parts = rights.writable.iter().any(|path| path.starts_with(&rights.workspace));
-        let workspace = match (rights.read_only, parts) {
+        let has_writable_parts =
+            rights.writable.iter().any(|path| path.starts_with(&rights.workspace));
+        let workspace = match (rights.read_only, has_writable_parts) {
             (false, _) => "write",
             (true, true) => "parts",
             (true, false) => "read",
         };
-        let mut told: Vec<String> = ignored.iter().take(MAX_LISTED).cloned().collect();
+        let mut listed: Vec<String> = ignored.iter().take(MAX_LISTED).cloned().collect();
         if ignored.len() > MAX_LISTED {
-            told.push(format!("and {} more", ignored.len() - MAX_LISTED));
+            listed.push(format!("and {} more", ignored.len() - MAX_LISTED));
         }
-        json!({"mode": self.mode, "workspace": workspace, "network": rights.network.name(), "ignored": told})
+        json!({"mode": self.mode, "workspace": workspace, "network": rights.network.name(), "ignored": listed})
     }
 }
 
@@ -237,11 +244,11 @@ fn drop_hidden(rights: &mut Rights) {
 
 /// Returns whether every step from `root` down to `path` is a real directory.
 fn is_plain_directory(root: &Path, path: &Path) -> bool {
-    let Ok(below) = path.strip_prefix(root) else { return false };
-    let mut here = root.to_owned();
-    below.iter().all(|name| {
-        here.push(name);
-        here.symlink_metadata().is_ok_and(|found| found.is_dir())
+    let Ok(relative_path) = path.strip_prefix(root) else { return false };
+    let mut current = root.to_owned();
+    relative_path.iter().all(|name| {
+        current.push(name);
+        current.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
     })
 }
 

@@ -22,16 +22,16 @@ pub fn unix_millis() -> u64 {
 
 /// Formats a time as `2026-11-15T21:40:03.123456Z`.
 pub fn format_utc(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = since.as_secs();
+    let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = since_epoch.as_secs();
     let (year, month, day) = civil_from_days(seconds / 86_400);
-    let rest = seconds % 86_400;
+    let second_of_day = seconds % 86_400;
     format!(
         "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:06}Z",
-        rest / 3600,
-        rest / 60 % 60,
-        rest % 60,
-        since.subsec_micros()
+        second_of_day / 3600,
+        second_of_day / 60 % 60,
+        second_of_day % 60,
+        since_epoch.subsec_micros()
     )
 }
 
@@ -39,11 +39,12 @@ pub fn format_utc(time: SystemTime) -> String {
 /// day that does not exist.
 pub fn parse_day(text: &str) -> Option<u64> {
     let parts: Vec<u64> = text.split('-').map(|part| part.parse().ok()).collect::<Option<_>>()?;
-    let shape = text
-        .bytes()
-        .enumerate()
-        .all(|(at, byte)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() });
-    let ([year, month, day], true, 10) = (&parts[..], shape, text.len()) else { return None };
+    let is_well_formed = text.bytes().enumerate().all(|(index, byte)| {
+        if matches!(index, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() }
+    });
+    let ([year, month, day], true, 10) = (&parts[..], is_well_formed, text.len()) else {
+        return None;
+    };
     let (year, month, day) = (*year, *month, *day);
     // Counts from March, so that a leap day is the last day of its year.
     let y = if month <= 2 { year.checked_sub(1)? } else { year };
@@ -164,8 +165,8 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// Formats a duration for people, in whole seconds: `12 s`, `4 min 5 s`, `2 h 3 min`.
-pub fn format_duration(span: Duration) -> String {
-    let seconds = span.as_secs();
+pub fn format_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, seconds) => format!("{seconds} s"),
         (0, minutes, seconds) => format!("{minutes} min {seconds} s"),

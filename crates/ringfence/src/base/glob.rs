@@ -46,11 +46,12 @@ impl Glob {
         if names.iter().any(|name| matches!(*name, "." | "..")) {
             return None;
         }
-        let plain =
+        let plain_count =
             names.iter().take_while(|name| !name.contains(['*', '?', '[', '{', '}'])).count();
-        let base = names[..plain].iter().fold(PathBuf::from("/"), |base, name| base.join(name));
+        let base =
+            names[..plain_count].iter().fold(PathBuf::from("/"), |base, name| base.join(name));
         let mut alternatives = Vec::new();
-        expand_braces(&names[plain..].join("/"), &mut alternatives)?;
+        expand_braces(&names[plain_count..].join("/"), &mut alternatives)?;
         if alternatives.iter().map(String::len).sum::<usize>() > MAX_EXPANDED_BYTES {
             return None;
         }
@@ -78,9 +79,9 @@ impl Glob {
     /// Returns whether the pattern matches this path itself; a match on a directory above it is not
     /// enough.
     pub fn matches(&self, path: &Path) -> bool {
-        let Ok(below) = path.strip_prefix(&self.base) else { return false };
+        let Ok(relative_path) = path.strip_prefix(&self.base) else { return false };
         let mut names = String::new();
-        for name in below {
+        for name in relative_path {
             names.push_str(&name.to_string_lossy());
             names.push('/');
         }
@@ -89,27 +90,30 @@ impl Glob {
 }
 
 /// Expands `{one,two}`; `None` for unbalanced braces and for too many alternatives.
-fn expand_braces(text: &str, found: &mut Vec<String>) -> Option<()> {
+fn expand_braces(text: &str, alternatives: &mut Vec<String>) -> Option<()> {
     let Some(open) = text.find('{') else {
-        if text.contains('}') || found.len() >= MAX_ALTERNATIVES {
+        if text.contains('}') || alternatives.len() >= MAX_ALTERNATIVES {
             return None;
         }
-        found.push(text.to_owned());
+        alternatives.push(text.to_owned());
         return Some(());
     };
     let (mut depth, mut start) = (0, open + 1);
     let mut parts = Vec::new();
-    for (at, c) in text.char_indices().skip_while(|(at, _)| *at < open) {
+    for (index, c) in text.char_indices().skip_while(|(index, _)| *index < open) {
         match c {
             '{' => depth += 1,
             ',' if depth == 1 => {
-                parts.push(&text[start..at]);
-                start = at + 1;
+                parts.push(&text[start..index]);
+                start = index + 1;
             }
             '}' if depth == 1 => {
-                parts.push(&text[start..at]);
+                parts.push(&text[start..index]);
                 for part in parts {
-                    expand_braces(&format!("{}{part}{}", &text[..open], &text[at + 1..]), found)?;
+                    expand_braces(
+                        &format!("{}{part}{}", &text[..open], &text[index + 1..]),
+                        alternatives,
+                    )?;
                 }
                 return Some(());
             }

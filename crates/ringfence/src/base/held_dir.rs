@@ -30,13 +30,13 @@ impl HeldDir {
         let lock = with_suffix(&path, LOCK_SUFFIX);
         // The lock file gets its final name only once it is locked; otherwise another server's
         // sweep would remove it.
-        let unpublished = with_suffix(&lock, ".new");
-        let held =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unpublished)?;
-        flock(&held, FlockOperation::NonBlockingLockExclusive)?;
-        std::fs::rename(&unpublished, &lock)?;
+        let temporary_lock = with_suffix(&lock, ".new");
+        let lock_file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary_lock)?;
+        flock(&lock_file, FlockOperation::NonBlockingLockExclusive)?;
+        std::fs::rename(&temporary_lock, &lock)?;
         DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(HeldDir { path, lock, _held: held })
+        Ok(HeldDir { path, lock, _held: lock_file })
     }
 
     /// Returns the directory's path.
@@ -72,7 +72,7 @@ pub fn sweep_abandoned(parent: &Path) {
         let lock = with_suffix(&path, LOCK_SUFFIX);
         let nofollow =
             i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
-        let held = match OpenOptions::new().write(true).custom_flags(nofollow).open(&lock) {
+        let lock_file = match OpenOptions::new().write(true).custom_flags(nofollow).open(&lock) {
             Ok(file) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => Some(file),
                 Err(_) => continue,
@@ -86,14 +86,14 @@ pub fn sweep_abandoned(parent: &Path) {
             }
         };
         remove_dir_and_lock(&path, &lock);
-        drop(held);
+        drop(lock_file);
     }
 }
 
 fn remove_dir_and_lock(path: &Path, lock: &Path) {
     // The directory first: it must never exist without its lock.
-    for removed in [std::fs::remove_dir_all(path), std::fs::remove_file(lock)] {
-        match removed {
+    for result in [std::fs::remove_dir_all(path), std::fs::remove_file(lock)] {
+        match result {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("cannot remove the files of a session: {error}");
                 return;

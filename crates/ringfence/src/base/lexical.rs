@@ -5,15 +5,15 @@ use std::path::{Component, Path, PathBuf};
 
 /// Resolves `.` and `..` lexically; a relative path starts at `base`.
 pub fn normalize_path(base: &Path, path: &Path) -> PathBuf {
-    let mut normal = PathBuf::new();
+    let mut normalized = PathBuf::new();
     for part in base.join(path).components() {
         match part {
-            Component::ParentDir => drop(normal.pop()),
+            Component::ParentDir => drop(normalized.pop()),
             Component::CurDir => {}
-            part => normal.push(part),
+            part => normalized.push(part),
         }
     }
-    normal
+    normalized
 }
 
 #[cfg(test)]

@@ -10,13 +10,13 @@ use crate::redact::known_secrets;
 
 /// Joins words with spaces and quotes those that a shell would not take as they are. Values of
 /// secrets are redacted first, because quoting changes the text that a later search looks for.
-pub fn quote_command<'w>(words: impl IntoIterator<Item = &'w str>) -> String {
-    let words: Vec<Cow<'_, str>> = words.into_iter().map(known_secrets::redact_str).collect();
+pub fn quote_command<'w>(argv: impl IntoIterator<Item = &'w str>) -> String {
+    let argv: Vec<Cow<'_, str>> = argv.into_iter().map(known_secrets::redact_str).collect();
     Quoter::new()
         .allow_nul(true)
-        .join(words.iter().map(AsRef::as_ref))
+        .join(argv.iter().map(AsRef::as_ref))
         // Only NUL could fail, and it is allowed; a list of quoted words is unambiguous, too.
-        .unwrap_or_else(|_| format!("{words:?}"))
+        .unwrap_or_else(|_| format!("{argv:?}"))
 }
 
 #[cfg(test)]

@@ -16,27 +16,27 @@ pub fn suggest_name<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns up to `most` close candidates, the closest first. Case and the extension carry little
-/// weight: `readme.md` is close to `README.md`, and `main.ts` to `main.tsx` and `main.js`.
-pub fn suggest_names<'a>(name: &str, candidates: &[&'a str], most: usize) -> Vec<&'a str> {
+/// Returns up to `max_count` close candidates, the closest first. Case and the extension carry
+/// little weight: `readme.md` is close to `README.md`, and `main.ts` to `main.tsx` and `main.js`.
+pub fn suggest_names<'a>(name: &str, candidates: &[&'a str], max_count: usize) -> Vec<&'a str> {
     if name.len() > 128 {
         return Vec::new();
     }
     let lower = name.to_lowercase();
     let stem = |name: &str| name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned();
-    let near = |candidate: &&'a str| {
+    let rank_candidate = |candidate: &&'a str| {
         let other = candidate.to_lowercase();
         // The distance is at least the difference in length, which is far cheaper to compute.
         if other.len().abs_diff(lower.len()) > 2 + other.len() / 3 {
             return None;
         }
-        let apart = osa_distance(&lower, &other);
+        let distance = osa_distance(&lower, &other);
         let same_stem = !stem(&lower).is_empty() && stem(&lower) == stem(&other);
-        (apart <= 1 + other.chars().count() / 4 || same_stem).then_some((apart, *candidate))
+        (distance <= 1 + other.chars().count() / 4 || same_stem).then_some((distance, *candidate))
     };
-    let mut found: Vec<_> = candidates.iter().filter_map(near).collect();
-    found.sort();
-    found.into_iter().take(most).map(|(_, candidate)| candidate).collect()
+    let mut ranked: Vec<_> = candidates.iter().filter_map(rank_candidate).collect();
+    ranked.sort();
+    ranked.into_iter().take(max_count).map(|(_, candidate)| candidate).collect()
 }
 
 #[cfg(test)]

@@ -21,9 +21,11 @@ impl TokenBucket {
 
     /// Takes a token, or returns the time until the next one.
     pub fn take_token(&mut self, now: Instant) -> Result<(), Duration> {
-        let refilled = self.refill(now);
+        let refilled_until = self.refill(now);
         if self.tokens_left == 0 {
-            return Err(self.interval.saturating_sub(now.saturating_duration_since(refilled)));
+            return Err(self
+                .interval
+                .saturating_sub(now.saturating_duration_since(refilled_until)));
         }
         self.tokens_left -= 1;
         Ok(())
@@ -37,23 +39,23 @@ impl TokenBucket {
 
     /// Adds the replenished tokens, and returns the time up to which they are counted.
     fn refill(&mut self, now: Instant) -> Instant {
-        let since = *self.refilled_until.get_or_insert(now);
-        let elapsed = now.saturating_duration_since(since);
+        let last_refill = *self.refilled_until.get_or_insert(now);
+        let elapsed = now.saturating_duration_since(last_refill);
         let earned =
             u32::try_from(elapsed.as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u32::MAX);
-        let refilled = match self.tokens_left.saturating_add(earned) {
-            left if left >= self.burst => {
+        let refilled_until = match self.tokens_left.saturating_add(earned) {
+            tokens if tokens >= self.burst => {
                 self.tokens_left = self.burst;
                 now
             }
-            left => {
-                self.tokens_left = left;
+            tokens => {
+                self.tokens_left = tokens;
                 // The remaining elapsed time counts towards the next token.
-                since + self.interval * earned
+                last_refill + self.interval * earned
             }
         };
-        self.refilled_until = Some(refilled);
-        refilled
+        self.refilled_until = Some(refilled_until);
+        refilled_until
     }
 }
 

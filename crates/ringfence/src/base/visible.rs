@@ -52,9 +52,9 @@ fn is_combining_mark(c: char) -> bool {
 /// Renders text as one line. Line breaks are escaped too, and long runs of spaces are replaced by
 /// their number.
 pub fn escape_to_line(text: &str) -> String {
-    let mut shown = LineEscaper::default();
-    text.chars().for_each(|c| shown.push_char(c));
-    shown.finish()
+    let mut escaper = LineEscaper::default();
+    text.chars().for_each(|c| escaper.push_char(c));
+    escaper.finish()
 }
 
 /// Renders text of several lines, keeping its line breaks.
@@ -83,8 +83,8 @@ impl LineEscaper {
             '\t' => self.push_escape("\\t"),
             c if is_hidden_char(c) => self.push_escape(&format!("\\u{{{:x}}}", u32::from(c))),
             c if is_combining_mark(c) => match self.marks_left.checked_sub(1) {
-                Some(left) => {
-                    self.marks_left = left;
+                Some(remaining_marks) => {
+                    self.marks_left = remaining_marks;
                     self.text.push(c);
                 }
                 None => self.push_escape(&format!("\\u{{{:x}}}", u32::from(c))),

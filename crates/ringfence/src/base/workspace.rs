@@ -94,37 +94,37 @@ pub enum WriteTarget {
 }
 
 impl Workspace {
-    /// Opens the workspace at `path`. Paths of `closed` (absolute) inside it are closed to every
-    /// tool.
-    pub fn open(path: &Path, closed: &[PathBuf]) -> Result<Workspace> {
+    /// Opens the workspace at `path`. Paths of `closed_paths` (absolute) inside it are closed to
+    /// every tool.
+    pub fn open(path: &Path, closed_paths: &[PathBuf]) -> Result<Workspace> {
         let failed = |error: std::io::Error| {
             Error::new(Kind::NotFound, "cannot open the workspace")
                 .with_hint("Name an existing directory with `--workspace`.")
                 .with_source(error)
         };
-        let given = std::path::absolute(path).map_err(failed)?;
+        let given_path = std::path::absolute(path).map_err(failed)?;
         let path = std::fs::canonicalize(path).map_err(failed)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let base =
             openat(CWD, &path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
-        Self::from_base(base, path, given, closed)
+        Self::from_base(base, path, given_path, closed_paths)
     }
 
     fn from_base(
         base: OwnedFd,
         path: PathBuf,
-        given: PathBuf,
-        closed: &[PathBuf],
+        given_path: PathBuf,
+        closed_paths: &[PathBuf],
     ) -> Result<Workspace> {
-        let closed = closed
+        let closed_paths = closed_paths
             .iter()
-            .filter_map(|shut| ClosedPath::find_in_workspace(&path, shut))
-            .map(|shut| shut.map(Arc::new));
+            .filter_map(|closed_path| ClosedPath::find_in_workspace(&path, closed_path))
+            .map(|closed_path| closed_path.map(Arc::new));
         Ok(Workspace {
             base: Arc::new(base),
-            closed_paths: closed.collect::<Result<_>>()?,
+            closed_paths: closed_paths.collect::<Result<_>>()?,
             path,
-            given_path: given,
+            given_path,
             rights: Rights::default(),
             client_limits: None,
             openat2: AtomicBool::new(true),
@@ -135,8 +135,8 @@ impl Workspace {
     /// not opened.
     pub fn with_rights(mut self, rights: Rights) -> Result<Workspace> {
         for hidden in rights.hidden.iter().filter(|hidden| **hidden != self.path) {
-            if let Some(closed) = ClosedPath::find_in_workspace(&self.path, hidden) {
-                self.closed_paths.push(Arc::new(closed?));
+            if let Some(closed_path) = ClosedPath::find_in_workspace(&self.path, hidden) {
+                self.closed_paths.push(Arc::new(closed_path?));
             }
         }
         self.rights = rights;
@@ -144,9 +144,9 @@ impl Workspace {
     }
 
     /// Returns the same workspace with further restrictions on writing.
-    pub fn with_restrictions(&self, guard: impl FnOnce(&mut Rights)) -> Workspace {
+    pub fn with_restrictions(&self, restrict: impl FnOnce(&mut Rights)) -> Workspace {
         let mut rights = self.rights.clone();
-        guard(&mut rights);
+        restrict(&mut rights);
         Workspace {
             base: Arc::clone(&self.base),
             path: self.path.clone(),
@@ -175,7 +175,7 @@ impl Workspace {
 
     /// Opens a regular file for reading.
     pub fn open_read(&self, path: &str) -> Result<OpenedFile> {
-        let object = match PathWalk::new(self, path)?.run(false)? {
+        let held_file = match PathWalk::new(self, path)?.run(false)? {
             (walk, WalkEnd::Object { name, fd, stat }) => {
                 HeldFile::from_regular(fd, &stat, walk.display_path(Some(&name)))?
             }
@@ -184,15 +184,15 @@ impl Workspace {
                 return Err(walk.not_found_error(&name, rest.is_empty()));
             }
         };
-        Ok(OpenedFile { file: object.open_read()?, path: object.path })
+        Ok(OpenedFile { file: held_file.open_read()?, path: held_file.path })
     }
 
     /// Opens a directory as a descriptor to work beneath, and returns its path from the workspace.
     pub fn open_dir(&self, path: &str) -> Result<(OwnedFd, String)> {
         match PathWalk::new(self, path)?.run(false)? {
             (walk, WalkEnd::Directory) => {
-                let shown = walk.display_path(None);
-                Ok((walk.into_dir(), shown))
+                let display_path = walk.display_path(None);
+                Ok((walk.into_dir(), display_path))
             }
             (_, WalkEnd::Object { .. }) => Err(os_error(Errno::NOTDIR, path)),
             (walk, WalkEnd::Missing { name, rest }) => {
@@ -222,26 +222,31 @@ impl Workspace {
             _ if names_directory => Err(directory_error(path)),
             (_, WalkEnd::Directory) => Err(directory_error(path)),
             (walk, WalkEnd::Object { name, fd, stat }) => {
-                let shown = walk.display_path(Some(&name));
-                let existing = HeldFile::from_regular(fd, &stat, shown.clone())?;
+                let display_path = walk.display_path(Some(&name));
+                let existing = HeldFile::from_regular(fd, &stat, display_path.clone())?;
                 Ok(WriteTarget::Ready {
                     dir: walk.into_dir(),
                     name,
-                    path: shown,
+                    path: display_path,
                     existing: Some(existing),
                 })
             }
             (walk, WalkEnd::Missing { name, rest }) if rest.is_empty() => {
-                let shown = walk.display_path(Some(&name));
-                Ok(WriteTarget::Ready { dir: walk.into_dir(), name, path: shown, existing: None })
+                let display_path = walk.display_path(Some(&name));
+                Ok(WriteTarget::Ready {
+                    dir: walk.into_dir(),
+                    name,
+                    path: display_path,
+                    existing: None,
+                })
             }
             (walk, WalkEnd::Missing { name, rest }) => {
-                let mut shown = walk.display_path(Some(&name));
+                let mut display_path = walk.display_path(Some(&name));
                 for name in rest {
-                    shown.push('/');
-                    shown.push_str(&name.to_string_lossy());
+                    display_path.push('/');
+                    display_path.push_str(&name.to_string_lossy());
                 }
-                Ok(WriteTarget::NoParent { path: shown })
+                Ok(WriteTarget::NoParent { path: display_path })
             }
         }
     }
@@ -258,8 +263,8 @@ impl Workspace {
     }
 
     fn absolute_path(&self, levels: &[path_walk::WalkLevel], name: &OsStr) -> PathBuf {
-        let above: PathBuf = levels.iter().map(|level| level.name.as_os_str()).collect();
-        self.path.join(above).join(name)
+        let parent: PathBuf = levels.iter().map(|level| level.name.as_os_str()).collect();
+        self.path.join(parent).join(name)
     }
 
     /// Opens one name in `dir` without following it, as an O_PATH descriptor without side effects:
@@ -274,7 +279,7 @@ impl Workspace {
                 Err(Errno::NOSYS | Errno::PERM) => self.openat2.store(false, Ordering::Relaxed),
                 // The kernel saw a concurrent rename or mount; decide with the plain step below.
                 Err(Errno::AGAIN) => {}
-                decided => return decided,
+                result => return result,
             }
         }
         // A single name that is neither `..` nor followed cannot leave its directory, so this is no
@@ -288,7 +293,7 @@ impl ClosedPath {
     /// root).
     fn find_in_workspace(workspace: &Path, path: &Path) -> Option<Result<ClosedPath>> {
         let names: Vec<OsString> = match canonicalize_partial(path).strip_prefix(workspace) {
-            Ok(below) => below.iter().map(OsStr::to_owned).collect(),
+            Ok(relative_path) => relative_path.iter().map(OsStr::to_owned).collect(),
             Err(_) => return None,
         };
         if names.is_empty() {
@@ -313,16 +318,16 @@ impl ClosedPath {
 
 /// Returns the canonical form of a path whose last components may not exist yet.
 fn canonicalize_partial(path: &Path) -> PathBuf {
-    let mut missing = Vec::new();
-    let mut above = path;
+    let mut missing_names = Vec::new();
+    let mut ancestor = path;
     loop {
-        if let Ok(found) = std::fs::canonicalize(above) {
-            return missing.iter().rev().fold(found, |path, name| path.join(name));
+        if let Ok(canonical) = std::fs::canonicalize(ancestor) {
+            return missing_names.iter().rev().fold(canonical, |path, name| path.join(name));
         }
-        match (above.parent(), above.components().next_back()) {
+        match (ancestor.parent(), ancestor.components().next_back()) {
             (Some(parent), Some(Component::Normal(name))) => {
-                missing.push(name);
-                above = parent;
+                missing_names.push(name);
+                ancestor = parent;
             }
             _ => return path.to_owned(),
         }
@@ -362,24 +367,24 @@ impl HeldFile {
     /// Reopens through /proc/self/fd, whose entry leads to this object and nowhere else, whatever
     /// has happened to its name since.
     fn reopen_with(&self, access: OFlags) -> rustix::io::Result<File> {
-        let entry = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let proc_path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        match openat(CWD, entry, flags, Mode::empty()) {
+        match openat(CWD, proc_path, flags, Mode::empty()) {
             // The object is held open, so it must be /proc that is missing.
             Err(Errno::NOENT) => Err(Errno::OPNOTSUPP),
-            opened => opened.map(File::from),
+            result => result.map(File::from),
         }
     }
 }
 
 /// Quotes a caller's path for a message.
 pub fn quote_path(path: &str) -> String {
-    let mut shown: String =
+    let mut shortened: String =
         path.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(200).collect();
     if path.chars().nth(200).is_some() {
-        shown.push('…');
+        shortened.push('…');
     }
-    format!("`{shown}`")
+    format!("`{shortened}`")
 }
 
 fn outside_error() -> Error {

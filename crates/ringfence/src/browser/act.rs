@@ -89,7 +89,7 @@ impl BrowserPage {
     async fn wait_for_element<'a>(
         &self,
         target: &'a str,
-        until: Instant,
+        deadline: Instant,
     ) -> Result<NamedElement<'a>> {
         loop {
             match self.find_element(target).await {
@@ -97,7 +97,7 @@ impl BrowserPage {
                 // An element that does not exist yet may appear.
                 Err(error)
                     if error.kind() == Kind::NotFound
-                        && Instant::now() + RETRY_INTERVAL < until =>
+                        && Instant::now() + RETRY_INTERVAL < deadline =>
                 {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
@@ -106,9 +106,14 @@ impl BrowserPage {
         }
     }
 
-    async fn send_mouse_event(&self, kind: &str, at: (f64, f64), more: Value) -> Result<()> {
-        let mut event = json!({"type": kind, "x": at.0, "y": at.1});
-        for (name, value) in more.as_object().into_iter().flatten() {
+    async fn send_mouse_event(
+        &self,
+        kind: &str,
+        position: (f64, f64),
+        extra_params: Value,
+    ) -> Result<()> {
+        let mut event = json!({"type": kind, "x": position.0, "y": position.1});
+        for (name, value) in extra_params.as_object().into_iter().flatten() {
             event[name] = value.clone();
         }
         self.call_method("Input.dispatchMouseEvent", event).await.map(drop)
@@ -121,31 +126,31 @@ impl BrowserPage {
         target: &str,
         button: MouseButton,
         count: u32,
-        until: Instant,
+        deadline: Instant,
     ) -> Result<u64> {
-        let found = self.wait_for_element(target, until).await?;
-        let at = self.wait_clickable(&found.element, found.name, until).await?;
-        self.click_at(at, button, count).await?;
+        let found = self.wait_for_element(target, deadline).await?;
+        let position = self.wait_clickable(&found.element, found.name, deadline).await?;
+        self.click_at(position, button, count).await?;
         Ok(found.element.other_matches)
     }
 
-    async fn click_at(&self, at: (f64, f64), button: MouseButton, count: u32) -> Result<()> {
+    async fn click_at(&self, position: (f64, f64), button: MouseButton, count: u32) -> Result<()> {
         let (name, bit) = match button {
             MouseButton::Left => ("left", 1),
             MouseButton::Right => ("right", 2),
             MouseButton::Middle => ("middle", 4),
         };
-        self.send_mouse_event("mouseMoved", at, json!({})).await?;
+        self.send_mouse_event("mouseMoved", position, json!({})).await?;
         for click in 1..=count {
             self.send_mouse_event(
                 "mousePressed",
-                at,
+                position,
                 json!({"button": name, "buttons": bit, "clickCount": click}),
             )
             .await?;
             self.send_mouse_event(
                 "mouseReleased",
-                at,
+                position,
                 json!({"button": name, "clickCount": click}),
             )
             .await?;
@@ -154,15 +159,15 @@ impl BrowserPage {
     }
 
     /// Moves the mouse over an element.
-    pub async fn hover_element(&self, target: &str, until: Instant) -> Result<u64> {
-        let found = self.wait_for_element(target, until).await?;
-        let at = self.wait_clickable(&found.element, found.name, until).await?;
-        self.send_mouse_event("mouseMoved", at, json!({})).await?;
+    pub async fn hover_element(&self, target: &str, deadline: Instant) -> Result<u64> {
+        let found = self.wait_for_element(target, deadline).await?;
+        let position = self.wait_clickable(&found.element, found.name, deadline).await?;
+        self.send_mouse_event("mouseMoved", position, json!({})).await?;
         Ok(found.element.other_matches)
     }
 
     /// Replaces the text of a field.
-    pub async fn fill_element(&self, target: &str, text: &str, until: Instant) -> Result<u64> {
+    pub async fn fill_element(&self, target: &str, text: &str, deadline: Instant) -> Result<u64> {
         const READY: &str = r#"function(text){
           let e = this; if (e.tagName === 'LABEL' && e.control) e = e.control;
           if (e.disabled) return 'disabled';
@@ -181,10 +186,10 @@ impl BrowserPage {
           if (e.isContentEditable) { const r = document.createRange(); r.selectNodeContents(e); const s = getSelection(); s.removeAllRanges(); s.addRange(r); return 'type'; }
           return 'other';
         }"#;
-        let found = self.wait_for_element(target, until).await?;
-        let said =
+        let found = self.wait_for_element(target, deadline).await?;
+        let outcome =
             self.call_function_on(&found.element.object, READY, json!([{"value": text}])).await?;
-        let wrong = |reason, message: &str, hint: &str| {
+        let conflict = |reason, message: &str, hint: &str| {
             Err(Error::new(
                 Kind::Conflict,
                 format!("{} {message}", crate::base::workspace::quote_path(target)),
@@ -192,34 +197,34 @@ impl BrowserPage {
             .with_reason(reason)
             .with_hint(hint))
         };
-        match said.as_str().unwrap_or_default() {
+        match outcome.as_str().unwrap_or_default() {
             "type" if text.is_empty() => {
                 self.send_stroke(&keys::parse_combination("Delete")?).await?
             }
             "type" => drop(self.call_method("Input.insertText", json!({"text": text})).await?),
             "done" => {}
             "disabled" => {
-                return wrong("disabled", "is disabled", "Fill in what it depends on first.");
+                return conflict("disabled", "is disabled", "Fill in what it depends on first.");
             }
             "readonly" => {
-                return wrong("disabled", "is read-only", "Find out what fills it in.");
+                return conflict("disabled", "is read-only", "Find out what fills it in.");
             }
             "select" => {
-                return wrong(
+                return conflict(
                     "wrong_element",
                     "is a list of choices",
                     "Use op select with `values`.",
                 );
             }
             "malformed" => {
-                return wrong(
+                return conflict(
                     "wrong_value",
                     "does not accept this text",
                     "Dates are 2026-12-31, times 23:59.",
                 );
             }
             _ => {
-                return wrong(
+                return conflict(
                     "wrong_element",
                     "does not accept text",
                     "Choose a textbox from browser.snapshot.",
@@ -230,31 +235,41 @@ impl BrowserPage {
     }
 
     /// Types text key by key into the target, or into the focused element.
-    pub async fn type_text(&self, target: Option<&str>, text: &str, until: Instant) -> Result<u64> {
+    pub async fn type_text(
+        &self,
+        target: Option<&str>,
+        text: &str,
+        deadline: Instant,
+    ) -> Result<u64> {
         if text.chars().count() > MAX_TYPED_CHARS {
             return Err(Error::invalid_arguments(format!(
                 "at most {MAX_TYPED_CHARS} characters can be typed key by key"
             ))
             .with_hint("Use op fill for long text."));
         }
-        let others = self.focus_element(target, until).await?;
+        let other_matches = self.focus_element(target, deadline).await?;
         for letter in text.chars() {
             self.send_stroke(&keys::character_stroke(letter, 0)).await?;
         }
-        Ok(others)
+        Ok(other_matches)
     }
 
     /// Presses a key or key combination.
-    pub async fn press_key(&self, target: Option<&str>, key: &str, until: Instant) -> Result<u64> {
+    pub async fn press_key(
+        &self,
+        target: Option<&str>,
+        key: &str,
+        deadline: Instant,
+    ) -> Result<u64> {
         let stroke = keys::parse_combination(key)?;
-        let others = self.focus_element(target, until).await?;
+        let other_matches = self.focus_element(target, deadline).await?;
         self.send_stroke(&stroke).await?;
-        Ok(others)
+        Ok(other_matches)
     }
 
-    async fn focus_element(&self, target: Option<&str>, until: Instant) -> Result<u64> {
+    async fn focus_element(&self, target: Option<&str>, deadline: Instant) -> Result<u64> {
         let Some(target) = target else { return Ok(0) };
-        let found = self.wait_for_element(target, until).await?;
+        let found = self.wait_for_element(target, deadline).await?;
         self.call_method("DOM.focus", json!({"backendNodeId": found.element.backend_node}))
             .await
             .map_err(|_| {
@@ -278,7 +293,7 @@ impl BrowserPage {
         &self,
         target: &str,
         values: &[String],
-        until: Instant,
+        deadline: Instant,
     ) -> Result<u64> {
         const CHOOSE: &str = r#"function(values){
           if (this.tagName !== 'SELECT') return {error: 'other'};
@@ -296,19 +311,19 @@ impl BrowserPage {
           this.dispatchEvent(new Event('input', {bubbles: true, composed: true})); this.dispatchEvent(new Event('change', {bubbles: true}));
           return {};
         }"#;
-        let found = self.wait_for_element(target, until).await?;
-        let said = self
+        let found = self.wait_for_element(target, deadline).await?;
+        let outcome = self
             .call_function_on(&found.element.object, CHOOSE, json!([{"value": values}]))
             .await?;
         let name = crate::base::workspace::quote_path(target);
-        match said["error"].as_str() {
+        match outcome["error"].as_str() {
             None => Ok(found.element.other_matches),
             Some("missing") => {
                 Err(Error::new(Kind::NotFound, format!("{name} has no such option"))
                     .with_reason("no_match")
                     .with_hint(format!(
                         "It has: {}.",
-                        said["all"]
+                        outcome["all"]
                             .as_array()
                             .into_iter()
                             .flatten()
@@ -332,26 +347,26 @@ impl BrowserPage {
     }
 
     /// Checks or unchecks a checkbox, radio button or switch.
-    pub async fn set_checked(&self, target: &str, wanted: bool, until: Instant) -> Result<u64> {
+    pub async fn set_checked(&self, target: &str, checked: bool, deadline: Instant) -> Result<u64> {
         const CHECKED: &str = r#"function(){
           let e = this; if (e.tagName === 'LABEL' && e.control) e = e.control;
           if (e.tagName === 'INPUT' && ['checkbox','radio'].includes(e.type)) return e.checked;
           const aria = e.getAttribute && e.getAttribute('aria-checked'); return aria === null ? 'other' : aria === 'true';
         }"#;
-        let found = self.wait_for_element(target, until).await?;
+        let found = self.wait_for_element(target, deadline).await?;
         let name = crate::base::workspace::quote_path(target);
-        let is = self.call_function_on(&found.element.object, CHECKED, json!([])).await?;
-        if is == "other" {
+        let current = self.call_function_on(&found.element.object, CHECKED, json!([])).await?;
+        if current == "other" {
             return Err(Error::new(
                 Kind::Conflict,
                 format!("{name} cannot be checked or unchecked"),
             )
             .with_reason("wrong_element"));
         }
-        if is != wanted {
-            let at = self.wait_clickable(&found.element, target, until).await?;
-            self.click_at(at, MouseButton::Left, 1).await?;
-            if self.call_function_on(&found.element.object, CHECKED, json!([])).await? != wanted {
+        if current != checked {
+            let position = self.wait_clickable(&found.element, target, deadline).await?;
+            self.click_at(position, MouseButton::Left, 1).await?;
+            if self.call_function_on(&found.element.object, CHECKED, json!([])).await? != checked {
                 return Err(Error::new(
                     Kind::Conflict,
                     format!("{name} was clicked but did not change"),
@@ -370,15 +385,15 @@ impl BrowserPage {
         &self,
         target: Option<&str>,
         by: Option<(f64, f64)>,
-        until: Instant,
+        deadline: Instant,
     ) -> Result<u64> {
         let by =
             json!([{"value": by.map_or(0.0, |by| by.0)}, {"value": by.map_or(0.0, |by| by.1)}]);
-        let moved = by[0]["value"] != 0.0 || by[1]["value"] != 0.0;
+        let has_offset = by[0]["value"] != 0.0 || by[1]["value"] != 0.0;
         match target {
             Some(target) => {
-                let found = self.wait_for_element(target, until).await?;
-                match moved {
+                let found = self.wait_for_element(target, deadline).await?;
+                match has_offset {
                     true => {
                         let scroll = "function(x, y){ this.scrollBy({left: x, top: y, behavior: 'instant'}) }";
                         self.call_function_on(&found.element.object, scroll, by).await?;
@@ -404,17 +419,31 @@ impl BrowserPage {
 
     /// Drags one element onto another, with the mouse and, if the page uses it, as HTML drag and
     /// drop.
-    pub async fn drag_element(&self, target: &str, to: &str, until: Instant) -> Result<u64> {
-        let (from, onto) =
-            (self.wait_for_element(target, until).await?, self.wait_for_element(to, until).await?);
-        let start = self.wait_clickable(&from.element, target, until).await?;
+    pub async fn drag_element(
+        &self,
+        target: &str,
+        drop_target: &str,
+        deadline: Instant,
+    ) -> Result<u64> {
+        let (source, destination) = (
+            self.wait_for_element(target, deadline).await?,
+            self.wait_for_element(drop_target, deadline).await?,
+        );
+        let start = self.wait_clickable(&source.element, target, deadline).await?;
         self.state().drag_data = None;
         let _intercepted = DragInterception(self);
         self.call_method("Input.setInterceptDrags", json!({"enabled": true})).await?;
-        self.drag_between(start, &onto.element, to).await.map(|()| from.element.other_matches)
+        self.drag_between(start, &destination.element, drop_target)
+            .await
+            .map(|()| source.element.other_matches)
     }
 
-    async fn drag_between(&self, start: (f64, f64), onto: &PageElement, name: &str) -> Result<()> {
+    async fn drag_between(
+        &self,
+        start: (f64, f64),
+        destination: &PageElement,
+        name: &str,
+    ) -> Result<()> {
         self.send_mouse_event("mouseMoved", start, json!({})).await?;
         self.send_mouse_event(
             "mousePressed",
@@ -422,10 +451,11 @@ impl BrowserPage {
             json!({"button": "left", "buttons": 1, "clickCount": 1}),
         )
         .await?;
-        let held = json!({"button": "left", "buttons": 1});
+        let button_state = json!({"button": "left", "buttons": 1});
         // Browsers ignore the first few pixels of a drag as jitter.
-        self.send_mouse_event("mouseMoved", (start.0 + 6.0, start.1 + 6.0), held.clone()).await?;
-        let end = self.box_centre(onto).await?.ok_or_else(|| {
+        self.send_mouse_event("mouseMoved", (start.0 + 6.0, start.1 + 6.0), button_state.clone())
+            .await?;
+        let end = self.box_centre(destination).await?.ok_or_else(|| {
             Error::new(
                 Kind::Conflict,
                 format!("{} is not visible", crate::base::workspace::quote_path(name)),
@@ -433,12 +463,13 @@ impl BrowserPage {
             .with_reason("not_visible")
         })?;
         for step in 1..=5 {
-            let part = f64::from(step) / 5.0;
-            let at = (start.0 + (end.0 - start.0) * part, start.1 + (end.1 - start.1) * part);
-            self.send_mouse_event("mouseMoved", at, held.clone()).await?;
+            let fraction = f64::from(step) / 5.0;
+            let position =
+                (start.0 + (end.0 - start.0) * fraction, start.1 + (end.1 - start.1) * fraction);
+            self.send_mouse_event("mouseMoved", position, button_state.clone()).await?;
         }
-        let dragged = self.state().drag_data.take();
-        if let Some(data) = dragged {
+        let drag_data = self.state().drag_data.take();
+        if let Some(data) = drag_data {
             for kind in ["dragEnter", "dragOver", "drop"] {
                 let event = json!({"type": kind, "x": end.0, "y": end.1, "data": data});
                 self.call_method("Input.dispatchDragEvent", event).await?;
@@ -448,16 +479,16 @@ impl BrowserPage {
             .await
     }
 
-    /// Sets the files of a file input. `copy` runs only once the input has been found.
+    /// Sets the files of a file input. `copied_files` runs only once the input has been found.
     pub async fn upload_files(
         &self,
         target: &str,
-        copy: impl Future<Output = Result<Vec<PathBuf>>>,
-        until: Instant,
+        copied_files: impl Future<Output = Result<Vec<PathBuf>>>,
+        deadline: Instant,
     ) -> Result<u64> {
-        let found = self.wait_for_element(target, until).await?;
+        let found = self.wait_for_element(target, deadline).await?;
         let files: Vec<String> =
-            copy.await?.iter().map(|file| file.display().to_string()).collect();
+            copied_files.await?.iter().map(|file| file.display().to_string()).collect();
         let params = json!({"files": files, "backendNodeId": found.element.backend_node});
         match self.call_method("DOM.setFileInputFiles", params).await {
             Ok(_) => Ok(found.element.other_matches),
@@ -475,10 +506,15 @@ impl BrowserPage {
     }
 
     /// Waits until an element is visible, or until it is gone.
-    pub async fn wait_for_target(&self, target: &str, gone: bool, until: Instant) -> Result<()> {
+    pub async fn wait_for_target(
+        &self,
+        target: &str,
+        until_gone: bool,
+        deadline: Instant,
+    ) -> Result<()> {
         const SEEN: &str = "function(){ const r = this.getBoundingClientRect(); return this.isConnected && r.width > 0 && r.height > 0 && getComputedStyle(this).visibility !== 'hidden' }";
         loop {
-            let seen = match self.find_element(target).await {
+            let is_visible = match self.find_element(target).await {
                 Ok(element) => {
                     self.call_function_on(&element.object, SEEN, json!([]))
                         .await
@@ -490,13 +526,13 @@ impl BrowserPage {
                 // It does not exist, or the page is changing right now.
                 Err(_) => false,
             };
-            if seen != gone {
+            if is_visible != until_gone {
                 return Ok(());
             }
-            if Instant::now() + RETRY_INTERVAL >= until {
-                let what = if gone { "did not disappear" } else { "did not appear" };
+            if Instant::now() + RETRY_INTERVAL >= deadline {
+                let outcome = if until_gone { "did not disappear" } else { "did not appear" };
                 let name = crate::base::workspace::quote_path(target);
-                return Err(Error::new(Kind::DeadlineExceeded, format!("{name} {what} in time"))
+                return Err(Error::new(Kind::DeadlineExceeded, format!("{name} {outcome} in time"))
                     .with_hint("Look at the page with browser.snapshot and browser.logs, or raise `timeout_ms`."));
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
@@ -505,22 +541,23 @@ impl BrowserPage {
 
     /// Waits for what an action has started: briefly for the page's own scripts, and for another
     /// page to load.
-    pub async fn wait_until_settled(&self, before: &str, until: Instant) {
+    pub async fn wait_until_settled(&self, previous_document: &str, deadline: Instant) {
         // A page that is being left does not answer; the timeout covers that.
-        let turn = self.evaluate_value("new Promise(done => setTimeout(done, 30))", true);
-        let _ = tokio::time::timeout(SETTLE_TIME, turn).await;
-        let (left, leaving) = {
+        let page_timer = self.evaluate_value("new Promise(done => setTimeout(done, 30))", true);
+        let _ = tokio::time::timeout(SETTLE_TIME, page_timer).await;
+        let (has_left, is_navigating) = {
             let state = self.state();
-            (state.current_document() != before, state.is_navigating)
+            (state.current_document() != previous_document, state.is_navigating)
         };
-        if left || leaving {
-            let there = self.wait_until(|state| {
-                let stays = !state.is_navigating && state.current_document() == before;
-                let arrived = state.current_document() != before && state.has_reached("load");
+        if has_left || is_navigating {
+            let arrival = self.wait_until(|state| {
+                let stays = !state.is_navigating && state.current_document() == previous_document;
+                let arrived =
+                    state.current_document() != previous_document && state.has_reached("load");
                 (stays || arrived).then_some(())
             });
             // If it takes longer, the current state is reported.
-            let _ = tokio::time::timeout_at(until, there).await;
+            let _ = tokio::time::timeout_at(deadline, arrival).await;
         }
     }
 }

@@ -23,15 +23,15 @@ pub fn check_url(url: &str) -> Result<String> {
         return Ok(trimmed.to_owned());
     }
     let Some((scheme, rest)) = trimmed.split_once(':') else { return Err(refuse_scheme(None)) };
-    let web = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
-    let named = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+    let is_web = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    let is_valid_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
-    if !web {
+    if !is_web {
         // `localhost:3000` is a name with a port, not a scheme.
-        let like_a_name = scheme.contains('.') || scheme.eq_ignore_ascii_case("localhost");
-        let port = like_a_name
+        let is_host_like = scheme.contains('.') || scheme.eq_ignore_ascii_case("localhost");
+        let port = is_host_like
             && rest.split(['/', '?', '#']).next().is_some_and(|port| port.parse::<u16>().is_ok());
-        return Err(refuse_scheme(Some(scheme).filter(|_| named && !port)));
+        return Err(refuse_scheme(Some(scheme).filter(|_| is_valid_scheme && !port)));
     }
     // Require exactly two slashes and a host: browsers accept fewer, and then the address is not
     // what it looks like.
@@ -62,10 +62,10 @@ fn is_numeric_host(authority: &str) -> bool {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
         _ => host,
     };
-    let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
-    let number = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit())
-        || last.strip_prefix("0x").or_else(|| last.strip_prefix("0X")).is_some();
-    number && host.parse::<std::net::Ipv4Addr>().is_err()
+    let last_label = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    let is_numeric = !last_label.is_empty() && last_label.bytes().all(|byte| byte.is_ascii_digit())
+        || last_label.strip_prefix("0x").or_else(|| last_label.strip_prefix("0X")).is_some();
+    is_numeric && host.parse::<std::net::Ipv4Addr>().is_err()
 }
 
 /// Returns host and port of an address, as the proxy names them.
@@ -73,13 +73,13 @@ pub fn host_and_port(url: &str) -> Option<(String, u16)> {
     let (scheme, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
     let host = authority.rsplit('@').next()?.to_ascii_lowercase();
-    let usual = if scheme.eq_ignore_ascii_case("https") { 443 } else { 80 };
+    let default_port = if scheme.eq_ignore_ascii_case("https") { 443 } else { 80 };
     let split =
         host.rsplit_once(':').filter(|(before, _)| !before.contains(':') || before.ends_with(']'));
     let (host, port) = match split {
-        Some((host, "")) => (host, usual),
+        Some((host, "")) => (host, default_port),
         Some((host, port)) => (host, port.parse().ok()?),
-        None => (host.as_str(), usual),
+        None => (host.as_str(), default_port),
     };
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     match address.and_then(|address| address.parse::<std::net::Ipv6Addr>().ok()) {
@@ -99,8 +99,8 @@ pub fn is_loopback(host: &str) -> bool {
 
 /// Returns whether a page may stay at an address that it navigated to on its own.
 pub fn may_stay_at(url: &str) -> bool {
-    let own = ["about:blank", "chrome-error://chromewebdata/", ":", ""].contains(&url);
-    own || url.starts_with("http://")
+    let is_browser_page = ["about:blank", "chrome-error://chromewebdata/", ":", ""].contains(&url);
+    is_browser_page || url.starts_with("http://")
         || url.starts_with("https://")
         || url.starts_with("about:blank#")
         // A blob belongs to the page that created it.

@@ -42,8 +42,8 @@ impl ImageFormat {
 
     /// Returns the format for a file name, by its extension.
     pub fn from_file_name(path: &str) -> Option<ImageFormat> {
-        let (_, end) = path.rsplit('/').next()?.rsplit_once('.')?;
-        match end.to_ascii_lowercase().as_str() {
+        let (_, extension) = path.rsplit('/').next()?.rsplit_once('.')?;
+        match extension.to_ascii_lowercase().as_str() {
             "png" => Some(ImageFormat::Png),
             "jpg" | "jpeg" => Some(ImageFormat::Jpeg),
             "webp" => Some(ImageFormat::Webp),
@@ -96,7 +96,7 @@ impl BrowserPage {
         let (mut left, mut top, mut width, mut height);
         if let Some(target) = target {
             let element = self.find_element(target).await?;
-            let unseen = || {
+            let not_visible_error = || {
                 Error::new(
                     Kind::Conflict,
                     "the element is not visible, so there is nothing to capture",
@@ -115,21 +115,25 @@ impl BrowserPage {
             let model = self
                 .call_method("DOM.getBoxModel", json!({"backendNodeId": element.backend_node}))
                 .await;
-            let model = model
-                .map_err(|error| if error.kind() == Kind::Conflict { unseen() } else { error })?;
-            let corner = |at: usize| model["model"]["border"][at].as_f64().unwrap_or(0.0);
+            let model = model.map_err(|error| {
+                if error.kind() == Kind::Conflict { not_visible_error() } else { error }
+            })?;
+            let corner = |index: usize| model["model"]["border"][index].as_f64().unwrap_or(0.0);
             let (xs, ys) = (
                 [corner(0), corner(2), corner(4), corner(6)],
                 [corner(1), corner(3), corner(5), corner(7)],
             );
-            let least = |all: [f64; 4]| all.into_iter().fold(f64::INFINITY, f64::min);
-            let most = |all: [f64; 4]| all.into_iter().fold(f64::NEG_INFINITY, f64::max);
+            let minimum =
+                |coordinates: [f64; 4]| coordinates.into_iter().fold(f64::INFINITY, f64::min);
+            let maximum =
+                |coordinates: [f64; 4]| coordinates.into_iter().fold(f64::NEG_INFINITY, f64::max);
             let metrics = self.call_method("Page.getLayoutMetrics", json!({})).await?;
-            let scrolled = |name: &str| metrics["cssVisualViewport"][name].as_f64().unwrap_or(0.0);
-            (left, top) = (least(xs) + scrolled("pageX"), least(ys) + scrolled("pageY"));
-            (width, height) = (most(xs) - least(xs), most(ys) - least(ys));
+            let page_offset =
+                |name: &str| metrics["cssVisualViewport"][name].as_f64().unwrap_or(0.0);
+            (left, top) = (minimum(xs) + page_offset("pageX"), minimum(ys) + page_offset("pageY"));
+            (width, height) = (maximum(xs) - minimum(xs), maximum(ys) - minimum(ys));
             if width < 1.0 || height < 1.0 {
-                return Err(unseen());
+                return Err(not_visible_error());
             }
             left = left.max(0.0);
             top = top.max(0.0);
@@ -139,9 +143,9 @@ impl BrowserPage {
             (left, top) = (0.0, 0.0);
             (width, height) = (size("width").max(f64::from(WINDOW_WIDTH)), size("height").max(1.0));
         }
-        let cut = width > MAX_IMAGE_SIDE || height > MAX_IMAGE_SIDE;
+        let truncated = width > MAX_IMAGE_SIDE || height > MAX_IMAGE_SIDE;
         (width, height) = (width.ceil().min(MAX_IMAGE_SIDE), height.ceil().min(MAX_IMAGE_SIDE));
-        Ok(CaptureRegion { x: left, y: top, width, height, beyond_viewport: true, truncated: cut })
+        Ok(CaptureRegion { x: left, y: top, width, height, beyond_viewport: true, truncated })
     }
 
     /// Captures a region and returns the image as base64.
@@ -176,16 +180,17 @@ impl BrowserPage {
 
     async fn scroll_offset(&self) -> Result<(f64, f64)> {
         let metrics = self.call_method("Page.getLayoutMetrics", json!({})).await?;
-        let at = |name: &str| metrics["cssVisualViewport"][name].as_f64().unwrap_or(0.0);
-        Ok((at("pageX"), at("pageY")))
+        let offset = |name: &str| metrics["cssVisualViewport"][name].as_f64().unwrap_or(0.0);
+        Ok((offset("pageX"), offset("pageY")))
     }
 }
 
 /// Returns the size stated in the header of a PNG.
 pub fn png_size(data: &str) -> Option<(u32, u32)> {
-    let head = STANDARD.decode(data.get(..32)?).ok()?;
-    let number = |at: usize| Some(u32::from_be_bytes(head.get(at..at + 4)?.try_into().ok()?));
-    Some((number(16)?, number(20)?))
+    let header = STANDARD.decode(data.get(..32)?).ok()?;
+    let read_u32 =
+        |offset: usize| Some(u32::from_be_bytes(header.get(offset..offset + 4)?.try_into().ok()?));
+    Some((read_u32(16)?, read_u32(20)?))
 }
 
 #[cfg(test)]

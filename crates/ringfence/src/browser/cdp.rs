@@ -36,7 +36,7 @@ const MAX_QUEUED_COMMANDS: usize = 1024;
 /// Receives the events of one session, in order. It must not block.
 pub trait EventSink: Send + Sync {
     /// Handles one event.
-    fn handle_event(&self, line: &CdpConnection, event: CdpEvent<'_>);
+    fn handle_event(&self, connection: &CdpConnection, event: CdpEvent<'_>);
 
     /// Handles an event that was too long to be read.
     fn handle_skipped(&self, method: &str, bytes: usize) {
@@ -85,18 +85,18 @@ impl CdpConnection {
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
-        let (orders, queue) = mpsc::channel(MAX_QUEUED_COMMANDS);
-        let line = CdpConnection(Arc::new(CdpShared {
-            commands: orders,
+        let (commands, queue) = mpsc::channel(MAX_QUEUED_COMMANDS);
+        let connection = CdpConnection(Arc::new(CdpShared {
+            commands,
             pending: Mutex::default(),
             sinks: Mutex::default(),
             next_id: AtomicU64::new(1),
             closed: CancellationToken::new(),
         }));
-        let (from, to) = tokio::io::split(stream);
-        tokio::spawn(write_messages(to, queue, line.0.closed.clone()));
-        tokio::spawn(read_messages(from, line.clone()));
-        line
+        let (reader, writer) = tokio::io::split(stream);
+        tokio::spawn(write_messages(writer, queue, connection.0.closed.clone()));
+        tokio::spawn(read_messages(reader, connection.clone()));
+        connection
     }
 
     /// Calls a method of the browser itself, or of one session, and returns its result.
@@ -109,21 +109,22 @@ impl CdpConnection {
         self.call_with_timeout(session, method, params, REPLY_TIMEOUT).await
     }
 
-    /// Like [`CdpConnection::call_method`], with another timeout: some calls take as long as the caller wants.
+    /// Like [`CdpConnection::call_method`], with another timeout: some calls take as long as the
+    /// caller wants.
     pub async fn call_with_timeout(
         &self,
         session: Option<&str>,
         method: &str,
         params: Value,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Value> {
         let (reply, answer) = oneshot::channel();
-        let most = if method == "Page.captureScreenshot" {
+        let max_bytes = if method == "Page.captureScreenshot" {
             MAX_IMAGE_REPLY_BYTES
         } else {
             MAX_REPLY_BYTES
         };
-        let pending = self.register_call(ReplySlot { reply, max_bytes: most });
+        let pending = self.register_call(ReplySlot { reply, max_bytes });
         let message = encode_message(pending.id, session, method, params);
         let work = async {
             self.0.commands.send(message).await.map_err(|_| browser_ended_error())?;
@@ -131,7 +132,7 @@ impl CdpConnection {
         };
         tokio::select! {
             biased;
-            answer = tokio::time::timeout(patience, work) => answer.unwrap_or_else(|_| Err(timeout_error(method))),
+            answer = tokio::time::timeout(timeout, work) => answer.unwrap_or_else(|_| Err(timeout_error(method))),
             () = self.0.closed.cancelled() => Err(browser_ended_error()),
         }
     }
@@ -172,19 +173,19 @@ impl CdpConnection {
         self.0.closed.cancelled().await;
     }
 
-    fn register_call(&self, waiting: ReplySlot) -> PendingCdpCall<'_> {
+    fn register_call(&self, slot: ReplySlot) -> PendingCdpCall<'_> {
         let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
-        lock_mutex(&self.0.pending).insert(id, waiting);
+        lock_mutex(&self.0.pending).insert(id, slot);
         PendingCdpCall { connection: self, id }
     }
 
     fn dispatch_message(&self, bytes: &[u8]) -> io::Result<()> {
-        let head: CdpEnvelope<'_> = serde_json::from_slice(bytes)?;
-        if let Some(id) = head.id {
-            let waiting = lock_mutex(&self.0.pending).remove(&id);
-            let Some(ReplySlot { reply, max_bytes: most }) = waiting else { return Ok(()) };
+        let envelope: CdpEnvelope<'_> = serde_json::from_slice(bytes)?;
+        if let Some(id) = envelope.id {
+            let slot = lock_mutex(&self.0.pending).remove(&id);
+            let Some(ReplySlot { reply, max_bytes }) = slot else { return Ok(()) };
             // Fails only if the caller no longer waits; ignore that.
-            let _ = reply.send(match bytes.len() > most {
+            let _ = reply.send(match bytes.len() > max_bytes {
                 true => Err(too_long_error()),
                 false => {
                     let mut message: Value = serde_json::from_slice(bytes)?;
@@ -196,17 +197,17 @@ impl CdpConnection {
             });
             return Ok(());
         }
-        let sink = lock_mutex(&self.0.sinks).get(&*head.session).cloned();
-        let Some(sink) = sink.filter(|_| !head.method.is_empty()) else { return Ok(()) };
+        let sink = lock_mutex(&self.0.sinks).get(&*envelope.session).cloned();
+        let Some(sink) = sink.filter(|_| !envelope.method.is_empty()) else { return Ok(()) };
         if bytes.len() > MAX_EVENT_BYTES {
-            sink.handle_skipped(&head.method, bytes.len());
+            sink.handle_skipped(&envelope.method, bytes.len());
             return Ok(());
         }
         let message: Value = serde_json::from_slice(bytes)?;
         sink.handle_event(
             self,
             CdpEvent {
-                method: &head.method,
+                method: &envelope.method,
                 params: message.get("params").unwrap_or(&Value::Null),
             },
         );
@@ -215,11 +216,11 @@ impl CdpConnection {
 
     /// Returns whether the part of a message received so far already exceeds its limit. Then the
     /// rest is skipped, and a caller that waits for it gets an error.
-    fn is_oversized(&self, begun: &[u8]) -> bool {
-        if begun.len() <= MAX_EVENT_BYTES {
+    fn is_oversized(&self, partial_message: &[u8]) -> bool {
+        if partial_message.len() <= MAX_EVENT_BYTES {
             return false;
         }
-        let digits = begun
+        let digits = partial_message
             .strip_prefix(b"{\"id\":")
             .map(|rest| rest.split(|byte| !byte.is_ascii_digit()).next());
         let id = digits
@@ -230,11 +231,11 @@ impl CdpConnection {
             return true;
         };
         let mut pending = lock_mutex(&self.0.pending);
-        if pending.get(&id).is_some_and(|waiting| begun.len() <= waiting.max_bytes) {
+        if pending.get(&id).is_some_and(|slot| partial_message.len() <= slot.max_bytes) {
             return false;
         }
-        if let Some(waiting) = pending.remove(&id) {
-            let _ = waiting.reply.send(Err(too_long_error()));
+        if let Some(slot) = pending.remove(&id) {
+            let _ = slot.reply.send(Err(too_long_error()));
         }
         true
     }
@@ -264,13 +265,13 @@ fn encode_message(id: u64, session: Option<&str>, method: &str, params: Value) -
 }
 
 async fn write_messages(
-    mut to: impl AsyncWrite + Unpin,
+    mut writer: impl AsyncWrite + Unpin,
     mut queue: mpsc::Receiver<Vec<u8>>,
     closed: CancellationToken,
 ) {
     let work = async {
         while let Some(message) = queue.recv().await {
-            to.write_all(&message).await?;
+            writer.write_all(&message).await?;
         }
         Ok::<(), io::Error>(())
     };
@@ -280,29 +281,29 @@ async fn write_messages(
     }
 }
 
-async fn read_messages(mut from: impl AsyncRead + Unpin, line: CdpConnection) {
-    let closed = line.0.closed.clone();
+async fn read_messages(mut reader: impl AsyncRead + Unpin, connection: CdpConnection) {
+    let closed = connection.0.closed.clone();
     let work = async {
         let mut bytes: Vec<u8> = Vec::with_capacity(1 << 16);
         let mut searched = 0;
         // True while the rest of an oversized message is skipped.
-        let mut skips = false;
+        let mut is_skipping = false;
         loop {
-            if from.read_buf(&mut bytes).await? == 0 {
+            if reader.read_buf(&mut bytes).await? == 0 {
                 return Ok(());
             }
-            let mut begin = 0;
-            while let Some(at) = bytes[searched..].iter().position(|byte| *byte == 0) {
-                let end = searched + at;
-                if !std::mem::take(&mut skips) {
-                    line.dispatch_message(&bytes[begin..end])?;
+            let mut start = 0;
+            while let Some(offset) = bytes[searched..].iter().position(|byte| *byte == 0) {
+                let end = searched + offset;
+                if !std::mem::take(&mut is_skipping) {
+                    connection.dispatch_message(&bytes[start..end])?;
                 }
-                begin = end + 1;
-                searched = begin;
+                start = end + 1;
+                searched = start;
             }
-            bytes.drain(..begin);
-            if skips || line.is_oversized(&bytes) {
-                skips = true;
+            bytes.drain(..start);
+            if is_skipping || connection.is_oversized(&bytes) {
+                is_skipping = true;
                 bytes.clear();
             }
             searched = bytes.len();
@@ -311,18 +312,18 @@ async fn read_messages(mut from: impl AsyncRead + Unpin, line: CdpConnection) {
             }
         }
     };
-    let ended: io::Result<()> = tokio::select! {
-        ended = work => ended,
+    let outcome: io::Result<()> = tokio::select! {
+        outcome = work => outcome,
         () = closed.cancelled() => Ok(()),
     };
-    if let Err(error) = ended {
+    if let Err(error) = outcome {
         tracing::warn!("the connection to the browser broke: {error}");
     }
     closed.cancel();
     // Pending calls fail now. Sinks must go, because they keep alive what keeps this connection
     // alive.
-    lock_mutex(&line.0.pending).clear();
-    lock_mutex(&line.0.sinks).clear();
+    lock_mutex(&connection.0.pending).clear();
+    lock_mutex(&connection.0.sinks).clear();
 }
 
 fn timeout_error(method: &str) -> Error {
@@ -345,9 +346,9 @@ fn browser_ended_error() -> Error {
 
 /// Returns the error for a call that the browser rejected. Its message is bounded and escaped.
 fn refused_error(error: &Value) -> Error {
-    let said = error.get("message").and_then(Value::as_str).unwrap_or("no reason given");
-    let said = super::page_log::escape_line(&said.chars().take(300).collect::<String>());
-    Error::new(Kind::Conflict, format!("the browser refused: {said}"))
+    let message = error.get("message").and_then(Value::as_str).unwrap_or("no reason given");
+    let message = super::page_log::escape_line(&message.chars().take(300).collect::<String>());
+    Error::new(Kind::Conflict, format!("the browser refused: {message}"))
         .with_reason("browser_refused")
         .with_hint(
             "The page may have changed in the meantime. Look at it with browser.snapshot and try again.",

@@ -60,16 +60,16 @@ impl SessionDownloads {
     pub fn new(
         browser: &BrowserProcess,
         session: &Arc<Session>,
-        largest: u64,
+        max_file_bytes: u64,
     ) -> Result<SessionDownloads> {
-        let below = format!("downloads/{}", short_id("d"));
-        browser.files.find_write_target(&format!("{below}/x"), true)?;
+        let relative_dir = format!("downloads/{}", short_id("d"));
+        browser.files.find_write_target(&format!("{relative_dir}/x"), true)?;
         Ok(SessionDownloads {
-            folder: browser.dir.join(&below),
-            relative_dir: below,
+            folder: browser.dir.join(&relative_dir),
+            relative_dir,
             browser_dir: Arc::clone(&browser.files),
             session: Arc::downgrade(session),
-            max_file_bytes: largest,
+            max_file_bytes,
             items: Arc::default(),
             changed: Arc::new(watch::channel(0).0),
         })
@@ -85,42 +85,45 @@ impl SessionDownloads {
         lock_mutex(&self.items).len()
     }
 
-    /// Returns the downloads from index `from` on. Waits up to `patience` for them to end, and, if
-    /// one is known to be coming, for it to begin: the browser announces it only after it has said
-    /// that an address is a download.
+    /// Returns the downloads from index `first_index` on. Waits up to `timeout` for them to end,
+    /// and, if one is known to be coming, for it to begin: the browser announces it only after it
+    /// has said that an address is a download.
     pub async fn wait_for_downloads(
         &self,
-        from: usize,
-        coming: bool,
-        patience: Duration,
+        first_index: usize,
+        expects_new: bool,
+        timeout: Duration,
     ) -> Vec<PageDownload> {
         let mut changed = self.changed.subscribe();
-        let ended = async {
-            let waits = |all: &[PageDownload]| {
-                coming && all.len() <= from
-                    || all.iter().skip(from).any(|download| download.state == "running")
+        let completion = async {
+            let is_pending = |downloads: &[PageDownload]| {
+                expects_new && downloads.len() <= first_index
+                    || downloads
+                        .iter()
+                        .skip(first_index)
+                        .any(|download| download.state == "running")
             };
-            while waits(&lock_mutex(&self.items)) {
+            while is_pending(&lock_mutex(&self.items)) {
                 // Cannot fail: `self` holds the sender.
                 let _ = changed.changed().await;
             }
         };
         // Downloads that take longer are reported as running.
-        let _ = tokio::time::timeout(patience, ended).await;
-        lock_mutex(&self.items).iter().skip(from).cloned().collect()
+        let _ = tokio::time::timeout(timeout, completion).await;
+        lock_mutex(&self.items).iter().skip(first_index).cloned().collect()
     }
 
     /// Handles an event of the browser; returns what the page's log should say about it.
     pub fn handle_event(
         &self,
-        line: &CdpConnection,
+        connection: &CdpConnection,
         context: &str,
         method: &str,
         params: &Value,
     ) -> Option<PageLogEntry> {
         let id = params["guid"].as_str()?;
         let cancel = || {
-            line.send_command(
+            connection.send_command(
                 None,
                 "Browser.cancelDownload",
                 json!({"guid": id, "browserContextId": context}),
@@ -138,8 +141,8 @@ impl SessionDownloads {
             let entry = PageLogEntry::new(PageLogKind::Download, &name)
                 .with_level("running")
                 .with_url(&url);
-            let mut all = lock_mutex(&self.items);
-            if all.len() >= MAX_DOWNLOADS {
+            let mut downloads = lock_mutex(&self.items);
+            if downloads.len() >= MAX_DOWNLOADS {
                 cancel();
                 return Some(
                     PageLogEntry::new(PageLogKind::Download, "too many downloads")
@@ -147,11 +150,11 @@ impl SessionDownloads {
                         .with_url(&url),
                 );
             }
-            if all.iter().any(|download| download.id == id) {
+            if downloads.iter().any(|download| download.id == id) {
                 return None;
             }
             let id = id.to_owned();
-            all.push(PageDownload {
+            downloads.push(PageDownload {
                 name,
                 url,
                 state: "running",
@@ -160,41 +163,43 @@ impl SessionDownloads {
                 id,
                 storing: false,
             });
-            drop(all);
+            drop(downloads);
             self.changed.send_modify(|count| *count += 1);
             return Some(entry);
         }
-        let mut all = lock_mutex(&self.items);
-        let others =
-            all.iter().filter(|download| download.id != id && download.counts_towards_limit());
+        let mut downloads = lock_mutex(&self.items);
+        let others = downloads
+            .iter()
+            .filter(|download| download.id != id && download.counts_towards_limit());
         let others: u64 = others.map(|download| download.bytes).fold(0, u64::saturating_add);
-        let most = self
+        let max_bytes = self
             .max_file_bytes
             .min(self.max_file_bytes.saturating_mul(SESSION_SIZE_FACTOR).saturating_sub(others));
-        let running = |download: &&mut PageDownload| {
+        let is_running = |download: &&mut PageDownload| {
             download.id == id && download.state == "running" && !download.storing
         };
-        let download = all.iter_mut().find(running)?;
+        let download = downloads.iter_mut().find(is_running)?;
         download.bytes = byte_count(&params["receivedBytes"]);
         let total = byte_count(&params["totalBytes"]);
-        if download.bytes.max(total) > most {
+        if download.bytes.max(total) > max_bytes {
             download.state = "too_large";
             cancel();
         } else if params["state"] == "canceled" {
             download.state = "cancelled";
         } else if params["state"] == "completed" {
             download.storing = true;
-            let (all, changed, session) =
+            let (downloads, changed, session) =
                 (Arc::clone(&self.items), Arc::clone(&self.changed), self.session.clone());
-            let (files, file) =
+            let (browser_dir, file) =
                 (Arc::clone(&self.browser_dir), format!("{}/{id}", self.relative_dir));
             let id = id.to_owned();
             tokio::task::spawn_blocking(move || {
-                let kept =
-                    session.upgrade().map(|session| store_download(&session, &files, &file, most));
-                let mut all = lock_mutex(&all);
-                if let Some(download) = all.iter_mut().find(|download| download.id == id) {
-                    match kept {
+                let stored = session
+                    .upgrade()
+                    .map(|session| store_download(&session, &browser_dir, &file, max_bytes));
+                let mut downloads = lock_mutex(&downloads);
+                if let Some(download) = downloads.iter_mut().find(|download| download.id == id) {
+                    match stored {
                         Some(Ok(Some((output, bytes)))) => {
                             download.state = "completed";
                             download.bytes = bytes;
@@ -208,14 +213,14 @@ impl SessionDownloads {
                         None => download.state = "failed",
                     }
                 }
-                drop(all);
+                drop(downloads);
                 changed.send_modify(|count| *count += 1);
             });
             return None;
         } else {
             return None;
         }
-        drop(all);
+        drop(downloads);
         self.changed.send_modify(|count| *count += 1);
         None
     }
@@ -233,32 +238,33 @@ impl PageDownload {
 /// path, and the size that the browser reported is not trusted.
 fn store_download(
     session: &Session,
-    files: &Workspace,
+    browser_dir: &Workspace,
     file: &str,
-    most: u64,
+    max_bytes: u64,
 ) -> Result<Option<(String, u64)>> {
-    let failed =
+    let store_error =
         |error: io::Error| Error::internal("the download cannot be stored").with_source(error);
-    let from = files.open_read(file)?.file;
-    let mut to = session.outputs.create_output()?;
-    let copied = io::copy(&mut from.take(most.saturating_add(1)), &mut to).and_then(|copied| {
-        to.flush()?;
-        Ok(copied)
-    });
+    let source = browser_dir.open_read(file)?.file;
+    let mut output = session.outputs.create_output()?;
+    let copied =
+        io::copy(&mut source.take(max_bytes.saturating_add(1)), &mut output).and_then(|copied| {
+            output.flush()?;
+            Ok(copied)
+        });
     let copied = match copied {
-        Ok(copied) if copied <= most => Some((to.handle.clone(), copied)),
+        Ok(copied) if copied <= max_bytes => Some((output.handle.clone(), copied)),
         // Half a file is of no use to the reader.
         Ok(_) => {
-            to.discard();
+            output.discard();
             None
         }
         Err(error) => {
-            to.discard();
-            return Err(failed(error));
+            output.discard();
+            return Err(store_error(error));
         }
     };
-    if let WriteTarget::Ready { dir, name, .. } = files.find_write_target(file, false)? {
-        unlinkat(&dir, &name, AtFlags::empty()).map_err(|errno| failed(errno.into()))?;
+    if let WriteTarget::Ready { dir, name, .. } = browser_dir.find_write_target(file, false)? {
+        unlinkat(&dir, &name, AtFlags::empty()).map_err(|errno| store_error(errno.into()))?;
     }
     Ok(copied)
 }

@@ -96,28 +96,26 @@ impl BrowserPage {
         let answer = self
             .call_method("Runtime.evaluate", json!({"expression": expression, "contextId": world}))
             .await?;
-        if let Some(thrown) = answer.get("exceptionDetails") {
+        if let Some(exception) = answer.get("exceptionDetails") {
             return Err(Error::invalid_arguments(format!(
                 "`target` is not a valid selector: {}",
-                super::page::exception_text(thrown)
+                super::page::exception_text(exception)
             ))
             .with_hint("Use a ref of browser.snapshot (e12), a CSS selector, or text=some words.")
             .with_fact("argument", "target"));
         }
-        let found = self.remote_object(&answer["result"]).ok_or_else(|| no_match_error(target))?;
-        let others =
-            self.call_function_on(&found, "function(){ return this.others }", json!([])).await?;
-        let params =
-            json!({"objectId": &*found, "functionDeclaration": "function(){ return this.hit }"});
+        let search_result =
+            self.remote_object(&answer["result"]).ok_or_else(|| no_match_error(target))?;
+        let other_matches = self
+            .call_function_on(&search_result, "function(){ return this.others }", json!([]))
+            .await?;
+        let params = json!({"objectId": &*search_result, "functionDeclaration": "function(){ return this.hit }"});
         let hit = self.call_method("Runtime.callFunctionOn", params).await?;
         let object = self.remote_object(&hit["result"]).ok_or_else(|| no_match_error(target))?;
-        let described = self.call_method("DOM.describeNode", json!({"objectId": &*object})).await?;
-        let backend = described["node"]["backendNodeId"].as_i64().unwrap_or(0);
-        Ok(PageElement {
-            object,
-            backend_node: backend,
-            other_matches: others.as_u64().unwrap_or(0),
-        })
+        let node_description =
+            self.call_method("DOM.describeNode", json!({"objectId": &*object})).await?;
+        let backend_node = node_description["node"]["backendNodeId"].as_i64().unwrap_or(0);
+        Ok(PageElement { object, backend_node, other_matches: other_matches.as_u64().unwrap_or(0) })
     }
 
     /// Takes ownership of an object that the browser has just returned.
@@ -132,32 +130,34 @@ impl BrowserPage {
 
     /// Returns the element's object in the world of the page's own scripts.
     pub async fn page_object(&self, element: &PageElement) -> Result<RemoteObject> {
-        let found = self
+        let resolved_node = self
             .call_method("DOM.resolveNode", json!({"backendNodeId": element.backend_node}))
             .await?;
-        self.remote_object(&found["object"]).ok_or_else(|| refs::stale_error("target"))
+        self.remote_object(&resolved_node["object"]).ok_or_else(|| refs::stale_error("target"))
     }
 
     async fn find_ref(&self, name: &str) -> Result<PageElement> {
         let node = {
             let state = self.state();
             let node = state.refs.find_node(name)?;
-            let shows = state.frames.get(&node.frame).map(|frame| frame.document.as_str());
-            if shows.is_some_and(|document| document != node.document) {
+            let current_document =
+                state.frames.get(&node.frame).map(|frame| frame.document.as_str());
+            if current_document.is_some_and(|document| document != node.document) {
                 return Err(refs::stale_error(name));
             }
             node
         };
-        let found = async {
+        let resolution = async {
             let world = self.isolated_world(Some(&node.frame)).await?;
-            let wanted = json!({"backendNodeId": node.backend_node, "executionContextId": world});
-            self.call_method("DOM.resolveNode", wanted).await
+            let params = json!({"backendNodeId": node.backend_node, "executionContextId": world});
+            self.call_method("DOM.resolveNode", params).await
         };
-        let found = found.await;
-        let found = found.map_err(|error| {
+        let resolution = resolution.await;
+        let resolution = resolution.map_err(|error| {
             if error.kind() == Kind::Conflict { refs::stale_error(name) } else { error }
         })?;
-        let object = self.remote_object(&found["object"]).ok_or_else(|| refs::stale_error(name))?;
+        let object =
+            self.remote_object(&resolution["object"]).ok_or_else(|| refs::stale_error(name))?;
         if self
             .call_function_on(&object, "function(){ return this.isConnected }", json!([]))
             .await?
@@ -174,7 +174,7 @@ impl BrowserPage {
         &self,
         element: &PageElement,
         name: &str,
-        until: Instant,
+        deadline: Instant,
     ) -> Result<(f64, f64)> {
         loop {
             // An element without a box cannot be scrolled to; the check below reports that.
@@ -184,12 +184,13 @@ impl BrowserPage {
                     json!({"backendNodeId": element.backend_node}),
                 )
                 .await;
-            let look = self.call_function_on(&element.object, REACH_SCRIPT, json!([])).await?;
-            match look["why"].as_str() {
+            let reachability =
+                self.call_function_on(&element.object, REACH_SCRIPT, json!([])).await?;
+            match reachability["why"].as_str() {
                 None => return self.click_point(element).await,
                 Some("stale") => return Err(refs::stale_error(name)),
-                Some(why) if Instant::now() + RETRY_INTERVAL >= until => {
-                    return Err(blocked_error(name, why, &look["by"]));
+                Some(obstacle) if Instant::now() + RETRY_INTERVAL >= deadline => {
+                    return Err(blocked_error(name, obstacle, &reachability["by"]));
                 }
                 Some(_) => sleep_until(Instant::now() + RETRY_INTERVAL).await,
             }
@@ -211,13 +212,14 @@ impl BrowserPage {
             quad.as_array()?.iter().map(Value::as_f64).collect()
         };
         let mut quads = quads["quads"].as_array().into_iter().flatten().filter_map(corners);
-        let spread = |quad: &[f64], from: usize| {
-            let all = || quad.iter().skip(from).step_by(2).copied();
-            all().fold(f64::NEG_INFINITY, f64::max) - all().fold(f64::INFINITY, f64::min)
+        let spread = |quad: &[f64], axis: usize| {
+            let coordinates = || quad.iter().skip(axis).step_by(2).copied();
+            coordinates().fold(f64::NEG_INFINITY, f64::max)
+                - coordinates().fold(f64::INFINITY, f64::min)
         };
         let quad =
             quads.find(|quad| quad.len() == 8 && spread(quad, 0) >= 1.0 && spread(quad, 1) >= 1.0);
-        let mean = |quad: &[f64], from: usize| quad.iter().skip(from).step_by(2).sum::<f64>() / 4.0;
+        let mean = |quad: &[f64], axis: usize| quad.iter().skip(axis).step_by(2).sum::<f64>() / 4.0;
         Ok(quad.map(|quad| (mean(&quad, 0), mean(&quad, 1))))
     }
 }
@@ -233,15 +235,18 @@ fn no_match_error(target: &str) -> Error {
     )
 }
 
-fn blocked_error(name: &str, why: &str, by: &Value) -> Error {
+fn blocked_error(name: &str, obstacle: &str, obscured_by: &Value) -> Error {
     let name = crate::base::workspace::quote_path(name);
     let error = |reason, message: String| Error::new(Kind::Conflict, message).with_reason(reason);
-    match why {
+    match obstacle {
         "disabled" => error("disabled", format!("{name} is disabled"))
             .with_hint("Fill in what it depends on, or wait until it is enabled."),
         "obscured" => error(
             "obscured",
-            format!("{name} is covered by {}", escape_line(by.as_str().unwrap_or("something"))),
+            format!(
+                "{name} is covered by {}",
+                escape_line(obscured_by.as_str().unwrap_or("something"))
+            ),
         )
         .with_hint("Close what covers it (a dialog, a banner), or scroll."),
         _ => error("not_visible", format!("{name} is not visible"))

@@ -65,21 +65,21 @@ impl BrowserPage {
         &self,
         script: &str,
         target: Option<&str>,
-        most: usize,
-        limit: Duration,
+        max_bytes: usize,
+        timeout: Duration,
     ) -> Result<EvalResult> {
-        let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let mut answer = match target {
-            None => self.evaluate_expression(script, millis).await?,
+            None => self.evaluate_expression(script, timeout_ms).await?,
             Some(target) => {
                 let object = self.page_object(&self.find_element(target).await?).await?;
-                self.call_on_object(&object, &wrap_as_function(script), limit).await?
+                self.call_on_object(&object, &wrap_as_function(script), timeout).await?
             }
         };
         if answer["result"]["type"] == "function"
             && let Some(object) = answer["result"]["objectId"].as_str()
         {
-            answer = self.call_on_object(object, "function(){ return this() }", limit).await?;
+            answer = self.call_on_object(object, "function(){ return this() }", timeout).await?;
         }
         // A script with statements returns a promise that has not been awaited.
         if answer["result"]["subtype"] == "promise"
@@ -89,36 +89,37 @@ impl BrowserPage {
                 .call_with_timeout(
                     "Runtime.awaitPromise",
                     json!({"promiseObjectId": object}),
-                    limit,
+                    timeout,
                 )
                 .await?;
-            if let Some(thrown) = answer.get("exceptionDetails") {
-                return Err(script_error(&exception_text(thrown)));
+            if let Some(exception) = answer.get("exceptionDetails") {
+                return Err(script_error(&exception_text(exception)));
             }
         }
-        self.bound_result(&answer["result"], most).await
+        self.bound_result(&answer["result"], max_bytes).await
     }
 
-    async fn evaluate_expression(&self, script: &str, millis: u64) -> Result<Value> {
+    async fn evaluate_expression(&self, script: &str, timeout_ms: u64) -> Result<Value> {
         let params = |expression: &str| {
             json!({
                 "expression": expression, "awaitPromise": true, "replMode": true, "userGesture": true,
-                "timeout": millis, "objectGroup": "eval",
+                "timeout": timeout_ms, "objectGroup": "eval",
             })
         };
-        let (started, limit) = (Instant::now(), Duration::from_millis(millis));
-        let answer = match self.call_with_timeout("Runtime.evaluate", params(script), limit).await {
+        let (started, timeout) = (Instant::now(), Duration::from_millis(timeout_ms));
+        let answer = match self.call_with_timeout("Runtime.evaluate", params(script), timeout).await
+        {
             // The browser reports a script that it terminated only as a failed call.
             Err(error)
                 if error.kind() == Kind::Conflict
-                    && started.elapsed().as_millis() >= u128::from(millis) =>
+                    && started.elapsed().as_millis() >= u128::from(timeout_ms) =>
             {
                 return Err(script_error("Execution was terminated"));
             }
             answer => answer?,
         };
-        let Some(thrown) = answer.get("exceptionDetails") else { return Ok(answer) };
-        let text = exception_text(thrown);
+        let Some(exception) = answer.get("exceptionDetails") else { return Ok(answer) };
+        let text = exception_text(exception);
         let retry = match () {
             // The script is a function body, or an object literal that was parsed as a block.
             () if text.contains("Illegal return statement") => {
@@ -129,50 +130,57 @@ impl BrowserPage {
             }
             () => return Err(script_error(&text)),
         };
-        let answer = self.call_with_timeout("Runtime.evaluate", params(&retry), limit).await?;
+        let answer = self.call_with_timeout("Runtime.evaluate", params(&retry), timeout).await?;
         match answer.get("exceptionDetails") {
-            Some(thrown) => Err(script_error(&exception_text(thrown))),
+            Some(exception) => Err(script_error(&exception_text(exception))),
             None => Ok(answer),
         }
     }
 
-    async fn call_on_object(&self, object: &str, function: &str, limit: Duration) -> Result<Value> {
+    async fn call_on_object(
+        &self,
+        object: &str,
+        function: &str,
+        timeout: Duration,
+    ) -> Result<Value> {
         let params = json!({
             "objectId": object, "functionDeclaration": function, "arguments": [{"objectId": object}],
             "awaitPromise": true, "userGesture": true, "objectGroup": "eval",
         });
-        let answer = self.call_with_timeout("Runtime.callFunctionOn", params, limit).await?;
+        let answer = self.call_with_timeout("Runtime.callFunctionOn", params, timeout).await?;
         match answer.get("exceptionDetails") {
-            Some(thrown) => Err(script_error(&exception_text(thrown))),
+            Some(exception) => Err(script_error(&exception_text(exception))),
             None => Ok(answer),
         }
     }
 
-    async fn bound_result(&self, result: &Value, most: usize) -> Result<EvalResult> {
-        let kind = result["type"].as_str().unwrap_or("undefined").to_owned();
+    async fn bound_result(&self, result: &Value, max_bytes: usize) -> Result<EvalResult> {
+        let js_type = result["type"].as_str().unwrap_or("undefined").to_owned();
         let Some(object) = result["objectId"].as_str() else {
-            let plain = result.get("value").or_else(|| result.get("unserializableValue")).cloned();
-            let (value, cut) = match plain.unwrap_or(Value::Null) {
-                Value::String(text) if text.len() > most => {
-                    (Value::from(super::page_log::truncate_text(&text, most)), true)
+            let plain_value =
+                result.get("value").or_else(|| result.get("unserializableValue")).cloned();
+            let (value, truncated) = match plain_value.unwrap_or(Value::Null) {
+                Value::String(text) if text.len() > max_bytes => {
+                    (Value::from(super::page_log::truncate_text(&text, max_bytes)), true)
                 }
                 other => (other, false),
             };
-            let kind = if result["subtype"] == "null" { "null".to_owned() } else { kind };
-            return Ok(EvalResult { value, js_type: kind, truncated: cut });
+            let js_type = if result["subtype"] == "null" { "null".to_owned() } else { js_type };
+            return Ok(EvalResult { value, js_type, truncated });
         };
-        let said = self.call_function_on(object, BOUND_SCRIPT, json!([{"value": most}])).await;
+        let bounded =
+            self.call_function_on(object, BOUND_SCRIPT, json!([{"value": max_bytes}])).await;
         self.connection.send_command(
             Some(&self.session),
             "Runtime.releaseObjectGroup",
             json!({"objectGroup": "eval"}),
         );
-        let mut said = said?;
-        let kind = result["subtype"].as_str().map_or(kind, str::to_owned);
+        let mut bounded = bounded?;
+        let js_type = result["subtype"].as_str().map_or(js_type, str::to_owned);
         Ok(EvalResult {
-            value: said["value"].take(),
-            js_type: kind,
-            truncated: said["cut"] == true,
+            value: bounded["value"].take(),
+            js_type,
+            truncated: bounded["cut"] == true,
         })
     }
 }
@@ -183,11 +191,11 @@ fn wrap_as_function(script: &str) -> String {
     let trimmed = script.trim();
     let is_function = ["function", "async function", "async (", "async("]
         .iter()
-        .any(|word| trimmed.starts_with(word))
-        || trimmed.split_once("=>").is_some_and(|(head, _)| {
-            let head = head.trim();
-            head.starts_with('(') && head.ends_with(')')
-                || head.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '$'))
+        .any(|prefix| trimmed.starts_with(prefix))
+        || trimmed.split_once("=>").is_some_and(|(parameters, _)| {
+            let parameters = parameters.trim();
+            parameters.starts_with('(') && parameters.ends_with(')')
+                || parameters.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '$'))
         });
     match is_function {
         true => format!("function(el){{ return ({trimmed}\n)(el) }}"),

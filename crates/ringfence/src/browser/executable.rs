@@ -32,36 +32,40 @@ pub struct BrowserProgram {
 
 /// Returns the configured browser, or the first known one on PATH.
 pub fn find_browser(config: &Config) -> Result<BrowserProgram> {
-    let missing = |message: &str| {
+    let missing_error = |message: &str| {
         Error::new(Kind::Unavailable, message)
             .with_reason("browser_missing")
             .with_hint(INSTALL_HINT)
     };
-    if let Some(named) = &config.browser.program {
-        return match is_program(named) {
-            true => Ok(browser_program(named.clone())),
-            false => Err(missing("the configured browser cannot be run")
-                .with_source(named.display().to_string())),
+    if let Some(configured) = &config.browser.program {
+        return match is_program(configured) {
+            true => Ok(browser_program(configured.clone())),
+            false => Err(missing_error("the configured browser cannot be run")
+                .with_source(configured.display().to_string())),
         };
     }
     // Absolute directories only: a relative one depends on the caller's working directory.
     let folders = config.browser.search_path.iter().filter(|folder| folder.is_absolute());
     let folders: Vec<&PathBuf> = folders.collect();
-    let mut all =
+    let mut candidates =
         PROGRAMS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
-    all.find(|file| is_program(file))
+    candidates
+        .find(|file| is_program(file))
         .map(browser_program)
-        .ok_or_else(|| missing("no Chromium was found on this host"))
+        .ok_or_else(|| missing_error("no Chromium was found on this host"))
 }
 
 fn browser_program(program: PathBuf) -> BrowserProgram {
     // Links and wrappers have many names; the name of the final target shows which kind it is.
-    let ends_at = program.canonicalize().unwrap_or_else(|_| program.clone());
-    let shell = [&program, &ends_at].into_iter().any(|path| {
+    let resolved = program.canonicalize().unwrap_or_else(|_| program.clone());
+    let is_headless_shell = [&program, &resolved].into_iter().any(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().replace('_', "-");
         name.contains("headless-shell")
     });
-    BrowserProgram { program, headless_flag: if shell { "--headless" } else { "--headless=new" } }
+    BrowserProgram {
+        program,
+        headless_flag: if is_headless_shell { "--headless" } else { "--headless=new" },
+    }
 }
 
 fn is_program(file: &Path) -> bool {

@@ -57,60 +57,60 @@ pub struct KeyStroke {
 /// Parses a key or key combination: `Enter`, `a`, `Control+Shift+K`.
 pub fn parse_combination(text: &str) -> Result<KeyStroke> {
     let (mut modifiers, mut rest) = (0, text);
-    while let Some((name, bit, after)) = MODIFIERS.iter().find_map(|(name, bit)| {
-        let after = rest.strip_prefix(name)?.strip_prefix('+').filter(|after| !after.is_empty())?;
-        Some((name, bit, after))
+    while let Some((name, bit, remainder)) = MODIFIERS.iter().find_map(|(name, bit)| {
+        let remainder =
+            rest.strip_prefix(name)?.strip_prefix('+').filter(|remainder| !remainder.is_empty())?;
+        Some((name, bit, remainder))
     }) {
         debug_assert!(!name.is_empty());
         modifiers |= bit;
-        rest = after;
+        rest = remainder;
     }
-    let mut letters = rest.chars();
-    match (letters.next(), letters.next()) {
-        (Some(letter), None) => Ok(character_stroke(letter, modifiers)),
+    let mut characters = rest.chars();
+    match (characters.next(), characters.next()) {
+        (Some(character), None) => Ok(character_stroke(character, modifiers)),
         _ => named_stroke(rest, modifiers),
     }
 }
 
 fn named_stroke(name: &str, modifiers: u32) -> Result<KeyStroke> {
-    let found = KEYS.iter().find(|key| key.0.eq_ignore_ascii_case(name));
-    let NamedKey(key, code, number, text) = found.ok_or_else(|| {
+    let named_key = KEYS.iter().find(|key| key.0.eq_ignore_ascii_case(name));
+    let NamedKey(key, code, key_code, text) = named_key.ok_or_else(|| {
         let names: Vec<&str> = KEYS.iter().map(|key| key.0).collect();
         let hint = match suggest_name(name, &names) {
-            Some(near) => format!("Did you mean `{near}`?"),
+            Some(suggestion) => format!("Did you mean `{suggestion}`?"),
             None => "Use one character, or a name such as Enter, Tab, Escape, ArrowDown, with Control+ before it."
                 .to_owned(),
         };
         Error::invalid_arguments("`key` is not a known key").with_hint(hint).with_fact("argument", "key")
     })?;
     let key = if *key == "Space" { " " } else { key };
-    Ok(build_stroke(key, code, *number, text, modifiers))
+    Ok(build_stroke(key, code, *key_code, text, modifiers))
 }
 
 /// Returns the key press that produces this character.
-pub fn character_stroke(letter: char, modifiers: u32) -> KeyStroke {
-    if letter == '\n' || letter == '\r' {
+pub fn character_stroke(character: char, modifiers: u32) -> KeyStroke {
+    if character == '\n' || character == '\r' {
         return build_stroke("Enter", "Enter", 13, "\r", modifiers);
     }
-    if letter == '\t' {
+    if character == '\t' {
         return build_stroke("Tab", "Tab", 9, "", modifiers);
     }
-    let upper = letter.to_ascii_uppercase();
-    let (code, number) = match upper {
+    let upper = character.to_ascii_uppercase();
+    let (code, key_code) = match upper {
         'A'..='Z' => (format!("Key{upper}"), upper as u32),
         '0'..='9' => (format!("Digit{upper}"), upper as u32),
         ' ' => ("Space".to_owned(), 32),
         _ => (String::new(), 0),
     };
-    let shift = if letter.is_ascii_uppercase() { modifiers | 8 } else { modifiers };
-    build_stroke(&letter.to_string(), &code, number, &letter.to_string(), shift)
+    let shifted_modifiers = if character.is_ascii_uppercase() { modifiers | 8 } else { modifiers };
+    build_stroke(&character.to_string(), &code, key_code, &character.to_string(), shifted_modifiers)
 }
 
-fn build_stroke(key: &str, code: &str, number: u32, text: &str, modifiers: u32) -> KeyStroke {
+fn build_stroke(key: &str, code: &str, key_code: u32, text: &str, modifiers: u32) -> KeyStroke {
     // With Alt, Control or Meta held, a key is a command and produces no text.
     let text = if modifiers & 7 != 0 { "" } else { text };
-    let common =
-        json!({"key": key, "code": code, "windowsVirtualKeyCode": number, "modifiers": modifiers});
+    let common = json!({"key": key, "code": code, "windowsVirtualKeyCode": key_code, "modifiers": modifiers});
     let (mut down, mut up) = (common.clone(), common);
     down["type"] = json!(if text.is_empty() { "rawKeyDown" } else { "keyDown" });
     if !text.is_empty() {

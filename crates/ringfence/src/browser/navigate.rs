@@ -55,11 +55,11 @@ impl BrowserPage {
     pub async fn navigate_to(
         &self,
         url: &str,
-        until: LoadState,
-        limit: Duration,
+        load_state: LoadState,
+        timeout: Duration,
     ) -> Result<NavigationResult> {
-        let deadline = Instant::now() + limit;
-        let before = self.last_failure_seq();
+        let deadline = Instant::now() + timeout;
+        let last_seq = self.last_failure_seq();
         {
             let mut state = self.state();
             state.counts = super::page::RequestCounts::default();
@@ -68,7 +68,7 @@ impl BrowserPage {
         }
         let answer = match timeout_at(
             deadline,
-            self.call_with_timeout("Page.navigate", json!({"url": url}), limit),
+            self.call_with_timeout("Page.navigate", json!({"url": url}), timeout),
         )
         .await
         {
@@ -76,11 +76,11 @@ impl BrowserPage {
             Err(_) => {
                 self.connection.send_command(Some(&self.session), "Page.stopLoading", json!({}));
                 return Err(self
-                    .failure_since(before, url)
-                    .unwrap_or_else(|| timeout_error(limit)));
+                    .failure_since(last_seq, url)
+                    .unwrap_or_else(|| timeout_error(timeout)));
             }
         };
-        if let Some(failed) = self.failure_since(before, url) {
+        if let Some(failed) = self.failure_since(last_seq, url) {
             return Err(failed);
         }
         if let Some(failed) = answer["errorText"].as_str().filter(|text| !text.is_empty()) {
@@ -95,11 +95,11 @@ impl BrowserPage {
         };
         // The browser answers before the page shows the document, and a hung page never shows it.
         self.state().expect_document(document);
-        let arrived = timeout_at(deadline, self.wait_for_arrival(until)).await;
-        let timed_out = match arrived {
-            Ok(done) => done.map(|()| false)?,
+        let arrival = timeout_at(deadline, self.wait_for_arrival(load_state)).await;
+        let timed_out = match arrival {
+            Ok(outcome) => outcome.map(|()| false)?,
             Err(_) if self.state().expected_document.is_some() => {
-                return Err(self.abort_navigation(limit));
+                return Err(self.abort_navigation(timeout));
             }
             Err(_) => true,
         };
@@ -107,12 +107,12 @@ impl BrowserPage {
     }
 
     /// Aborts a navigation that the page did not carry out in time.
-    fn abort_navigation(&self, limit: Duration) -> Error {
+    fn abort_navigation(&self, timeout: Duration) -> Error {
         self.state().expected_document = None;
         self.connection.send_command(Some(&self.session), "Page.stopLoading", json!({}));
         Error::new(
             Kind::DeadlineExceeded,
-            format!("the page did not leave its document within {} ms", limit.as_millis()),
+            format!("the page did not leave its document within {} ms", timeout.as_millis()),
         )
         .with_reason(NOT_COMMITTED)
         .with_hint("The tab still shows the previous page. Raise `timeout_ms`, or open the address with `page` new.")
@@ -121,43 +121,46 @@ impl BrowserPage {
     /// Goes back or forward, or reloads; returns None if the history has no such entry.
     pub async fn move_in_history(
         &self,
-        how: HistoryMove,
-        until: LoadState,
-        limit: Duration,
+        history_move: HistoryMove,
+        load_state: LoadState,
+        timeout: Duration,
     ) -> Result<Option<NavigationResult>> {
-        let deadline = Instant::now() + limit;
-        let (before, moves) = {
+        let deadline = Instant::now() + timeout;
+        let (previous_document, previous_moves) = {
             let state = self.state();
             (state.current_document().to_owned(), state.in_document_moves)
         };
-        match how {
+        match history_move {
             HistoryMove::Reload => drop(self.call_method("Page.reload", json!({})).await?),
             HistoryMove::Back | HistoryMove::Forward => {
                 let history = self.call_method("Page.getNavigationHistory", json!({})).await?;
-                let at = history["currentIndex"].as_i64().unwrap_or(0)
-                    + if how == HistoryMove::Back { -1 } else { 1 };
-                let entry = usize::try_from(at).ok().and_then(|at| history["entries"].get(at));
+                let index = history["currentIndex"].as_i64().unwrap_or(0)
+                    + if history_move == HistoryMove::Back { -1 } else { 1 };
+                let entry =
+                    usize::try_from(index).ok().and_then(|index| history["entries"].get(index));
                 let Some(entry) = entry else { return Ok(None) };
                 self.call_method("Page.navigateToHistoryEntry", json!({"entryId": entry["id"]}))
                     .await?;
             }
         }
         let work = async {
-            let is_other = self.wait_until(|state| match state.current_document() != before {
-                true => Some(true),
-                // A move within the document brings no other document to wait for.
-                false => (how != HistoryMove::Reload && state.in_document_moves != moves)
-                    .then_some(false),
-            });
-            if is_other.await? {
-                self.wait_for_arrival(until).await?;
+            let is_new_document =
+                self.wait_until(|state| match state.current_document() != previous_document {
+                    true => Some(true),
+                    // A move within the document brings no other document to wait for.
+                    false => (history_move != HistoryMove::Reload
+                        && state.in_document_moves != previous_moves)
+                        .then_some(false),
+                });
+            if is_new_document.await? {
+                self.wait_for_arrival(load_state).await?;
             }
             Ok::<(), Error>(())
         };
         let timed_out = match timeout_at(deadline, work).await {
-            Ok(done) => done.map(|()| false)?,
-            Err(_) if self.state().current_document() == before => {
-                return Err(self.abort_navigation(limit));
+            Ok(outcome) => outcome.map(|()| false)?,
+            Err(_) if self.state().current_document() == previous_document => {
+                return Err(self.abort_navigation(timeout));
             }
             Err(_) => true,
         };
@@ -166,23 +169,24 @@ impl BrowserPage {
 
     /// Waits until the expected document, or one that it redirected to on its own, is shown and has
     /// loaded as far as wanted.
-    async fn wait_for_arrival(&self, until: LoadState) -> Result<()> {
+    async fn wait_for_arrival(&self, load_state: LoadState) -> Result<()> {
         self.wait_until(|state| {
-            let there = state.expected_document.is_none();
-            (there && until.lifecycle_event().is_none_or(|event| state.has_reached(event)))
-                .then_some(())
+            let has_arrived = state.expected_document.is_none();
+            (has_arrived
+                && load_state.lifecycle_event().is_none_or(|event| state.has_reached(event)))
+            .then_some(())
         })
         .await
     }
 
     fn navigation_result(&self, timed_out: bool) -> NavigationResult {
         let state = self.state();
-        let status = state
+        let document_response = state
             .response
             .as_ref()
             .filter(|response| response.document == state.current_document());
         NavigationResult {
-            status: status.map(|response| response.status),
+            status: document_response.map(|response| response.status),
             redirects: state.redirects.clone(),
             timed_out,
             is_download: false,
@@ -195,14 +199,14 @@ impl BrowserPage {
 
     /// Returns the error if the proxy refused or failed to reach the address or one it redirected
     /// to. The proxy answers as a server would, so the browser does not report this as a failure.
-    fn failure_since(&self, before: u64, url: &str) -> Option<Error> {
+    fn failure_since(&self, after_seq: u64, url: &str) -> Option<Error> {
         let context = self.context()?;
-        let mut asked: Vec<String> = vec![url.to_owned()];
+        let mut requested: Vec<String> = vec![url.to_owned()];
         {
             let state = self.state();
-            asked.push(state.url.clone());
-            asked.extend(state.redirects.iter().map(|redirect| redirect.url.clone()));
-            asked.extend(
+            requested.push(state.url.clone());
+            requested.extend(state.redirects.iter().map(|redirect| redirect.url.clone()));
+            requested.extend(
                 state
                     .requests
                     .values()
@@ -210,20 +214,21 @@ impl BrowserPage {
                     .map(|r| r.url.clone()),
             );
         }
-        let asked = asked.iter().filter_map(|url| host_and_port(url));
-        let asked: Vec<String> = asked.map(|(host, port)| format!("{host}:{port}")).collect();
+        let requested = requested.iter().filter_map(|url| host_and_port(url));
+        let requested: Vec<String> =
+            requested.map(|(host, port)| format!("{host}:{port}")).collect();
         let log = context.traffic.lock_failed();
-        let hit = log
-            .entries_after(before)
-            .find(|entry| asked.iter().any(|place| entry.url.as_deref() == Some(place)))?;
-        let place = hit.url.as_deref().unwrap_or_default();
-        if hit.kind == super::page_log::PageLogKind::Blocked.name() {
+        let failure = log.entries_after(after_seq).find(|entry| {
+            requested.iter().any(|authority| entry.url.as_deref() == Some(authority))
+        })?;
+        let authority = failure.url.as_deref().unwrap_or_default();
+        if failure.kind == super::page_log::PageLogKind::Blocked.name() {
             return Some(
-                Error::permission_denied("blocked_by_policy", format!("{place} may not be reached: {}", hit.text))
+                Error::permission_denied("blocked_by_policy", format!("{authority} may not be reached: {}", failure.text))
                     .with_hint("Pages can reach only what the operator allows, and servers that you start on localhost."),
             );
         }
-        Some(unreachable_error(match hit.text.as_str() {
+        Some(unreachable_error(match failure.text.as_str() {
             "resolve_failed" => "net::ERR_NAME_NOT_RESOLVED",
             _ => "net::ERR_CONNECTION_REFUSED",
         }))
@@ -241,17 +246,17 @@ pub enum HistoryMove {
     Reload,
 }
 
-fn timeout_error(limit: Duration) -> Error {
+fn timeout_error(timeout: Duration) -> Error {
     Error::new(
         Kind::DeadlineExceeded,
-        format!("the server did not answer within {} ms", limit.as_millis()),
+        format!("the server did not answer within {} ms", timeout.as_millis()),
     )
     .with_hint("Raise `timeout_ms`, or check that the server is up.")
 }
 
-fn unreachable_error(said: &str) -> Error {
-    let said: String = said.chars().take(100).collect();
-    let hint = match said.as_str() {
+fn unreachable_error(net_error: &str) -> Error {
+    let net_error: String = net_error.chars().take(100).collect();
+    let hint = match net_error.as_str() {
         "net::ERR_CONNECTION_REFUSED" | "net::ERR_EMPTY_RESPONSE" | "net::ERR_CONNECTION_RESET" => {
             "Nothing answers there. On localhost only servers that this session has started can be reached."
         }
@@ -261,8 +266,8 @@ fn unreachable_error(said: &str) -> Error {
         }
         _ => "Check the address.",
     };
-    Error::new(Kind::Unavailable, format!("the page could not be opened: {said}"))
+    Error::new(Kind::Unavailable, format!("the page could not be opened: {net_error}"))
         .with_reason("navigation_failed")
         .with_hint(hint)
-        .with_fact("net_error", Value::from(said))
+        .with_fact("net_error", Value::from(net_error))
 }

@@ -54,7 +54,7 @@ impl BrowserPage {
     /// Creates a page and starts listening to its events.
     pub fn new(
         handle: String,
-        line: &CdpConnection,
+        connection: &CdpConnection,
         session: &str,
         target: &str,
         context: Weak<BrowserContext>,
@@ -63,13 +63,13 @@ impl BrowserPage {
             handle: Mutex::new(handle),
             target: target.to_owned(),
             session: session.to_owned(),
-            connection: line.clone(),
+            connection: connection.clone(),
             context,
             state: Mutex::new(PageState::new(target)),
             changed: watch::channel(0).0,
             gone: CancellationToken::new(),
         });
-        line.set_sink(
+        connection.set_sink(
             Some(session),
             Arc::new(events::PageEventSink(Arc::downgrade(&page))) as Arc<dyn EventSink>,
         );
@@ -78,24 +78,24 @@ impl BrowserPage {
 
     /// Enables all events we need before the page runs its first script.
     pub fn enable_events(&self) {
-        let order = |method: &str, params: Value| {
+        let send = |method: &str, params: Value| {
             self.connection.send_command(Some(&self.session), method, params)
         };
-        order("Page.enable", json!({}));
-        order("Page.setLifecycleEventsEnabled", json!({"enabled": true}));
-        order("Runtime.enable", json!({}));
+        send("Page.enable", json!({}));
+        send("Page.setLifecycleEventsEnabled", json!({"enabled": true}));
+        send("Runtime.enable", json!({}));
         // The browser must not buffer any content: we only count requests.
-        order(
+        send(
             "Network.enable",
             json!({"maxTotalBufferSize": 0, "maxResourceBufferSize": 0, "maxPostDataSize": 0}),
         );
-        order("Log.enable", json!({}));
+        send("Log.enable", json!({}));
         let size = json!({"width": WINDOW_WIDTH, "height": WINDOW_HEIGHT, "deviceScaleFactor": 1, "mobile": false});
-        order("Emulation.setDeviceMetricsOverride", size);
+        send("Emulation.setDeviceMetricsOverride", size);
         // Pages in the background are rendered and focused, too, because no person looks at any of
         // them.
-        order("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
-        order("Runtime.runIfWaitingForDebugger", json!({}));
+        send("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
+        send("Runtime.runIfWaitingForDebugger", json!({}));
     }
 
     /// Calls a method of the page's protocol session.
@@ -107,18 +107,18 @@ impl BrowserPage {
         }
     }
 
-    /// Calls a method that may take up to `limit`, the time given by the caller of a tool. The
+    /// Calls a method that may take up to `timeout`, the time given by the caller of a tool. The
     /// caller ends it by dropping the future.
     pub async fn call_with_timeout(
         &self,
         method: &str,
         params: Value,
-        limit: Duration,
+        timeout: Duration,
     ) -> Result<Value> {
-        let patience = limit.saturating_add(REPLY_GRACE);
+        let reply_timeout = timeout.saturating_add(REPLY_GRACE);
         tokio::select! {
             biased;
-            answer = self.connection.call_with_timeout(Some(&self.session), method, params, patience) => answer,
+            answer = self.connection.call_with_timeout(Some(&self.session), method, params, reply_timeout) => answer,
             () = self.gone.cancelled() => Err(self.gone_error()),
         }
     }
@@ -136,9 +136,9 @@ impl BrowserPage {
     /// Returns whether the page hangs: a script that never returns, or that shows dialogs without
     /// end, blocks its main thread. An error counts as an answer.
     pub async fn is_hung(&self) -> bool {
-        let asked =
+        let probe =
             self.call_method("Runtime.evaluate", json!({"expression": "1", "returnByValue": true}));
-        tokio::time::timeout(HANG_TIMEOUT, asked).await.is_err()
+        tokio::time::timeout(HANG_TIMEOUT, probe).await.is_err()
     }
 
     /// Locks the state of the page.
@@ -158,15 +158,15 @@ impl BrowserPage {
         result
     }
 
-    /// Waits until `look` returns a value for the state of the page.
+    /// Waits until `condition` returns a value for the state of the page.
     pub async fn wait_until<T>(
         &self,
-        mut look: impl FnMut(&mut PageState) -> Option<T>,
+        mut condition: impl FnMut(&mut PageState) -> Option<T>,
     ) -> Result<T> {
         let mut changed = self.changed.subscribe();
         loop {
-            if let Some(found) = look(&mut self.state()) {
-                return Ok(found);
+            if let Some(value) = condition(&mut self.state()) {
+                return Ok(value);
             }
             tokio::select! {
                 _ = changed.changed() => {}
@@ -204,18 +204,18 @@ impl BrowserPage {
     /// Returns the address and title as the browser knows them: the page's scripts could report
     /// anything.
     pub async fn describe(&self) -> (String, String) {
-        let asked = self.call_method("Page.getNavigationHistory", json!({}));
-        let said = match tokio::time::timeout(DESCRIBE_TIMEOUT, asked).await {
-            Ok(Ok(said)) => said,
+        let request = self.call_method("Page.getNavigationHistory", json!({}));
+        let history = match tokio::time::timeout(DESCRIBE_TIMEOUT, request).await {
+            Ok(Ok(history)) => history,
             _ => Value::Null,
         };
-        let at = said["currentIndex"].as_u64().and_then(|at| usize::try_from(at).ok());
-        let entry = at.and_then(|at| said["entries"].get(at)).unwrap_or(&Value::Null);
-        let shown = |text: &str| escape_line(&truncate_text(text, 2000));
-        let title = shown(entry["title"].as_str().unwrap_or_default());
+        let index = history["currentIndex"].as_u64().and_then(|index| usize::try_from(index).ok());
+        let entry = index.and_then(|index| history["entries"].get(index)).unwrap_or(&Value::Null);
+        let escaped = |text: &str| escape_line(&truncate_text(text, 2000));
+        let title = escaped(entry["title"].as_str().unwrap_or_default());
         let url = self.state().url.clone();
         (
-            shown(if url.is_empty() { entry["url"].as_str().unwrap_or_default() } else { &url }),
+            escaped(if url.is_empty() { entry["url"].as_str().unwrap_or_default() } else { &url }),
             title,
         )
     }
@@ -225,19 +225,19 @@ impl BrowserPage {
     pub async fn isolated_world(&self, frame: Option<&str>) -> Result<Value> {
         let frame = frame.unwrap_or(&self.target);
         // The browser creates it only once per document.
-        let mut made = self
+        let mut world = self
             .call_method(
                 "Page.createIsolatedWorld",
                 json!({"frameId": frame, "worldName": WORLD_NAME}),
             )
             .await?;
-        Ok(made["executionContextId"].take())
+        Ok(world["executionContextId"].take())
     }
 
     /// Evaluates an expression of our own in the main frame and returns its value.
-    pub async fn evaluate_value(&self, expression: &str, awaits: bool) -> Result<Value> {
+    pub async fn evaluate_value(&self, expression: &str, await_promise: bool) -> Result<Value> {
         let world = self.isolated_world(None).await?;
-        let params = json!({"expression": expression, "contextId": world, "returnByValue": true, "awaitPromise": awaits});
+        let params = json!({"expression": expression, "contextId": world, "returnByValue": true, "awaitPromise": await_promise});
         let mut answer = self.call_method("Runtime.evaluate", params).await?;
         if answer.get("exceptionDetails").is_some() {
             return Err(Error::new(Kind::Conflict, "the page sent an unexpected reply")
@@ -259,10 +259,10 @@ impl BrowserPage {
             "returnByValue": true, "userGesture": true,
         });
         let mut answer = self.call_method("Runtime.callFunctionOn", params).await?;
-        if let Some(thrown) = answer.get("exceptionDetails") {
+        if let Some(exception) = answer.get("exceptionDetails") {
             return Err(Error::new(
                 Kind::Conflict,
-                format!("the page threw: {}", exception_text(thrown)),
+                format!("the page threw: {}", exception_text(exception)),
             )
             .with_reason("exception")
             .with_hint("Look at the page with browser.snapshot and try again."));
@@ -273,12 +273,12 @@ impl BrowserPage {
 
 /// Returns what was thrown as one bounded line of text.
 pub fn exception_text(details: &Value) -> String {
-    let described = details["exception"]["description"].as_str();
-    let thrown = details["exception"].get("value").map(|value| match value {
+    let description = details["exception"]["description"].as_str();
+    let thrown_value = details["exception"].get("value").map(|value| match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     });
-    let text = described.map(str::to_owned).or(thrown);
+    let text = description.map(str::to_owned).or(thrown_value);
     let text = text.unwrap_or_else(|| details["text"].as_str().unwrap_or("an error").to_owned());
     escape_line(&truncate_text(&text, 1000))
 }

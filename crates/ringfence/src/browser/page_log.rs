@@ -121,17 +121,17 @@ impl PageLog {
 
     /// Returns the number of entries after `seq` that are no longer kept.
     pub fn count_lost_after(&self, seq: u64) -> u64 {
-        let first = self.entries.front().map_or(self.last + 1, |entry| entry.seq);
-        first.saturating_sub(seq + 1)
+        let first_seq = self.entries.front().map_or(self.last + 1, |entry| entry.seq);
+        first_seq.saturating_sub(seq + 1)
     }
 }
 
 /// Truncates text to a number of bytes, on a character boundary.
-pub fn truncate_text(text: &str, bytes: usize) -> String {
-    if text.len() <= bytes {
+pub fn truncate_text(text: &str, max_bytes: usize) -> String {
+    if text.len() <= max_bytes {
         return text.to_owned();
     }
-    let end = (0..=bytes).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let end = (0..=max_bytes).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0);
     format!("{}…", &text[..end])
 }
 

@@ -112,21 +112,23 @@ impl BrowserProcess {
         session: &Session,
         config: &Config,
         launcher: &Launcher,
-        terms: TermsFuture<'_>,
+        options: TermsFuture<'_>,
     ) -> Result<Arc<BrowserProcess>> {
         let key = (config.root.clone(), session.principal.name().to_owned());
         let slot = Arc::clone(lock_mutex(&SLOTS).entry(key).or_default());
-        let mut held = slot.lock().await;
-        if let Some(browser) = held.upgrade().filter(|browser| !browser.connection.is_closed()) {
+        let mut slot_guard = slot.lock().await;
+        if let Some(browser) =
+            slot_guard.upgrade().filter(|browser| !browser.connection.is_closed())
+        {
             browser.mark_used();
             return Ok(browser);
         }
         let browser =
-            BrowserProcess::start_process(session, config, launcher, terms.await?).await?;
+            BrowserProcess::start_process(session, config, launcher, options.await?).await?;
         tokio::spawn(
             Arc::clone(&browser).watch_until_idle(config.browser.idle_timeout, Arc::clone(&slot)),
         );
-        *held = Arc::downgrade(&browser);
+        *slot_guard = Arc::downgrade(&browser);
         Ok(browser)
     }
 
@@ -134,46 +136,45 @@ impl BrowserProcess {
         session: &Session,
         config: &Config,
         launcher: &Launcher,
-        terms: BrowserOptions,
+        options: BrowserOptions,
     ) -> Result<Arc<BrowserProcess>> {
-        let found = executable::find_browser(config)?;
+        let browser_program = executable::find_browser(config)?;
         let mut args: Vec<String> = BROWSER_FLAGS.iter().map(|arg| (*arg).to_owned()).collect();
-        args.push(found.headless_flag.to_owned());
-        let mut hide = vec![session.workspace.path()];
-        hide.extend(config.workspace.as_deref());
+        args.push(browser_program.headless_flag.to_owned());
+        let mut hidden_paths = vec![session.workspace.path()];
+        hidden_paths.extend(config.workspace.as_deref());
         let mut run = crate::sandbox::browser::start_browser(
             config,
             launcher,
-            &found.program,
+            &browser_program.program,
             &args,
-            &hide,
-            terms,
+            &hidden_paths,
+            options,
         )
         .await?;
-        let line = run
+        let connection = run
             .debug_pipe
             .take()
             .ok_or_else(|| Error::internal("the browser has no connection"))?;
-        let line = CdpConnection::new(line);
+        let connection = CdpConnection::new(connection);
         let dir = run.dir.clone();
-        let hello = async {
-            let version = line.call_method(None, "Browser.getVersion", json!({})).await?;
+        let handshake = async {
+            let version = connection.call_method(None, "Browser.getVersion", json!({})).await?;
             let attach =
                 json!({"autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true});
-            line.call_method(None, "Target.setAutoAttach", attach).await?;
+            connection.call_method(None, "Target.setAutoAttach", attach).await?;
             Ok(version)
         };
-        let version: Value = match tokio::time::timeout(START_TIMEOUT, hello).await {
-            Ok(answer) => {
-                answer.map_err(|error: Error| start_error(&found.program).with_source(error))?
-            }
-            Err(_) => return Err(start_error(&found.program)),
+        let version: Value = match tokio::time::timeout(START_TIMEOUT, handshake).await {
+            Ok(answer) => answer
+                .map_err(|error: Error| start_error(&browser_program.program).with_source(error))?,
+            Err(_) => return Err(start_error(&browser_program.program)),
         };
         let product: String =
             version["product"].as_str().unwrap_or_default().chars().take(80).collect();
-        tracing::info!("started {product} ({})", found.program.display());
+        tracing::info!("started {product} ({})", browser_program.program.display());
         let browser = Arc::new(BrowserProcess {
-            connection: line,
+            connection,
             files: Arc::new(Workspace::open(&dir, &[])?),
             dir,
             run: Mutex::new(Some(run)),
@@ -186,20 +187,23 @@ impl BrowserProcess {
     }
 
     /// Ends the process when its connection closes, or when it has been idle for too long.
-    async fn watch_until_idle(self: Arc<Self>, idle: Duration, slot: BrowserSlot) {
+    async fn watch_until_idle(self: Arc<Self>, idle_timeout: Duration, slot: BrowserSlot) {
         loop {
-            let until = *lock_mutex(&self.last_used) + idle;
+            let idle_deadline = *lock_mutex(&self.last_used) + idle_timeout;
             tokio::select! {
                 () = self.connection.wait_closed() => break,
-                () = tokio::time::sleep_until(until) => {}
+                () = tokio::time::sleep_until(idle_deadline) => {}
             }
             // Callers that need a browser now wait for this lock, and get this browser or the next
             // one, but never one that is about to end.
-            let _held = slot.lock().await;
-            let rested = lock_mutex(&self.last_used).elapsed() >= idle
+            let _slot_guard = slot.lock().await;
+            let is_idle = lock_mutex(&self.last_used).elapsed() >= idle_timeout
                 && self.calls_in_flight.load(Ordering::SeqCst) == 0;
-            if rested {
-                tracing::info!("the browser was idle for {} s: stopping it", idle.as_secs());
+            if is_idle {
+                tracing::info!(
+                    "the browser was idle for {} s: stopping it",
+                    idle_timeout.as_secs()
+                );
                 self.shut_down();
                 return;
             }
@@ -242,8 +246,8 @@ impl BrowserProcess {
     pub fn check_alive(self: &Arc<Self>) {
         let browser = Arc::clone(self);
         tokio::spawn(async move {
-            let asked = browser.connection.call_method(None, "Browser.getVersion", json!({}));
-            if !matches!(tokio::time::timeout(ALIVE_TIMEOUT, asked).await, Ok(Ok(_))) {
+            let probe = browser.connection.call_method(None, "Browser.getVersion", json!({}));
+            if !matches!(tokio::time::timeout(ALIVE_TIMEOUT, probe).await, Ok(Ok(_))) {
                 tracing::warn!("the browser does not answer: stopping it");
                 browser.shut_down();
             }
@@ -299,35 +303,35 @@ impl Drop for BusyGuard {
 struct BrowserEventSink(Weak<BrowserProcess>);
 
 impl EventSink for BrowserEventSink {
-    fn handle_event(&self, line: &CdpConnection, event: CdpEvent<'_>) {
+    fn handle_event(&self, connection: &CdpConnection, event: CdpEvent<'_>) {
         let Some(browser) = self.0.upgrade() else { return };
         let params = event.params;
         match event.method {
             "Target.attachedToTarget" => {
                 let Some(session) = params["sessionId"].as_str() else { return };
-                let info = &params["targetInfo"];
-                let context = browser.context(info["browserContextId"].as_str());
+                let target_info = &params["targetInfo"];
+                let context = browser.context(target_info["browserContextId"].as_str());
                 match context {
-                    Some(context) if info["type"] == "page" => {
-                        context.adopt_page(line, session, info)
+                    Some(context) if target_info["type"] == "page" => {
+                        context.adopt_page(connection, session, target_info)
                     }
                     // Workers may run unobserved; a page that belongs to no context is closed.
                     _ => {
-                        line.send_command(
+                        connection.send_command(
                             Some(session),
                             "Runtime.runIfWaitingForDebugger",
                             json!({}),
                         );
-                        line.send_command(
+                        connection.send_command(
                             None,
                             "Target.detachFromTarget",
                             json!({"sessionId": session}),
                         );
-                        if info["type"] == "page" {
-                            line.send_command(
+                        if target_info["type"] == "page" {
+                            connection.send_command(
                                 None,
                                 "Target.closeTarget",
-                                json!({"targetId": info["targetId"]}),
+                                json!({"targetId": target_info["targetId"]}),
                             );
                         }
                     }
@@ -335,7 +339,7 @@ impl EventSink for BrowserEventSink {
             }
             "Target.detachedFromTarget" => {
                 let session = params["sessionId"].as_str().unwrap_or_default();
-                line.remove_sink(session);
+                connection.remove_sink(session);
                 for context in browser.all_contexts() {
                     context.remove_page(session);
                 }

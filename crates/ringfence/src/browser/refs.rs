@@ -66,9 +66,9 @@ impl ElementRefs {
 /// Parses a ref such as `e12`; returns None for a selector.
 pub fn parse_ref(name: &str) -> Option<u64> {
     let digits = name.strip_prefix('e')?;
-    let plain =
+    let is_valid =
         (1..=12).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|_| plain)
+    digits.parse().ok().filter(|_| is_valid)
 }
 
 /// Returns the error for a ref whose page has changed.

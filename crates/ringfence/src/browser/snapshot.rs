@@ -60,16 +60,18 @@ impl BrowserPage {
     /// same request.
     pub async fn take_snapshot(
         &self,
-        wanted: &SnapshotRequest,
+        request: &SnapshotRequest,
         diff: bool,
     ) -> Result<SnapshotLines> {
-        let lines = match wanted.mode {
-            SnapshotMode::Text => self.text_lines(wanted.target.as_deref()).await?,
-            SnapshotMode::Interactive | SnapshotMode::Full => self.outline_lines(wanted).await?,
+        let lines = match request.mode {
+            SnapshotMode::Text => self.text_lines(request.target.as_deref()).await?,
+            SnapshotMode::Interactive | SnapshotMode::Full => self.outline_lines(request).await?,
         };
-        let last = self.state().last_snapshot.replace((wanted.request_key(), lines.clone()));
-        match last.filter(|(key, _)| diff && *key == wanted.request_key()) {
-            Some((_, before)) => Ok(SnapshotLines::Changes(diff_lines(&before, &lines))),
+        let previous = self.state().last_snapshot.replace((request.request_key(), lines.clone()));
+        match previous.filter(|(key, _)| diff && *key == request.request_key()) {
+            Some((_, previous_lines)) => {
+                Ok(SnapshotLines::Changes(diff_lines(&previous_lines, &lines)))
+            }
             None => Ok(SnapshotLines::All(lines)),
         }
     }
@@ -80,26 +82,27 @@ impl BrowserPage {
             Some(target) => self.find_element(target).await?.object,
             None => {
                 let world = self.isolated_world(None).await?;
-                let wanted = json!({"expression": "document", "contextId": world});
-                let found = self.call_method("Runtime.evaluate", wanted).await?;
-                self.remote_object(&found["result"]).ok_or_else(|| refs::stale_error("document"))?
+                let params = json!({"expression": "document", "contextId": world});
+                let document_reply = self.call_method("Runtime.evaluate", params).await?;
+                self.remote_object(&document_reply["result"])
+                    .ok_or_else(|| refs::stale_error("document"))?
             }
         };
-        let said =
+        let text =
             self.call_function_on(&object, WORDS, json!([{"value": MAX_TEXT_CHARS}])).await?;
-        let lines = said.as_str().unwrap_or_default().lines().map(str::trim_end);
+        let lines = text.as_str().unwrap_or_default().lines().map(str::trim_end);
         // Collapse runs of empty lines.
-        let mut kept: Vec<String> = Vec::new();
+        let mut kept_lines: Vec<String> = Vec::new();
         for line in lines {
-            if !line.is_empty() || kept.last().is_some_and(|last| !last.is_empty()) {
-                kept.push(line.to_owned());
+            if !line.is_empty() || kept_lines.last().is_some_and(|last| !last.is_empty()) {
+                kept_lines.push(line.to_owned());
             }
         }
-        Ok(kept)
+        Ok(kept_lines)
     }
 
-    async fn outline_lines(&self, wanted: &SnapshotRequest) -> Result<Vec<String>> {
-        let wanted_node = match &wanted.target {
+    async fn outline_lines(&self, request: &SnapshotRequest) -> Result<Vec<String>> {
+        let root_node = match &request.target {
             Some(target) => Some(self.find_element(target).await?.backend_node),
             None => None,
         };
@@ -110,17 +113,21 @@ impl BrowserPage {
         }
         let mut state = self.state();
         let refs = &mut state.refs;
-        let mut name = |tree: usize, backend: i64| {
+        let mut assign_ref = |tree: usize, backend_node: i64| {
             refs.name_node(NodeRef {
                 frame: trees[tree].frame.clone(),
                 document: documents[tree].clone(),
-                backend_node: backend,
+                backend_node,
             })
         };
-        let lines =
-            OutlineWriter::new(&trees, wanted.mode == SnapshotMode::Full, wanted.depth, &mut name)
-                .write(wanted_node);
-        match (lines, &wanted.target) {
+        let lines = OutlineWriter::new(
+            &trees,
+            request.mode == SnapshotMode::Full,
+            request.depth,
+            &mut assign_ref,
+        )
+        .write(root_node);
+        match (lines, &request.target) {
             (Some(lines), _) => Ok(lines),
             (None, Some(target)) => Err(refs::stale_error(target)),
             (None, None) => Ok(Vec::new()),
@@ -130,10 +137,13 @@ impl BrowserPage {
     /// Returns whether the frames still show these documents.
     fn still_shows(&self, trees: &[AccessibilityTree], documents: &[String]) -> bool {
         let state = self.state();
-        let shown = |tree: &AccessibilityTree| {
+        let current_document = |tree: &AccessibilityTree| {
             state.frames.get(&tree.frame).map(|frame| frame.document.as_str())
         };
-        trees.iter().zip(documents).all(|(tree, document)| shown(tree) == Some(document.as_str()))
+        trees
+            .iter()
+            .zip(documents)
+            .all(|(tree, document)| current_document(tree) == Some(document.as_str()))
     }
 
     /// Returns the tree of each frame, and the document that the frame showed before the tree was
@@ -154,9 +164,9 @@ impl BrowserPage {
                     self.call_method("Accessibility.getFullAXTree", json!({"frameId": frame}));
                 let (owner, nodes) = futures::join!(owner, nodes);
                 // Skip a frame that was removed in the meantime.
-                let backend = owner.ok()?["backendNodeId"].as_i64();
+                let owner_node = owner.ok()?["backendNodeId"].as_i64();
                 Some((
-                    AccessibilityTree::new(frame.clone(), backend, nodes.ok()?["nodes"].take()),
+                    AccessibilityTree::new(frame.clone(), owner_node, nodes.ok()?["nodes"].take()),
                     document.clone(),
                 ))
             }))
@@ -167,43 +177,43 @@ impl BrowserPage {
     /// Updates the frames from the browser and returns them, the main frame first.
     async fn refresh_frames(&self) -> Result<Vec<(String, bool, String)>> {
         let tree = self.call_method("Page.getFrameTree", json!({})).await?;
-        let mut all = Vec::new();
+        let mut frames = Vec::new();
         let mut state = self.state();
-        let mut open = vec![&tree["frameTree"]];
-        while let Some(branch) = open.pop() {
+        let mut pending = vec![&tree["frameTree"]];
+        while let Some(branch) = pending.pop() {
             let frame = &branch["frame"];
             let id = frame["id"].as_str().unwrap_or_default().to_owned();
             let parent = frame["parentId"].as_str().map(str::to_owned);
             let document = frame["loaderId"].as_str().unwrap_or_default().to_owned();
-            open.extend(branch["childFrames"].as_array().into_iter().flatten().rev());
+            pending.extend(branch["childFrames"].as_array().into_iter().flatten().rev());
             if !is_valid_id(&id)
                 || !is_valid_id(&document)
                 || !parent.as_deref().is_none_or(is_valid_id)
             {
                 continue;
             }
-            all.push((id.clone(), parent.is_none(), document.clone()));
+            frames.push((id.clone(), parent.is_none(), document.clone()));
             if parent.is_none() {
                 state.commit_document(&document);
             }
             state.set_frame(&id, super::page::PageFrame { parent, document });
         }
-        Ok(all)
+        Ok(frames)
     }
 }
 
 /// Returns the added and removed lines, in order.
-fn diff_lines(before: &[String], now: &[String]) -> Vec<String> {
+fn diff_lines(old_lines: &[String], new_lines: &[String]) -> Vec<String> {
     use similar::ChangeTag;
-    let before: Vec<&str> = before.iter().map(String::as_str).collect();
-    let now: Vec<&str> = now.iter().map(String::as_str).collect();
-    let diff = similar::TextDiff::from_slices(&before, &now);
-    let sign = |change: similar::Change<&str>| match change.tag() {
+    let old_lines: Vec<&str> = old_lines.iter().map(String::as_str).collect();
+    let new_lines: Vec<&str> = new_lines.iter().map(String::as_str).collect();
+    let diff = similar::TextDiff::from_slices(&old_lines, &new_lines);
+    let format_change = |change: similar::Change<&str>| match change.tag() {
         ChangeTag::Insert => Some(format!("+ {}", change.value())),
         ChangeTag::Delete => Some(format!("- {}", change.value())),
         ChangeTag::Equal => None,
     };
-    diff.iter_all_changes().filter_map(sign).collect()
+    diff.iter_all_changes().filter_map(format_change).collect()
 }
 
 #[cfg(test)]

@@ -45,13 +45,17 @@ struct RestrictedTabs(Mutex<Vec<(Arc<ClientSandbox>, Arc<SessionTabs>)>>);
 const MAX_RESTRICTED: usize = 4;
 
 impl RestrictedTabs {
-    fn get(&self, narrowing: &Arc<ClientSandbox>) -> Arc<SessionTabs> {
-        let mut all = self.0.lock().ignore_poison();
-        let known = all.iter().position(|(known, _)| known == narrowing).map(|at| all.remove(at));
-        let (narrowing, tabs) = known.unwrap_or_else(|| (Arc::clone(narrowing), Arc::default()));
-        all.push((narrowing, Arc::clone(&tabs)));
-        let surplus = all.len().saturating_sub(MAX_RESTRICTED);
-        all.drain(..surplus);
+    fn get(&self, client_sandbox: &Arc<ClientSandbox>) -> Arc<SessionTabs> {
+        let mut entries = self.0.lock().ignore_poison();
+        let known = entries
+            .iter()
+            .position(|(known, _)| known == client_sandbox)
+            .map(|index| entries.remove(index));
+        let (client_sandbox, tabs) =
+            known.unwrap_or_else(|| (Arc::clone(client_sandbox), Arc::default()));
+        entries.push((client_sandbox, Arc::clone(&tabs)));
+        let surplus = entries.len().saturating_sub(MAX_RESTRICTED);
+        entries.drain(..surplus);
         tabs
     }
 }
@@ -61,14 +65,15 @@ impl SessionTabs {
     /// with the call. Calls that a client has restricted get separate pages: a page opened for a
     /// less restricted call, and its connections, still have that call's wider access.
     pub fn for_call(
-        view: &SessionRef,
-        narrowing: Option<&Arc<ClientSandbox>>,
+        session_ref: &SessionRef,
+        client_sandbox: Option<&Arc<ClientSandbox>>,
     ) -> Result<Arc<SessionTabs>> {
-        match (view.persistent, narrowing) {
-            (true, None) => view.session.get_or_create(|| Ok(SessionTabs::default())),
-            (true, Some(narrowing)) => {
-                Ok(view.session.get_or_create(|| Ok(RestrictedTabs::default()))?.get(narrowing))
-            }
+        match (session_ref.persistent, client_sandbox) {
+            (true, None) => session_ref.session.get_or_create(|| Ok(SessionTabs::default())),
+            (true, Some(client_sandbox)) => Ok(session_ref
+                .session
+                .get_or_create(|| Ok(RestrictedTabs::default()))?
+                .get(client_sandbox)),
             (false, _) => Ok(Arc::default()),
         }
     }
@@ -80,17 +85,17 @@ impl SessionTabs {
         config: &Config,
         launcher: &Launcher,
         denied: &[String],
-        terms: TermsFuture<'_>,
+        options: TermsFuture<'_>,
     ) -> Result<(Arc<BrowserContext>, BusyGuard)> {
-        let mut held = self.context.lock().await;
-        let browser = BrowserProcess::get_or_start(session, config, launcher, terms).await?;
-        let busy = browser.begin_use();
+        let mut context_slot = self.context.lock().await;
+        let browser = BrowserProcess::get_or_start(session, config, launcher, options).await?;
+        let busy_guard = browser.begin_use();
         if let Some(context) =
-            held.as_ref().filter(|context| Arc::ptr_eq(&context.browser, &browser))
+            context_slot.as_ref().filter(|context| Arc::ptr_eq(&context.browser, &browser))
         {
-            return Ok((Arc::clone(context), busy));
+            return Ok((Arc::clone(context), busy_guard));
         }
-        *held = None;
+        *context_slot = None;
         let context = BrowserContext::new(
             browser,
             session,
@@ -100,14 +105,15 @@ impl SessionTabs {
             Arc::clone(&self.last_handle),
         )
         .await?;
-        *held = Some(Arc::clone(&context));
-        Ok((context, busy))
+        *context_slot = Some(Arc::clone(&context));
+        Ok((context, busy_guard))
     }
 
     /// Returns the existing context, if there is one.
     pub async fn current_context(&self) -> Option<(Arc<BrowserContext>, BusyGuard)> {
-        let held = self.context.lock().await;
-        let context = held.as_ref().filter(|context| !context.browser.connection.is_closed())?;
+        let context_slot = self.context.lock().await;
+        let context =
+            context_slot.as_ref().filter(|context| !context.browser.connection.is_closed())?;
         Some((Arc::clone(context), context.browser.begin_use()))
     }
 
@@ -184,15 +190,15 @@ impl BrowserContext {
         config: &Config,
         launcher: &Launcher,
         denied: &[String],
-        last: Arc<AtomicU64>,
+        last_handle: Arc<AtomicU64>,
     ) -> Result<Arc<BrowserContext>> {
         let traffic = Arc::new(SessionTraffic::default());
-        let road = browser.open_proxy(session, config, launcher, denied, &traffic)?;
-        traffic.set_shut_off(road.make_closer());
+        let proxy = browser.open_proxy(session, config, launcher, denied, &traffic)?;
+        traffic.set_shut_off(proxy.make_closer());
         // Loopback goes through the proxy, too: it means the session's own loopback.
-        let wanted = json!({"disposeOnDetach": true, "proxyServer": road.proxy_url, "proxyBypassList": "<-loopback>"});
+        let params = json!({"disposeOnDetach": true, "proxyServer": proxy.proxy_url, "proxyBypassList": "<-loopback>"});
         let made =
-            browser.connection.call_method(None, "Target.createBrowserContext", wanted).await?;
+            browser.connection.call_method(None, "Target.createBrowserContext", params).await?;
         let id = made["browserContextId"].as_str().unwrap_or_default().to_owned();
         let made = ContextGuard { browser, id };
         let (browser, id) = (&made.browser, &made.id);
@@ -211,8 +217,8 @@ impl BrowserContext {
             uploads,
             _guard: made,
             traffic,
-            proxy: road,
-            last_handle: last,
+            proxy,
+            last_handle,
             pages: Mutex::default(),
             changed: watch::channel(0).0,
             this: this.clone(),
@@ -222,12 +228,17 @@ impl BrowserContext {
     }
 
     /// Takes over a page that the browser has just created, on our request or by another page.
-    pub fn adopt_page(&self, line: &super::cdp::CdpConnection, session: &str, info: &Value) {
-        let target = info["targetId"].as_str().unwrap_or_default();
+    pub fn adopt_page(
+        &self,
+        connection: &super::cdp::CdpConnection,
+        session: &str,
+        target_info: &Value,
+    ) {
+        let target = target_info["targetId"].as_str().unwrap_or_default();
         if self.lock_pages().all.len() >= MAX_PAGES || !is_valid_id(target) || !is_valid_id(session)
         {
-            line.send_command(Some(session), "Runtime.runIfWaitingForDebugger", json!({}));
-            line.send_command(None, "Target.closeTarget", json!({"targetId": target}));
+            connection.send_command(Some(session), "Runtime.runIfWaitingForDebugger", json!({}));
+            connection.send_command(None, "Target.closeTarget", json!({"targetId": target}));
             if let Some(page) = self.lock_pages().all.last() {
                 page.state().log.add_entry(PageLogEntry::new(
                     LogKind::Blocked,
@@ -237,7 +248,7 @@ impl BrowserContext {
             return;
         }
         let handle = format!("p{}", self.last_handle.fetch_add(1, Ordering::SeqCst) + 1);
-        let page = BrowserPage::new(handle, line, session, target, self.this.clone());
+        let page = BrowserPage::new(handle, connection, session, target, self.this.clone());
         page.enable_events();
         self.lock_pages().all.push(page);
         self.changed.send_modify(|count| *count += 1);
@@ -246,10 +257,10 @@ impl BrowserContext {
     /// Removes the page of a protocol session; returns whether it belonged to this context.
     pub fn remove_page(&self, session: &str) -> bool {
         let mut pages = self.lock_pages();
-        let Some(at) = pages.all.iter().position(|page| page.session == session) else {
+        let Some(index) = pages.all.iter().position(|page| page.session == session) else {
             return false;
         };
-        let page = pages.all.remove(at);
+        let page = pages.all.remove(index);
         page.mark_gone(false);
         if pages.lost.len() == MAX_LOST_PAGES {
             pages.lost.pop_front();
@@ -260,17 +271,18 @@ impl BrowserContext {
 
     /// Removes all pages.
     pub fn remove_all_pages(&self) {
-        let all = std::mem::take(&mut self.lock_pages().all);
-        all.iter().for_each(|page| page.mark_gone(false));
+        let pages = std::mem::take(&mut self.lock_pages().all);
+        pages.iter().for_each(|page| page.mark_gone(false));
     }
 
     /// Returns whether a frame belongs to this context, or did until just now.
     pub fn has_frame(&self, frame: &str) -> bool {
-        let lost = self.lock_pages().lost.iter().any(|target| target == frame);
-        lost || self
-            .pages()
-            .iter()
-            .any(|page| page.target == frame || page.state().frames.contains_key(frame))
+        let is_lost_page = self.lock_pages().lost.iter().any(|target| target == frame);
+        is_lost_page
+            || self
+                .pages()
+                .iter()
+                .any(|page| page.target == frame || page.state().frames.contains_key(frame))
     }
 
     /// Cancels a download; has no effect if it belongs to another context.
@@ -286,10 +298,10 @@ impl BrowserContext {
         {
             let frame = params["frameId"].as_str().unwrap_or_default();
             let pages = self.pages();
-            let from = pages
+            let source_page = pages
                 .iter()
                 .find(|page| page.target == frame || page.state().frames.contains_key(frame));
-            if let Some(page) = from.or_else(|| pages.last()) {
+            if let Some(page) = source_page.or_else(|| pages.last()) {
                 page.state().log.add_entry(entry);
             }
         }
@@ -338,10 +350,11 @@ impl BrowserContext {
 
     async fn create_page(&self) -> Result<Arc<BrowserPage>> {
         let mut changed = self.changed.subscribe();
-        let wanted = json!({"url": super::address::BLANK_PAGE, "browserContextId": self.id});
-        let made = self.browser.connection.call_method(None, "Target.createTarget", wanted).await?;
-        let target = made["targetId"].as_str().unwrap_or_default();
-        let arrived = async {
+        let params = json!({"url": super::address::BLANK_PAGE, "browserContextId": self.id});
+        let created =
+            self.browser.connection.call_method(None, "Target.createTarget", params).await?;
+        let target = created["targetId"].as_str().unwrap_or_default();
+        let arrival = async {
             loop {
                 if let Some(page) = self.pages().into_iter().find(|page| page.target == target) {
                     return page;
@@ -350,7 +363,7 @@ impl BrowserContext {
                 let _ = changed.changed().await;
             }
         };
-        let page = tokio::time::timeout(OPEN_TIMEOUT, arrived).await.map_err(|_| {
+        let page = tokio::time::timeout(OPEN_TIMEOUT, arrival).await.map_err(|_| {
             Error::new(Kind::Unavailable, "the browser did not open a page in time")
                 .with_reason("browser_hung")
         })?;
@@ -368,8 +381,8 @@ impl BrowserContext {
     pub fn find_page(&self, handle: Option<&str>) -> Option<Arc<BrowserPage>> {
         let current = self.lock_pages().current.clone();
         let pages = self.pages();
-        let wanted = handle.unwrap_or(&current);
-        let found = pages.iter().find(|page| page.handle() == wanted);
+        let wanted_handle = handle.unwrap_or(&current);
+        let found = pages.iter().find(|page| page.handle() == wanted_handle);
         found.or_else(|| pages.last().filter(|_| handle.is_none())).cloned()
     }
 

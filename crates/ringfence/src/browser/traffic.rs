@@ -55,16 +55,16 @@ enum TallyOutcome {
 
 impl DecisionTally {
     fn add_decision(&mut self, decision: &ProxyDecision) -> TallyOutcome {
-        let place = (decision.host.clone(), decision.port, decision.allowed);
-        let places = self.unrecorded.len();
-        match self.unrecorded.get_mut(&place) {
+        let key = (decision.host.clone(), decision.port, decision.allowed);
+        let destination_count = self.unrecorded.len();
+        match self.unrecorded.get_mut(&key) {
             Some(_) if self.written < MAX_RECORDED => {}
             Some(count) => {
                 *count += 1;
                 return TallyOutcome::Count;
             }
-            None if places >= MAX_DESTINATIONS => return TallyOutcome::Full,
-            None => drop(self.unrecorded.insert(place, 0)),
+            None if destination_count >= MAX_DESTINATIONS => return TallyOutcome::Full,
+            None => drop(self.unrecorded.insert(key, 0)),
         }
         self.written += 1;
         TallyOutcome::Write
@@ -92,8 +92,8 @@ impl SessionTraffic {
     }
 
     /// Sets the function that closes the session's network access.
-    pub fn set_shut_off(&self, shut: impl Fn() + Send + Sync + 'static) {
-        *lock_mutex(&self.shut_off) = Some(Box::new(shut));
+    pub fn set_shut_off(&self, shut_off: impl Fn() + Send + Sync + 'static) {
+        *lock_mutex(&self.shut_off) = Some(Box::new(shut_off));
     }
 
     /// Sets the call that further decisions are recorded under.
@@ -117,19 +117,20 @@ impl SessionTraffic {
     fn handle_decision(&self, decision: &ProxyDecision) {
         if let Some(reason) = decision.reason {
             let kind = if is_refusal(reason) { PageLogKind::Blocked } else { PageLogKind::Network };
-            let place = format!("{}:{}", decision.host, decision.port);
-            lock_mutex(&self.failed).add_entry(PageLogEntry::new(kind, reason).with_url(&place));
+            let destination = format!("{}:{}", decision.host, decision.port);
+            lock_mutex(&self.failed)
+                .add_entry(PageLogEntry::new(kind, reason).with_url(&destination));
         }
-        let entered = lock_mutex(&self.tally).add_decision(decision);
-        match entered {
+        let outcome = lock_mutex(&self.tally).add_decision(decision);
+        match outcome {
             TallyOutcome::Write => self.write_record(network_fields(decision)),
             TallyOutcome::Count => {}
             TallyOutcome::Full => {
                 tracing::warn!(
                     "the pages of a session try to reach too many destinations: closing their network access"
                 );
-                if let Some(shut) = lock_mutex(&self.shut_off).take() {
-                    shut();
+                if let Some(shut_off) = lock_mutex(&self.shut_off).take() {
+                    shut_off();
                 }
             }
         }

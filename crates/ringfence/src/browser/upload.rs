@@ -39,17 +39,22 @@ struct CopiedFiles {
 }
 
 impl SessionUploads {
-    /// Creates the store for the copies of one session; `largest` limits the size of one file.
-    pub fn new(browser: &BrowserProcess, largest: u64) -> Arc<SessionUploads> {
-        SessionUploads::in_dir(Arc::clone(&browser.files), browser.dir.clone(), largest)
+    /// Creates the store for the copies of one session; `max_file_bytes` limits the size of one
+    /// file.
+    pub fn new(browser: &BrowserProcess, max_file_bytes: u64) -> Arc<SessionUploads> {
+        SessionUploads::in_dir(Arc::clone(&browser.files), browser.dir.clone(), max_file_bytes)
     }
 
-    fn in_dir(files: Arc<Workspace>, dir: PathBuf, largest: u64) -> Arc<SessionUploads> {
+    fn in_dir(
+        browser_dir: Arc<Workspace>,
+        dir: PathBuf,
+        max_file_bytes: u64,
+    ) -> Arc<SessionUploads> {
         Arc::new(SessionUploads {
-            browser_dir: files,
+            browser_dir,
             dir,
             relative_dir: format!("uploads/{}", short_id("u")),
-            max_file_bytes: largest,
+            max_file_bytes,
             copies: Mutex::default(),
         })
     }
@@ -72,10 +77,10 @@ impl SessionUploads {
     fn copy_file(&self, workspace: &Workspace, path: &str) -> Result<PathBuf> {
         let opened = workspace.open_read(path)?;
         let name = opened.path.rsplit('/').next().unwrap_or("file").to_owned();
-        let mut made = self.lock_copies();
-        let left =
-            self.max_file_bytes.saturating_mul(SESSION_SIZE_FACTOR).saturating_sub(made.bytes);
-        if made.paths.len() >= MAX_COPIES || left == 0 {
+        let mut copies = self.lock_copies();
+        let remaining_bytes =
+            self.max_file_bytes.saturating_mul(SESSION_SIZE_FACTOR).saturating_sub(copies.bytes);
+        if copies.paths.len() >= MAX_COPIES || remaining_bytes == 0 {
             return Err(Error::new(
                 Kind::ResourceExhausted,
                 "this session has reached its upload limit",
@@ -84,36 +89,37 @@ impl SessionUploads {
                 "Close its pages with browser.tabs close_all, which also removes the copies.",
             ));
         }
-        let below = format!("{}/{}/{name}", self.relative_dir, short_id("u"));
-        let failed = |error: io::Error| {
+        let relative_path = format!("{}/{}/{name}", self.relative_dir, short_id("u"));
+        let copy_error = |error: io::Error| {
             Error::internal("the file cannot be passed to the browser").with_source(error)
         };
         // The browser can write here, too, so open it like any untrusted path.
         let WriteTarget::Ready { dir, name, .. } =
-            self.browser_dir.find_write_target(&below, true)?
+            self.browser_dir.find_write_target(&relative_path, true)?
         else {
             return Err(Error::internal("cannot create the directory for uploads"));
         };
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let to = openat(&dir, &name, flags, Mode::from_raw_mode(0o600))
+        let target = openat(&dir, &name, flags, Mode::from_raw_mode(0o600))
             .map_err(|errno| os_error(errno, path))?;
-        made.paths.push(below.clone());
-        let mut to = std::fs::File::from(to);
-        let most = self.max_file_bytes.min(left);
-        let copied = io::copy(&mut opened.file.take(most + 1), &mut to).map_err(failed)?;
-        if copied > most {
-            to.set_len(0).map_err(failed)?;
-            let (one, all) =
+        copies.paths.push(relative_path.clone());
+        let mut target = std::fs::File::from(target);
+        let max_bytes = self.max_file_bytes.min(remaining_bytes);
+        let copied =
+            io::copy(&mut opened.file.take(max_bytes + 1), &mut target).map_err(copy_error)?;
+        if copied > max_bytes {
+            target.set_len(0).map_err(copy_error)?;
+            let (file_mib, session_mib) =
                 (self.max_file_bytes >> 20, (self.max_file_bytes * SESSION_SIZE_FACTOR) >> 20);
             let message = format!(
-                "an uploaded file may have at most {one} MiB, and all of a session {all} MiB"
+                "an uploaded file may have at most {file_mib} MiB, and all of a session {session_mib} MiB"
             );
             return Err(Error::new(Kind::TooLarge, message));
         }
-        made.bytes += copied;
-        to.flush().map_err(failed)?;
-        Ok(self.dir.join(below))
+        copies.bytes += copied;
+        target.flush().map_err(copy_error)?;
+        Ok(self.dir.join(relative_path))
     }
 
     fn lock_copies(&self) -> MutexGuard<'_, CopiedFiles> {
@@ -125,8 +131,8 @@ impl Drop for SessionUploads {
     fn drop(&mut self) {
         // Open each parent by descriptor: the browser may have put a link in the way.
         let remove = |path: &str, flags: AtFlags| {
-            if let Some((above, name)) = path.rsplit_once('/')
-                && let Ok((dir, _)) = self.browser_dir.open_dir(above)
+            if let Some((parent, name)) = path.rsplit_once('/')
+                && let Ok((dir, _)) = self.browser_dir.open_dir(parent)
             {
                 // A file that no longer exists needs no removal.
                 let _ = unlinkat(&dir, name, flags);

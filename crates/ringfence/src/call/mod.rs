@@ -1,8 +1,8 @@
 //! The call pipeline: open the audit record, find the tool, prepare the call, pass the gate, run
 //! it, and record how it ended.
 //!
-//! Every call runs in its own task. The request is attached to it through a [`RunningCall`] and may detach
-//! and come back (see [`park`]); the task does the same whether or not anyone is attached.
+//! Every call runs in its own task. The request is attached to it through a [`RunningCall`] and may
+//! detach and come back (see [`park`]); the task does the same whether or not anyone is attached.
 
 pub mod overrides;
 pub mod park;
@@ -74,11 +74,14 @@ impl PipelineState {
     }
 
     /// Continues the change counts of the previous state, counting the tools that differ.
-    fn succeeding(mut self, before: &PipelineState) -> PipelineState {
-        let (was, is) = (reload::tool_definitions(before), reload::tool_definitions(&self));
-        self.change_counts.clone_from(&before.change_counts);
-        for name in
-            was.iter().filter(|(name, made)| is.get(*name) != Some(made)).map(|(name, _)| name)
+    fn succeeding(mut self, previous: &PipelineState) -> PipelineState {
+        let (old_definitions, new_definitions) =
+            (reload::tool_definitions(previous), reload::tool_definitions(&self));
+        self.change_counts.clone_from(&previous.change_counts);
+        for name in old_definitions
+            .iter()
+            .filter(|(name, definition)| new_definitions.get(*name) != Some(definition))
+            .map(|(name, _)| name)
         {
             *self.change_counts.entry(name.clone()).or_default() += 1;
         }
@@ -97,12 +100,16 @@ impl PipelineState {
     /// Logs which operator commands were not loaded, with the reason, and which patterns match
     /// nothing.
     pub fn log_failed_commands(&self) {
-        for fault in self.config.command_errors.iter() {
-            let entry = fault.tool.as_deref().unwrap_or_default();
-            tracing::warn!("tool `{entry}` was not loaded: {}. {}", fault.to_line(), fault.hint);
+        for command_error in self.config.command_errors.iter() {
+            let entry = command_error.tool.as_deref().unwrap_or_default();
+            tracing::warn!(
+                "tool `{entry}` was not loaded: {}. {}",
+                command_error.to_line(),
+                command_error.hint
+            );
         }
-        for said in crate::config::describe_unmatched_patterns(&self.config) {
-            tracing::warn!("{said}");
+        for warning in crate::config::describe_unmatched_patterns(&self.config) {
+            tracing::warn!("{warning}");
         }
         let file =
             self.config.file.as_deref().unwrap_or(std::path::Path::new("config.toml")).display();
@@ -133,7 +140,7 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// Opens the audit log and builds the first state.
-    pub fn new(config: Arc<Config>, reload: Option<ConfigReloader>) -> Result<Self> {
+    pub fn new(config: Arc<Config>, reloader: Option<ConfigReloader>) -> Result<Self> {
         let audit = AuditLog::open(&config.root, config.limits.audit_rotate_bytes)?;
         Ok(Pipeline {
             policy: RulebookCache::new(RuleLocations::from_config(&config)),
@@ -142,7 +149,7 @@ impl Pipeline {
             list_changes: ListChanges::default(),
             running_calls: TaskTracker::new(),
             audit,
-            reloader: reload,
+            reloader,
             state: RwLock::new(Arc::new(PipelineState::new(config))),
         })
     }
@@ -150,12 +157,12 @@ impl Pipeline {
     /// Releases what a session keeps for operator commands that have changed or no longer exist.
     pub fn release_stale_sandboxes(&self, session: &Session) {
         let state = self.state();
-        let is_there = |name: &str, definition: &str| {
+        let is_current = |name: &str, definition: &str| {
             state.registry.get(name).is_some_and(|tool| {
                 tool.own_sandbox().is_some() && tool.definition_hash() == definition
             })
         };
-        if let Err(error) = DedicatedSandbox::release_stale(session, is_there) {
+        if let Err(error) = DedicatedSandbox::release_stale(session, is_current) {
             tracing::warn!("cannot remove the sandboxes of former tools: {}", error.log_line());
         }
     }
@@ -167,10 +174,10 @@ impl Pipeline {
 }
 
 impl Pipeline {
-    /// Waits until every call has ended and is on record, for `at_most` at the longest.
-    pub async fn wait_until_idle(&self, at_most: Duration) {
+    /// Waits until every call has ended and is on record, for `max_wait` at the longest.
+    pub async fn wait_until_idle(&self, max_wait: Duration) {
         self.running_calls.close();
-        if tokio::time::timeout(at_most, self.running_calls.wait()).await.is_err() {
+        if tokio::time::timeout(max_wait, self.running_calls.wait()).await.is_err() {
             tracing::error!("{} calls did not end in time", self.running_calls.len());
         }
     }

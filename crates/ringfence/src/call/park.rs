@@ -127,34 +127,35 @@ impl ParkedCalls {
     }
 
     /// Parks a run and returns the sealed state that resumes it, once.
-    pub fn park_call(&self, mut held: ResumableCall) -> Result<String> {
-        held.park_count += 1;
+    pub fn park_call(&self, mut call: ResumableCall) -> Result<String> {
+        call.park_count += 1;
         let state = SealedCallState {
-            run: held.id.clone(),
-            round: held.park_count,
-            digest: held.run.digest.clone(),
-            principal: held.run.principal.clone(),
+            run: call.id.clone(),
+            round: call.park_count,
+            digest: call.run.digest.clone(),
+            principal: call.run.principal.clone(),
             expires_unix_ms: unix_millis()
-                + u64::try_from(held.run.expiry.as_millis()).unwrap_or(u64::MAX),
+                + u64::try_from(call.run.expiry.as_millis()).unwrap_or(u64::MAX),
         };
-        let sealed = self.sealer.seal(&seal_purpose(&held.run.principal), &state)?;
+        let sealed = self.sealer.seal(&seal_purpose(&call.run.principal), &state)?;
         let (handover, inbox) = mpsc::channel(1);
         {
             let mut runs = self.lock();
-            let own = runs.values().filter(|berth| berth.principal == held.run.principal).count();
-            if runs.len() >= Self::MAX_CALLS || own >= Self::MAX_PER_PRINCIPAL {
-                held.run.cancel.cancel(CancelCause::Unanswered);
+            let principal_count =
+                runs.values().filter(|parked| parked.principal == call.run.principal).count();
+            if runs.len() >= Self::MAX_CALLS || principal_count >= Self::MAX_PER_PRINCIPAL {
+                call.run.cancel.cancel(CancelCause::Unanswered);
                 return Err(Error::new(
                     Kind::ResourceExhausted,
                     "too many calls are already waiting for an answer",
                 ));
             }
             runs.insert(
-                held.id.clone(),
-                ParkedCall { principal: held.run.principal.clone(), handover },
+                call.id.clone(),
+                ParkedCall { principal: call.run.principal.clone(), handover },
             );
         }
-        tokio::spawn(attend_parked_call(held, inbox, Arc::clone(&self.runs)));
+        tokio::spawn(attend_parked_call(call, inbox, Arc::clone(&self.runs)));
         Ok(sealed)
     }
 
@@ -165,36 +166,37 @@ impl ParkedCalls {
         principal: &str,
         digest: &str,
     ) -> Result<ResumableCall> {
-        let refused = |reason, message: &str| {
+        let refusal_error = |reason, message: &str| {
             Error::invalid_arguments(message).with_reason(reason).with_hint(
                 "Send back the requestState of the latest input_required result, once, with the same call; or call again without it.",
             )
         };
         let state: SealedCallState =
             self.sealer.open(&seal_purpose(principal), sealed).ok_or_else(|| {
-                refused("bad_state", "this requestState was not issued by this server")
+                refusal_error("bad_state", "this requestState was not issued by this server")
             })?;
         if state.expires_unix_ms < unix_millis() {
-            return Err(refused("expired_state", "this requestState has expired"));
+            return Err(refusal_error("expired_state", "this requestState has expired"));
         }
         if state.digest != digest || state.principal != principal {
-            return Err(refused("other_call", "this requestState belongs to another call"));
+            return Err(refusal_error("other_call", "this requestState belongs to another call"));
         }
-        let used = || refused("used_state", "this requestState has been used already");
-        let handover = self.lock().get(&state.run).cloned().ok_or_else(used)?.handover;
-        let (to_us, held) = oneshot::channel();
-        handover.send(to_us).await.map_err(|_| used())?;
-        let held = held.await.map_err(|_| used())?;
-        if held.park_count != state.round {
+        let used_error = || refusal_error("used_state", "this requestState has been used already");
+        let handover = self.lock().get(&state.run).cloned().ok_or_else(used_error)?.handover;
+        let (call_sender, call) = oneshot::channel();
+        handover.send(call_sender).await.map_err(|_| used_error())?;
+        let call = call.await.map_err(|_| used_error())?;
+        if call.park_count != state.round {
             // Old state for a run that is parked again: put the run back untouched, its own state
             // is still valid.
-            let (again, inbox) = mpsc::channel(1);
-            let berth = ParkedCall { principal: held.run.principal.clone(), handover: again };
-            self.lock().insert(held.id.clone(), berth);
-            tokio::spawn(attend_parked_call(held, inbox, Arc::clone(&self.runs)));
-            return Err(used());
+            let (next_handover, inbox) = mpsc::channel(1);
+            let parked =
+                ParkedCall { principal: call.run.principal.clone(), handover: next_handover };
+            self.lock().insert(call.id.clone(), parked);
+            tokio::spawn(attend_parked_call(call, inbox, Arc::clone(&self.runs)));
+            return Err(used_error());
         }
-        Ok(held)
+        Ok(call)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, ParkedCall>> {
@@ -209,41 +211,41 @@ fn seal_purpose(principal: &str) -> String {
 /// Attends to a parked run: collects new questions, discards progress, and lets unanswered
 /// questions expire.
 async fn attend_parked_call(
-    mut held: ResumableCall,
+    mut call: ResumableCall,
     mut inbox: mpsc::Receiver<CallHandover>,
     runs: Arc<Mutex<HashMap<String, ParkedCall>>>,
 ) {
-    let (expiry, grace) = (held.run.expiry, held.run.grace);
-    let forget = |id: &str| runs.lock().ignore_poison().remove(id);
+    let (expiry, grace) = (call.run.expiry, call.run.grace);
+    let unpark = |id: &str| runs.lock().ignore_poison().remove(id);
     let expired = tokio::time::sleep(expiry);
     tokio::pin!(expired);
-    let (mut speaks, mut reachable) = (true, true);
+    let (mut events_open, mut handover_open) = (true, true);
     loop {
         tokio::select! {
-            to = inbox.recv(), if reachable => {
-                forget(&held.id);
-                let Some(to) = to else { reachable = false; continue };
-                match to.send(held) {
+            call_sender = inbox.recv(), if handover_open => {
+                unpark(&call.id);
+                let Some(call_sender) = call_sender else { handover_open = false; continue };
+                match call_sender.send(call) {
                     Ok(()) => return,
                     // The request that wanted the run is gone, and its state cannot be used a
                     // second time.
-                    Err(back) => held = back,
+                    Err(returned_call) => call = returned_call,
                 }
             }
-            event = held.run.events.recv(), if speaks => match event {
-                Some(ClientEvent::Ask(questions)) => held.add_questions(questions),
+            event = call.run.events.recv(), if events_open => match event {
+                Some(ClientEvent::Ask(questions)) => call.add_questions(questions),
                 Some(ClientEvent::Progress { .. } | ClientEvent::Log { .. } | ClientEvent::Notify { .. } | ClientEvent::Detach(_)) => {}
-                None => speaks = false,
+                None => events_open = false,
             },
             () = &mut expired => {
-                forget(&held.id);
-                for (_, question) in std::mem::take(&mut held.open_questions) {
+                unpark(&call.id);
+                for (_, question) in std::mem::take(&mut call.open_questions) {
                     // Tell the asker that there was no answer, which is not the same as a denial.
                     let _ = question.reply.send(Err(Error::new(Kind::ApprovalExpired, "no answer arrived in time")));
                 }
                 // A run that can do without the answer may still finish.
-                let _ = tokio::time::timeout(grace, &mut held.run.done).await;
-                held.run.cancel.cancel(CancelCause::Unanswered);
+                let _ = tokio::time::timeout(grace, &mut call.run.done).await;
+                call.run.cancel.cancel(CancelCause::Unanswered);
                 return;
             }
         }

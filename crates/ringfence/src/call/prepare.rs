@@ -27,11 +27,11 @@ pub fn find_tool(
     name: &str,
     workspace: &Workspace,
 ) -> Result<Arc<dyn DynTool>> {
-    let found = state.registry.get(name).filter(|tool| tool.is_offered_in(workspace.path()));
-    found.cloned().ok_or_else(|| {
+    let offered_tool = state.registry.get(name).filter(|tool| tool.is_offered_in(workspace.path()));
+    offered_tool.cloned().ok_or_else(|| {
         // Hidden and missing tools get the same message, so that probing reveals nothing.
-        let shown: String = name.chars().take(64).collect();
-        Error::new(Kind::UnknownTool, format!("there is no tool `{shown}`"))
+        let shown_name: String = name.chars().take(64).collect();
+        Error::new(Kind::UnknownTool, format!("there is no tool `{shown_name}`"))
     })
 }
 
@@ -43,32 +43,34 @@ pub async fn restrict_workspace(
     config: &Config,
     request: &CallRequest,
 ) -> Result<(Arc<Workspace>, Option<Value>)> {
-    let whole = match tool.own_sandbox() {
-        Some(ground) => ground.restricted_workspace(&request.session_ref.session)?,
+    let full_workspace = match tool.own_sandbox() {
+        Some(own_sandbox) => own_sandbox.restricted_workspace(&request.session_ref.session)?,
         None => profile::workspace_hiding_private(&request.session_ref.session.workspace, config),
     };
-    let (workspace, about) = apply_client_sandbox(request, whole).await?;
+    let (workspace, sandbox_effect) = apply_client_sandbox(request, full_workspace).await?;
     let workspace = guard_repositories(tool, config, request, workspace).await?;
     if config.policy.escalate == EscalationMode::Off {
-        return Ok((workspace, about));
+        return Ok((workspace, sandbox_effect));
     }
-    let book = pipeline.policy.current_rules(workspace.path()).await;
-    if !git::escalates_git(&book.table) {
-        return Ok((workspace, about));
+    let rulebook = pipeline.policy.current_rules(workspace.path()).await;
+    if !git::escalates_git(&rulebook.table) {
+        return Ok((workspace, sandbox_effect));
     }
     // git executes what a repository configures. Where a rule lets git out of the sandbox, no run
     // may change the repository. Where nothing can leave the sandbox, the rule must not take away
     // what runs may do without it.
-    match book.escalation_status(config, pipeline.gate.can_ask(request.client_capabilities)) {
+    match rulebook.escalation_status(config, pipeline.gate.can_ask(request.client_capabilities)) {
         EscalationStatus::Possible => {
-            Ok((Arc::new(workspace.with_restrictions(git::close_repository)), about))
+            Ok((Arc::new(workspace.with_restrictions(git::close_repository)), sandbox_effect))
         }
         // A rules file is broken for a moment while it is being edited. The repository is not noted
         // as open then, so that `git` remains usable afterwards.
-        EscalationStatus::Prevented(_) if !book.faults.is_empty() => Ok((workspace, about)),
+        EscalationStatus::Prevented(_) if !rulebook.faults.is_empty() => {
+            Ok((workspace, sandbox_effect))
+        }
         EscalationStatus::Off | EscalationStatus::Prevented(_) => {
             pipeline.policy.note_open_repository(workspace.path());
-            Ok((workspace, about))
+            Ok((workspace, sandbox_effect))
         }
     }
 }
@@ -81,34 +83,34 @@ async fn guard_repositories(
     workspace: Arc<Workspace>,
 ) -> Result<Arc<Workspace>> {
     let effects = &tool.spec().effects;
-    let runs = effects.contains(&"exec");
-    if !runs && !effects.contains(&"filesystem_write") {
+    let runs_programs = effects.contains(&"exec");
+    if !runs_programs && !effects.contains(&"filesystem_write") {
         return Ok(workspace);
     }
     let session = &request.session_ref.session;
-    let cell = SessionSandbox::for_call(
+    let sandbox = SessionSandbox::for_call(
         session,
         config,
         &Launcher::from_current_exe(),
         tool.own_sandbox().map(AsRef::as_ref),
         &workspace,
     );
-    let known = match cell {
-        Ok(cell) => {
+    let findings = match sandbox {
+        Ok(sandbox) => {
             SessionRepositories::for_session(session)?
-                .current_findings(&cell, config.home.as_deref())
+                .current_findings(&sandbox, config.home.as_deref())
                 .await
         }
         Err(error) => Err(error),
     };
-    match known {
-        Ok(Some(known)) => Ok(Arc::new(
-            workspace.with_restrictions(|rights| rights.for_git = Some(known.covered.clone())),
+    match findings {
+        Ok(Some(findings)) => Ok(Arc::new(
+            workspace.with_restrictions(|rights| rights.for_git = Some(findings.covered.clone())),
         )),
         Ok(None) => Ok(workspace),
         // Files can be written even where no sandbox can be built; names that git executes are
         // still refused.
-        Err(error) if !runs && error.reason_name() != Some(UNPROTECTABLE) => Ok(workspace),
+        Err(error) if !runs_programs && error.reason_name() != Some(UNPROTECTABLE) => Ok(workspace),
         Err(error) => Err(error),
     }
 }
@@ -117,14 +119,14 @@ async fn apply_client_sandbox(
     request: &CallRequest,
     workspace: Arc<Workspace>,
 ) -> Result<(Arc<Workspace>, Option<Value>)> {
-    let Some(narrowing) = request.client_sandbox.clone() else { return Ok((workspace, None)) };
+    let Some(client_sandbox) = request.client_sandbox.clone() else { return Ok((workspace, None)) };
     // A client may send patterns, and finding their matches reads the file system.
-    let held = tokio::task::spawn_blocking(move || {
-        let (workspace, ignored) = workspace.with_client_sandbox(&narrowing)?;
-        let about = narrowing.describe_effect(workspace.rights(), &ignored);
-        Ok((Arc::new(workspace), Some(about)))
+    let task = tokio::task::spawn_blocking(move || {
+        let (workspace, ignored) = workspace.with_client_sandbox(&client_sandbox)?;
+        let sandbox_effect = client_sandbox.describe_effect(workspace.rights(), &ignored);
+        Ok((Arc::new(workspace), Some(sandbox_effect)))
     });
-    held.await.map_err(|error| {
+    task.await.map_err(|error| {
         Error::internal("the client's sandbox could not be applied").with_source(error)
     })?
 }
@@ -134,12 +136,11 @@ pub fn prepare_call(
     config: &Config,
     tool: &dyn DynTool,
     request: &CallRequest,
-    shape: &Overrides,
+    overrides: &Overrides,
     workspace: &Workspace,
 ) -> Result<Prepared> {
     let spec = tool.spec();
-    let cx =
-        PrepareCx { session: &request.session_ref.session, workspace, overrides: shape, config };
+    let cx = PrepareCx { session: &request.session_ref.session, workspace, overrides, config };
     let CheckedCall { plan, args } = tool.check_call(&request.arguments, &cx)?;
     // The tool itself comes first, because it may report more precisely what is missing.
     if let Some(reason) = tool.unavailable_reason() {
@@ -149,18 +150,18 @@ pub fn prepare_call(
         )
         .with_hint("Ask the operator of the host, or do it another way."));
     }
-    let asks = plan.approval_reason.or_else(|| {
+    let approval_reason = plan.approval_reason.or_else(|| {
         needs_approval(config, tool)
             .then(|| "The operator requires approval for every call of this tool.".to_owned())
     });
     let mut definition = match &plan.trust_scope {
-        Some(extent) => digest_json(&json!([tool.definition_hash(), extent])),
+        Some(trust_scope) => digest_json(&json!([tool.definition_hash(), trust_scope])),
         None => tool.definition_hash(),
     };
     // Trust covers a command as it was shown: in another directory, or with other variables, it is
     // a different command.
-    if !shape.is_empty() {
-        definition = digest_json(&json!([definition, shape.cwd, shape.env]));
+    if !overrides.is_empty() {
+        definition = digest_json(&json!([definition, overrides.cwd, overrides.env]));
     }
     Ok(Prepared {
         trace_id: request.trace_id.clone(),
@@ -178,19 +179,19 @@ pub fn prepare_call(
         profile: spec.profile,
         effects: spec.effects.clone(),
         time_limit: effective_timeout(config, spec.timeout, plan.timeout, request.timeout),
-        approval_reason: asks,
+        approval_reason,
     })
 }
 
 /// Returns the smallest limit of the caller, the client and the operator.
 fn effective_timeout(
     config: &Config,
-    tool: Duration,
-    asked: Option<Duration>,
-    client: Option<Duration>,
+    tool_timeout: Duration,
+    call_timeout: Option<Duration>,
+    client_timeout: Option<Duration>,
 ) -> Duration {
     let ceiling = config.limits.timeout_ceiling;
-    asked.unwrap_or(tool).min(client.unwrap_or(ceiling)).min(ceiling)
+    call_timeout.unwrap_or(tool_timeout).min(client_timeout.unwrap_or(ceiling)).min(ceiling)
 }
 
 /// `_meta` key for the time that a client will wait.
@@ -200,26 +201,29 @@ pub const TIMEOUT_META: &str = "dev.ringfence/timeout_ms";
 pub fn timeout_hint(
     config: &Config,
     tool: &dyn DynTool,
-    client: Option<Duration>,
+    client_timeout: Option<Duration>,
     limit: Duration,
 ) -> String {
     let ceiling = config.limits.timeout_ceiling;
-    let most = ceiling.as_millis();
+    let ceiling_ms = ceiling.as_millis();
     let takes_timeout = tool
         .spec()
         .input_schema
         .get("properties")
-        .is_some_and(|all| all.get("timeout_ms").is_some());
+        .is_some_and(|properties| properties.get("timeout_ms").is_some());
     match tool.own_sandbox() {
-        _ if client == Some(limit) && limit < ceiling => {
-            format!("Raise `{}` in `_meta` (at most {most}) or do less in one call.", TIMEOUT_META)
+        _ if client_timeout == Some(limit) && limit < ceiling => {
+            format!(
+                "Raise `{}` in `_meta` (at most {ceiling_ms}) or do less in one call.",
+                TIMEOUT_META
+            )
         }
-        Some(ground) if limit < ceiling => format!(
-            "Do less in one call, or ask the operator to raise `timeout_ms` (at most {most}) under {}.",
-            ground.config_table()
+        Some(own_sandbox) if limit < ceiling => format!(
+            "Do less in one call, or ask the operator to raise `timeout_ms` (at most {ceiling_ms}) under {}.",
+            own_sandbox.config_table()
         ),
         None if takes_timeout && limit < ceiling => {
-            format!("Raise `timeout_ms` (at most {most}) or do less in one call.")
+            format!("Raise `timeout_ms` (at most {ceiling_ms}) or do less in one call.")
         }
         _ if limit >= ceiling => {
             "Do less in one call, or ask the operator to raise `timeout_ms` under [limits]."
@@ -240,14 +244,14 @@ pub fn needs_approval(config: &Config, tool: &dyn DynTool) -> bool {
 }
 
 fn format_env(env: &[(String, String)]) -> Vec<String> {
-    let show = |(name, value): &(String, String)| match (
+    let format_variable = |(name, value): &(String, String)| match (
         is_sensitive(name),
         known_secrets::redact_str(&redact_url_passwords(value)),
     ) {
         (true, _) => format!("{name} (set)"),
         (false, value) => format!("{name}={value}"),
     };
-    env.iter().map(show).collect()
+    env.iter().map(format_variable).collect()
 }
 
 #[cfg(test)]

@@ -72,12 +72,16 @@ pub struct ReloadStatus {
 
 impl ConfigReloader {
     /// Creates the reloader for a config that was just read.
-    pub fn new(made: ConfigSource, seen: FileStamps, first: Arc<Config>) -> ConfigReloader {
-        let made = Arc::new(made);
+    pub fn new(
+        source: ConfigSource,
+        stamps: FileStamps,
+        initial_config: Arc<Config>,
+    ) -> ConfigReloader {
+        let source = Arc::new(source);
         ConfigReloader {
-            source: made,
-            initial_config: first,
-            file_stamps: Mutex::new(seen),
+            source,
+            initial_config,
+            file_stamps: Mutex::new(stamps),
             reload_lock: tokio::sync::Mutex::default(),
             started_count: AtomicU64::new(0),
             is_requested: AtomicBool::new(false),
@@ -90,27 +94,29 @@ impl ConfigReloader {
         self.file_stamps.lock().ignore_poison().clone()
     }
 
-    fn due_reason(&self, now: &PipelineState) -> Option<ReloadReason> {
+    fn due_reason(&self, state: &PipelineState) -> Option<ReloadReason> {
         if self.is_requested.load(Ordering::Acquire)
             || self.file_stamps.lock().ignore_poison().have_changed()
         {
             return Some(ReloadReason::Changed);
         }
-        let tried = *self.last_secret_retry.lock().ignore_poison();
-        let is_time = tried.is_none_or(|tried| tried.elapsed() >= SECRET_RETRY_INTERVAL);
-        (now.config.secrets.has_unreadable() && is_time).then_some(ReloadReason::SecretsMissing)
+        let last_retry = *self.last_secret_retry.lock().ignore_poison();
+        let is_retry_due =
+            last_retry.is_none_or(|last_retry| last_retry.elapsed() >= SECRET_RETRY_INTERVAL);
+        (state.config.secrets.has_unreadable() && is_retry_due)
+            .then_some(ReloadReason::SecretsMissing)
     }
 
-    fn set_file_stamps(&self, prints: FileStamps) {
-        *self.file_stamps.lock().ignore_poison() = prints;
+    fn set_file_stamps(&self, stamps: FileStamps) {
+        *self.file_stamps.lock().ignore_poison() = stamps;
     }
 
     fn status(&self) -> ReloadStatus {
         self.status.read().ignore_poison().clone()
     }
 
-    fn set_status(&self, found: ReloadStatus) {
-        *self.status.write().ignore_poison() = found;
+    fn set_status(&self, status: ReloadStatus) {
+        *self.status.write().ignore_poison() = status;
     }
 }
 
@@ -118,44 +124,45 @@ impl Pipeline {
     /// Rebuilds the state if a configuration file has changed. The state read afterwards includes
     /// every edit that completed before the call.
     pub async fn reload_if_changed(&self) {
-        let Some(reload) = &self.reloader else { return };
-        if reload.due_reason(&self.state()).is_none() {
+        let Some(reloader) = &self.reloader else { return };
+        if reloader.due_reason(&self.state()).is_none() {
             return;
         }
-        let begun = reload.started_count.load(Ordering::Acquire);
-        let _turn = reload.reload_lock.lock().await;
+        let started_before = reloader.started_count.load(Ordering::Acquire);
+        let _reload_guard = reloader.reload_lock.lock().await;
         // A reload that has started since has seen the same files. Without this check, constant
         // edits would make callers wait for one reload after the other.
-        if reload.started_count.load(Ordering::Acquire) > begun {
+        if reloader.started_count.load(Ordering::Acquire) > started_before {
             return;
         }
-        let now = self.state();
-        let Some(why) = reload.due_reason(&now) else { return };
-        reload.started_count.fetch_add(1, Ordering::AcqRel);
-        reload.is_requested.store(false, Ordering::Release);
-        *reload.last_secret_retry.lock().ignore_poison() = Some(Instant::now());
+        let current = self.state();
+        let Some(reason) = reloader.due_reason(&current) else { return };
+        reloader.started_count.fetch_add(1, Ordering::AcqRel);
+        reloader.is_requested.store(false, Ordering::Release);
+        *reloader.last_secret_retry.lock().ignore_poison() = Some(Instant::now());
         let work = tokio::task::spawn_blocking({
-            let (made, first, now, seen) = (
-                Arc::clone(&reload.source),
-                Arc::clone(&reload.initial_config),
-                Arc::clone(&now),
-                reload.file_stamps(),
+            let (source, initial_config, current, old_stamps) = (
+                Arc::clone(&reloader.source),
+                Arc::clone(&reloader.initial_config),
+                Arc::clone(&current),
+                reloader.file_stamps(),
             );
-            move || rebuild_state(&made, &first, &now, &seen)
+            move || rebuild_state(&source, &initial_config, &current, &old_stamps)
         });
         match work.await {
-            Ok((Ok((state, _)), prints))
-                if why == ReloadReason::SecretsMissing && state.config.secrets.has_unreadable() =>
+            Ok((Ok((state, _)), new_stamps))
+                if reason == ReloadReason::SecretsMissing
+                    && state.config.secrets.has_unreadable() =>
             {
-                reload.set_file_stamps(prints);
+                reloader.set_file_stamps(new_stamps);
             }
-            Ok((Ok((state, restart_needed)), prints)) => {
-                self.install_state(reload, &now, state, restart_needed);
-                reload.set_file_stamps(prints);
+            Ok((Ok((state, restart_needed)), new_stamps)) => {
+                self.install_state(reloader, &current, state, restart_needed);
+                reloader.set_file_stamps(new_stamps);
             }
-            Ok((Err(error), prints)) => {
-                self.keep_last_good(reload, &now, &error);
-                reload.set_file_stamps(prints);
+            Ok((Err(error), new_stamps)) => {
+                self.keep_last_good(reloader, &current, &error);
+                reloader.set_file_stamps(new_stamps);
             }
             // Only a panic gets here. The file stamps stay as they were, so that the next request
             // tries again.
@@ -165,30 +172,31 @@ impl Pipeline {
 
     /// Reloads even if nothing has changed.
     pub async fn reload_now(&self) {
-        if let Some(reload) = &self.reloader {
-            reload.is_requested.store(true, Ordering::Release);
+        if let Some(reloader) = &self.reloader {
+            reloader.is_requested.store(true, Ordering::Release);
         }
         self.reload_if_changed().await;
     }
 
     fn install_state(
         &self,
-        reload: &ConfigReloader,
-        now: &PipelineState,
+        reloader: &ConfigReloader,
+        current: &PipelineState,
         state: PipelineState,
         restart_needed: Vec<&'static str>,
     ) {
         let generation = state.config.generation;
-        let (before, after) = (tool_definitions(now), tool_definitions(&state));
-        let only =
+        let (before, after) = (tool_definitions(current), tool_definitions(&state));
+        let names_only_in =
             |one: &BTreeMap<String, String>, other: &BTreeMap<String, String>| -> Vec<String> {
                 one.keys().filter(|name| !other.contains_key(*name)).cloned().collect()
             };
-        let (added, removed) = (only(&after, &before), only(&before, &after));
-        let is_other =
-            |(name, made): &(&String, &String)| before.get(*name).is_some_and(|was| was != *made);
+        let (added, removed) = (names_only_in(&after, &before), names_only_in(&before, &after));
+        let is_changed = |(name, definition): &(&String, &String)| {
+            before.get(*name).is_some_and(|old_definition| old_definition != *definition)
+        };
         let changed: Vec<String> =
-            after.iter().filter(is_other).map(|(name, _)| name.clone()).collect();
+            after.iter().filter(is_changed).map(|(name, _)| name.clone()).collect();
         tracing::info!(
             generation,
             added = added.join(", "),
@@ -197,33 +205,34 @@ impl Pipeline {
             "config reloaded"
         );
         state.log_failed_commands();
-        if !restart_needed.is_empty() && restart_needed != reload.status().restart_needed {
+        if !restart_needed.is_empty() && restart_needed != reloader.status().restart_needed {
             tracing::warn!("these keys take effect after a restart: {}", restart_needed.join(", "));
         }
         let dropped = json!(failed_command_names(&state));
-        let differs = list_contents(now) != list_contents(&state);
+        let lists_differ = list_contents(current) != list_contents(&state);
         *self.state.write().ignore_poison() = Arc::new(state);
         self.record_reload(json!({
             "outcome": "ok", "generation": generation, "added": added, "removed": removed, "changed": changed,
             "dropped": dropped, "restart_needed": restart_needed,
         }));
-        reload.set_status(ReloadStatus { fault: None, restart_needed });
-        if differs {
+        reloader.set_status(ReloadStatus { fault: None, restart_needed });
+        if lists_differ {
             self.list_changes.announce_change(ChangedList::Tools);
         }
     }
 
-    fn keep_last_good(&self, reload: &ConfigReloader, now: &PipelineState, error: &Error) {
-        let generation = now.config.generation;
+    fn keep_last_good(&self, reloader: &ConfigReloader, current: &PipelineState, error: &Error) {
+        let generation = current.config.generation;
         tracing::error!(
             generation,
             "the config is broken; keeping the last valid one: {}",
             error.log_line()
         );
         self.record_reload(
-            json!({"outcome": "broken", "generation": generation, "dropped": failed_command_names(now)}),
+            json!({"outcome": "broken", "generation": generation, "dropped": failed_command_names(current)}),
         );
-        reload.set_status(ReloadStatus { fault: Some(describe_error(error)), ..reload.status() });
+        reloader
+            .set_status(ReloadStatus { fault: Some(describe_error(error)), ..reloader.status() });
     }
 
     /// Writes an audit event. A reload is not refused when it cannot be recorded; a call will be.
@@ -236,28 +245,31 @@ impl Pipeline {
     /// Returns the state of the operator's files as a client may see it: files by name, and no
     /// paths of the host.
     pub fn describe_config(&self, state: &PipelineState) -> Value {
-        let found = self.reloader.as_ref().map(ConfigReloader::status).unwrap_or_default();
+        let status = self.reloader.as_ref().map(ConfigReloader::status).unwrap_or_default();
         let row = |tool: Option<&str>, line: usize, message: &str| json!({"tool": tool, "line": line, "message": strip_paths(message)});
-        let written = state.config.command_errors.iter();
-        let made = state.registry.failed_commands.iter();
-        let dropped: Vec<Value> = written
+        let command_errors = state.config.command_errors.iter();
+        let failed_commands = state.registry.failed_commands.iter();
+        let dropped: Vec<Value> = command_errors
             .map(|fault| row(fault.tool.as_deref(), fault.line, &fault.message))
-            .chain(made.map(|(entry, error)| row(Some(&entry.name), entry.line, error.message())))
+            .chain(
+                failed_commands
+                    .map(|(entry, error)| row(Some(&entry.name), entry.line, error.message())),
+            )
             // A denied tool must look like a missing one, broken or not.
             .filter(|row| {
                 row["tool"].as_str().is_none_or(|name| state.config.surface.allows_tool(name))
             })
             .collect();
-        let mut about = json!({
+        let mut description = json!({
             "generation": state.config.generation,
-            "state": if found.fault.is_some() { "broken" } else { "ok" },
+            "state": if status.fault.is_some() { "broken" } else { "ok" },
             "dropped": dropped,
-            "restart_needed": found.restart_needed,
+            "restart_needed": status.restart_needed,
         });
-        if let Some(fault) = found.fault {
-            about["fault"] = fault;
+        if let Some(fault) = status.fault {
+            description["fault"] = fault;
         }
-        about
+        description
     }
 }
 
@@ -267,25 +279,25 @@ type ReloadResult = Result<(PipelineState, Vec<&'static str>)>;
 /// Does everything that blocks: waits until the files are stable, reads and resolves them, and
 /// builds the tools.
 fn rebuild_state(
-    made: &ConfigSource,
-    first: &Config,
-    now: &PipelineState,
-    seen: &FileStamps,
+    source: &ConfigSource,
+    initial_config: &Config,
+    current: &PipelineState,
+    old_stamps: &FileStamps,
 ) -> (ReloadResult, FileStamps) {
-    let (config, prints) = made.resolve_again(first, &now.config, seen);
+    let (config, new_stamps) = source.resolve_again(initial_config, &current.config, old_stamps);
     let state = config.and_then(|mut config| {
-        let file = made.config_file();
+        let file = source.config_file();
         // Without a file the defaults apply, but an operator who removes the file hardly asks for
         // those.
-        if now.config.file.is_some() && config.file.is_none() {
+        if current.config.file.is_some() && config.file.is_none() {
             return Err(config_gone_error(file.as_deref()));
         }
         crate::sandbox::profile::check_profile(&config)?;
-        let restart_needed = restore_fixed_settings(&mut config, first, &now.config);
-        config.generation = now.config.generation + 1;
-        Ok((PipelineState::new(Arc::new(config)).succeeding(now), restart_needed))
+        let restart_needed = restore_fixed_settings(&mut config, initial_config, &current.config);
+        config.generation = current.config.generation + 1;
+        Ok((PipelineState::new(Arc::new(config)).succeeding(current), restart_needed))
     });
-    (state, prints)
+    (state, new_stamps)
 }
 
 fn config_gone_error(file: Option<&Path>) -> Error {
@@ -296,50 +308,58 @@ fn config_gone_error(file: Option<&Path>) -> Error {
 }
 
 /// Restores what cannot change while the server runs, and returns the keys that would have changed.
-fn restore_fixed_settings(config: &mut Config, first: &Config, now: &Config) -> Vec<&'static str> {
-    let at_start = |key: &str| {
-        FIXED_KEYS.iter().any(|one| key == *one || (one.ends_with('.') && key.starts_with(one)))
+fn restore_fixed_settings(
+    config: &mut Config,
+    initial: &Config,
+    current: &Config,
+) -> Vec<&'static str> {
+    let is_fixed = |key: &str| {
+        FIXED_KEYS.iter().any(|fixed_key| {
+            key == *fixed_key || (fixed_key.ends_with('.') && key.starts_with(fixed_key))
+        })
     };
     let rows = |config: &Config| -> BTreeMap<&'static str, String> {
-        let rows = config.settings.iter().filter(|row| at_start(row.key));
+        let rows = config.settings.iter().filter(|row| is_fixed(row.key));
         rows.map(|row| (row.key, row.value.clone())).collect()
     };
-    let (before, after) = (rows(first), rows(config));
-    let all = before.keys().chain(after.keys().filter(|key| !before.contains_key(*key)));
+    let (before, after) = (rows(initial), rows(config));
+    let all_keys = before.keys().chain(after.keys().filter(|key| !before.contains_key(*key)));
     // The port that was configured is not always the one that was assigned.
-    let mut differ: Vec<&'static str> = all
+    let mut changed_keys: Vec<&'static str> = all_keys
         .filter(|key| **key != "http.listen" && before.get(*key) != after.get(*key))
         .copied()
         .collect();
     // Settings without a row of their own.
-    for (name, same) in [
-        ("policy", format!("{:?}", first.policy) == format!("{:?}", config.policy)),
-        ("auth.jwt_secret_file", jwt_secret(first) == jwt_secret(config)),
-        ("auth", format!("{:?}", first.auth) == format!("{:?}", config.auth)),
+    for (name, is_same) in [
+        ("policy", format!("{:?}", initial.policy) == format!("{:?}", config.policy)),
+        ("auth.jwt_secret_file", jwt_secret(initial) == jwt_secret(config)),
+        ("auth", format!("{:?}", initial.auth) == format!("{:?}", config.auth)),
     ] {
-        if !same && !differ.iter().any(|key| key.starts_with(name)) {
-            differ.push(name);
+        if !is_same && !changed_keys.iter().any(|key| key.starts_with(name)) {
+            changed_keys.push(name);
         }
     }
-    config.settings.retain(|row| !at_start(row.key));
-    config.settings.extend(first.settings.iter().filter(|row| at_start(row.key)).cloned());
-    config.root.clone_from(&first.root);
-    config.workspace.clone_from(&first.workspace);
-    config.shared_workspace = first.shared_workspace;
-    config.closed_paths.clone_from(&first.closed_paths);
-    config.http = first.http.clone();
-    config.auth = first.auth.clone();
-    config.approval.allows_terminal = first.approval.allows_terminal;
-    config.sandbox = first.sandbox.clone();
-    config.policy = first.policy.clone();
-    config.limits.message_bytes = first.limits.message_bytes;
-    config.limits.audit_rotate_bytes = first.limits.audit_rotate_bytes;
-    config.log = first.log.clone();
+    config.settings.retain(|row| !is_fixed(row.key));
+    config.settings.extend(initial.settings.iter().filter(|row| is_fixed(row.key)).cloned());
+    config.root.clone_from(&initial.root);
+    config.workspace.clone_from(&initial.workspace);
+    config.shared_workspace = initial.shared_workspace;
+    config.closed_paths.clone_from(&initial.closed_paths);
+    config.http = initial.http.clone();
+    config.auth = initial.auth.clone();
+    config.approval.allows_terminal = initial.approval.allows_terminal;
+    config.sandbox = initial.sandbox.clone();
+    config.policy = initial.policy.clone();
+    config.limits.message_bytes = initial.limits.message_bytes;
+    config.limits.audit_rotate_bytes = initial.limits.audit_rotate_bytes;
+    config.log = initial.log.clone();
     // Files that were private may still be in use, and a replaced secret is still a secret.
-    config.private_paths.extend(first.private_paths.iter().chain(&now.private_paths).cloned());
+    config
+        .private_paths
+        .extend(initial.private_paths.iter().chain(&current.private_paths).cloned());
     config.private_paths.sort();
     config.private_paths.dedup();
-    differ
+    changed_keys
 }
 
 fn jwt_secret(config: &Config) -> Option<&[u8]> {
@@ -363,24 +383,25 @@ pub(super) fn tool_definitions(state: &PipelineState) -> BTreeMap<String, String
 fn list_contents(state: &PipelineState) -> Vec<String> {
     let config = &state.config;
     let workspace = config.workspace.as_deref();
-    let shown = state.registry.visible_tools(workspace);
-    let tools = shown.map(|(tool, _)| {
+    let visible_tools = state.registry.visible_tools(workspace);
+    let tools = visible_tools.map(|(tool, _)| {
         format!("{} {:?} {}", tool.definition_hash(), tool.spec(), needs_approval(config, &**tool))
     });
     let names = config.tool_names.name().to_owned();
     // If each principal has its own workspace, the permitted directories decide what each of them
     // sees.
-    let places = match workspace {
+    let surface_dirs = match workspace {
         Some(_) => String::new(),
         None => format!("{:?} {:?}", config.surface.command_dirs, config.surface.argument_dirs),
     };
-    tools.chain([names, places]).collect()
+    tools.chain([names, surface_dirs]).collect()
 }
 
 /// Returns the names of the operator commands that were not loaded.
 fn failed_command_names(state: &PipelineState) -> BTreeSet<&str> {
-    let written = state.config.command_errors.iter().filter_map(|fault| fault.tool.as_deref());
-    written
+    let invalid_entries =
+        state.config.command_errors.iter().filter_map(|error| error.tool.as_deref());
+    invalid_entries
         .chain(state.registry.failed_commands.iter().map(|(entry, _)| entry.name.as_str()))
         .collect()
 }
@@ -388,8 +409,8 @@ fn failed_command_names(state: &PipelineState) -> BTreeSet<&str> {
 /// Describes an error as a client may see it.
 fn describe_error(error: &Error) -> Value {
     let Some(message) = error.get_fact("fault").and_then(Value::as_str) else {
-        let why = error.reason_name().unwrap_or_else(|| error.kind().name());
-        return json!({"message": format!("the config was refused ({why}); see the server's log")});
+        let reason = error.reason_name().unwrap_or_else(|| error.kind().name());
+        return json!({"message": format!("the config was refused ({reason}); see the server's log")});
     };
     let name =
         error.get_fact("file").and_then(Value::as_str).map(Path::new).and_then(Path::file_name);
@@ -403,10 +424,10 @@ fn describe_error(error: &Error) -> Value {
 
 /// Replaces every path of this host in a text with `…`.
 fn strip_paths(text: &str) -> String {
-    let ends = |c: char| c.is_whitespace() || "`'\"()[]{},;=".contains(c);
-    text.split_inclusive(ends)
+    let is_boundary = |c: char| c.is_whitespace() || "`'\"()[]{},;=".contains(c);
+    text.split_inclusive(is_boundary)
         .map(|word| {
-            let bare = word.trim_end_matches(ends);
+            let bare = word.trim_end_matches(is_boundary);
             let is_path = bare.len() > 1 && (bare.starts_with('/') || bare.starts_with("~/"));
             if is_path { word.replacen(bare, "…", 1) } else { word.to_owned() }
         })

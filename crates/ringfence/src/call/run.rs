@@ -40,7 +40,7 @@ impl Pipeline {
     /// Starts a call. It ends when the tool is done, at its deadline, when it is cancelled or with
     /// its session.
     pub fn start_call(self: &Arc<Self>, request: CallRequest) -> RunningCall {
-        let (caller, events) = ClientHandle::new(request.client_capabilities);
+        let (client, events) = ClientHandle::new(request.client_capabilities);
         let (finished, done) = oneshot::channel();
         let cancel = request.session_ref.session.cancel.new_child();
         let state = self.state();
@@ -57,14 +57,14 @@ impl Pipeline {
         let pipeline = Arc::clone(self);
         // The record has the tool's own name, whichever spelling the caller used and however far
         // the call gets.
-        let found = state.registry.get(&request.tool).map(|tool| tool.spec().name.as_str());
-        let shown: String = found.unwrap_or(&request.tool).chars().take(128).collect();
+        let tool_name = state.registry.get(&request.tool).map(|tool| tool.spec().name.as_str());
+        let shown_name: String = tool_name.unwrap_or(&request.tool).chars().take(128).collect();
         // An error-level span, so that its fields are on every log line about the call.
         let span = tracing::error_span!(
             "call",
             trace_id = request.trace_id.as_str(),
             session = request.session_ref.session.id,
-            tool = shown
+            tool = shown_name
         );
         let work = async move {
             let record = CallRecord::open(
@@ -77,10 +77,10 @@ impl Pipeline {
                     "transport": request.session_ref.session.transport,
                     "protocol": request.protocol,
                     "client": request.client,
-                    "tool": shown,
+                    "tool": shown_name,
                 }),
             );
-            let result = pipeline.execute_and_record(&state, request, caller, cancel, record).await;
+            let result = pipeline.execute_and_record(&state, request, client, cancel, record).await;
             // The client may have disconnected; ignore the error. The record has been written in
             // any case.
             let _ = finished.send(result);
@@ -93,11 +93,11 @@ impl Pipeline {
         self: &Arc<Self>,
         state: &PipelineState,
         request: CallRequest,
-        caller: ClientHandle,
+        client: ClientHandle,
         cancel: CancelToken,
         mut record: CallRecord,
     ) -> Result<ToolOutput> {
-        let result = self.execute(state, request, caller, &cancel, &mut record).await;
+        let result = self.execute(state, request, client, &cancel, &mut record).await;
         // The output of programs is already redacted. This covers other sources: a file, a page, a
         // driver.
         let result = result.map(ToolOutput::without_secrets).map_err(Error::without_secrets);
@@ -107,13 +107,13 @@ impl Pipeline {
                 if let Err(wait) = record.admit_refusal() {
                     return Err(self.count_refusal(record, error, wait));
                 }
-                let is_unknown = error.reason_name() == Some(sandbox::SUPERVISOR_LOST);
-                let report = is_unknown
+                let supervisor_lost = error.reason_name() == Some(sandbox::SUPERVISOR_LOST);
+                let report_gap = supervisor_lost
                     .then_some(ReportCompleteness::Missing)
                     .and_then(ReportCompleteness::audit_name);
                 let facts = CallFacts {
                     status: Some(status_for_error(error)),
-                    report_gap: report,
+                    report_gap,
                     ..CallFacts::default()
                 };
                 // The log has the details that the caller does not get, under the same trace id.
@@ -133,27 +133,33 @@ impl Pipeline {
         self: &Arc<Self>,
         state: &PipelineState,
         request: CallRequest,
-        caller: ClientHandle,
+        client: ClientHandle,
         cancel: &CancelToken,
         record: &mut CallRecord,
     ) -> Result<ToolOutput> {
         self.release_stale_sandboxes(&request.session_ref.session);
         let tool = find_tool(state, &request.tool, &request.session_ref.session.workspace)?;
-        let ground = tool.own_sandbox().cloned();
-        let config = Arc::clone(ground.as_ref().map_or(&state.config, |ground| &ground.config));
+        let own_sandbox = tool.own_sandbox().cloned();
+        let config = Arc::clone(
+            own_sandbox.as_ref().map_or(&state.config, |own_sandbox| &own_sandbox.config),
+        );
         let (workspace, client_sandbox) =
             restrict_workspace(self, &*tool, &config, &request).await?;
-        if let Some(about) = &client_sandbox {
-            record.set_fields(json!({"client_sandbox": about["mode"]}));
+        if let Some(description) = &client_sandbox {
+            record.set_fields(json!({"client_sandbox": description["mode"]}));
         }
         let session = &request.session_ref.session;
-        let shape = overrides::merge_overrides(request.overrides.clone(), &session.overrides());
-        let shape = overrides::check_overrides(&shape, &config, &session.workspace)?;
-        let overrides = (!shape.is_empty()).then(|| overrides::describe_overrides(&shape));
+        let effective_overrides =
+            overrides::merge_overrides(request.overrides.clone(), &session.overrides());
+        let effective_overrides =
+            overrides::check_overrides(&effective_overrides, &config, &session.workspace)?;
+        let overrides = (!effective_overrides.is_empty())
+            .then(|| overrides::describe_overrides(&effective_overrides));
         if let Some(overrides) = &overrides {
             record.set_fields(json!({"overrides": overrides}));
         }
-        let mut prepared = prepare_call(&config, &*tool, &request, &shape, &workspace)?;
+        let mut prepared =
+            prepare_call(&config, &*tool, &request, &effective_overrides, &workspace)?;
         prepared.definition_hash = state.trust_key(&prepared.tool, prepared.definition_hash);
         record.set_fields(json!({
             "tool": prepared.tool,
@@ -164,19 +170,19 @@ impl Pipeline {
         }));
         let deadline = Arc::new(Deadline::after(prepared.time_limit));
         let limit = prepared.time_limit;
-        let approvals = record.call_events();
-        let patience = request.response_timeout;
+        let call_events = record.call_events();
+        let response_timeout = request.response_timeout;
         let timeout_hint = timeout_hint(&config, &*tool, request.timeout, limit);
-        let ask = QuestionContext {
+        let question_context = QuestionContext {
             session_ref: &request.session_ref,
-            client: &caller,
+            client: &client,
             cancel,
             deadline: &deadline,
-            call_events: &approvals,
+            call_events: &call_events,
             expiry: state.config.approval.expiry,
-            response_timeout: patience,
+            response_timeout,
         };
-        let granted = self.gate.pass_call(&ask, prepared).await;
+        let granted = self.gate.pass_call(&question_context, prepared).await;
         record.set_fields(json!({"approval": approval_outcome(&granted)}));
         let granted = granted?;
         record.write_start()?;
@@ -186,31 +192,31 @@ impl Pipeline {
             session_ref: request.session_ref,
             workspace,
             config,
-            own_sandbox: ground,
-            overrides: Arc::new(shape),
+            own_sandbox,
+            overrides: Arc::new(effective_overrides),
             policy: self.policy.clone(),
             cancel: cancel.clone(),
             deadline: Arc::clone(&deadline),
-            client: caller,
+            client,
             gate: Arc::clone(&self.gate),
             list_changes: self.list_changes.clone(),
             text_budget: request.output_budget,
-            call_events: approvals,
-            max_approval_wait: patience,
+            call_events,
+            max_approval_wait: response_timeout,
             timeout_hint,
             tasks: self.running_calls.clone(),
         });
         let work =
             std::panic::AssertUnwindSafe(tool.run_call(Arc::clone(&cx), granted)).catch_unwind();
         tokio::pin!(work);
-        let ended = tokio::select! {
+        let outcome = tokio::select! {
             result = &mut work => Some(result),
             () = deadline.wait_until_passed() => { cancel.cancel(CancelCause::Deadline); None }
             _ = cancel.cancelled() => None,
         };
         // The tool has the grace period to end its children and hand over what it has; then it is
         // dropped.
-        let ended = match ended {
+        let outcome = match outcome {
             Some(result) => Some(result),
             None => {
                 tokio::time::timeout(sandbox::max_end_duration(state.config.limits.grace), work)
@@ -218,15 +224,18 @@ impl Pipeline {
                     .ok()
             }
         };
-        match ended {
+        match outcome {
             Some(Ok(result)) => result
                 .map(|mut output| {
                     output.meta.extend(
-                        client_sandbox.map(|about| (client_sandbox::META_KEY.to_owned(), about)),
+                        client_sandbox
+                            .map(|description| (client_sandbox::META_KEY.to_owned(), description)),
                     );
-                    output.meta.extend(
-                        overrides.map(|about| (overrides::OVERRIDES_META.to_owned(), about)),
-                    );
+                    output
+                        .meta
+                        .extend(overrides.map(|description| {
+                            (overrides::OVERRIDES_META.to_owned(), description)
+                        }));
                     output
                 })
                 .map_err(|error| match error.kind() {

@@ -36,22 +36,22 @@ impl Pipeline {
 
     fn watch_points(&self) -> BTreeSet<WatchPoint> {
         let config = &self.state().config;
-        let mut spots = BTreeSet::new();
-        if let Some(reload) = &self.reloader {
-            spots.extend(reload.file_stamps().file_paths().flat_map(watch_points));
+        let mut points = BTreeSet::new();
+        if let Some(reloader) = &self.reloader {
+            points.extend(reloader.file_stamps().file_paths().flat_map(watch_points));
         }
-        spots.extend(config.policy.rules.iter().flat_map(|file| watch_points(file)));
+        points.extend(config.policy.rules.iter().flat_map(|file| watch_points(file)));
         for rules in &config.policy.rules_dirs.effective {
-            spots.extend(watch_points(rules));
-            spots.insert((rules.clone(), None));
+            points.extend(watch_points(rules));
+            points.insert((rules.clone(), None));
         }
-        spots
+        points
     }
 }
 
 async fn watch_files(pipeline: Arc<Pipeline>) {
-    let mut eyes = match ConfigFileWatcher::new() {
-        Ok(eyes) => eyes,
+    let mut watcher = match ConfigFileWatcher::new() {
+        Ok(watcher) => watcher,
         Err(error) => {
             tracing::warn!(
                 "cannot watch the config; changes take effect with the next call: {error}"
@@ -60,17 +60,17 @@ async fn watch_files(pipeline: Arc<Pipeline>) {
         }
     };
     loop {
-        eyes.set_watch_points(pipeline.watch_points());
+        watcher.set_watch_points(pipeline.watch_points());
         // After the watches are in place, so that no change in between is missed.
         pipeline.reload_if_changed().await;
         if let Some(workspace) = &pipeline.state().config.workspace {
             // Reading the rules logs the errors in new ones.
             pipeline.policy.current_rules(workspace).await;
         }
-        if eyes.differs_from(&pipeline.watch_points()) {
+        if watcher.differs_from(&pipeline.watch_points()) {
             continue;
         }
-        eyes.wakeup.notified().await;
+        watcher.wakeup.notified().await;
         tokio::time::sleep(DEBOUNCE).await;
     }
 }
@@ -87,53 +87,56 @@ struct ConfigFileWatcher {
 
 impl ConfigFileWatcher {
     fn new() -> notify::Result<ConfigFileWatcher> {
-        let poked = Arc::new(Notify::new());
-        let spots = Arc::new(Mutex::new(BTreeSet::new()));
+        let wakeup = Arc::new(Notify::new());
+        let points = Arc::new(Mutex::new(BTreeSet::new()));
         let watcher = notify::recommended_watcher({
-            let (poked, spots) = (Arc::clone(&poked), Arc::clone(&spots));
+            let (wakeup, points) = (Arc::clone(&wakeup), Arc::clone(&points));
             move |event: notify::Result<notify::Event>| {
-                let spots = spots.lock().ignore_poison();
+                let points = points.lock().ignore_poison();
                 // An error may mean that events were lost.
-                if event.map_or(true, |event| is_relevant(&event, &spots)) {
-                    poked.notify_one();
+                if event.map_or(true, |event| is_relevant(&event, &points)) {
+                    wakeup.notify_one();
                 }
             }
         })?;
         Ok(ConfigFileWatcher {
             watcher,
-            wakeup: poked,
-            watch_points: spots,
+            wakeup,
+            watch_points: points,
             directories: BTreeMap::new(),
             has_warned: false,
         })
     }
 
-    fn differs_from(&self, spots: &BTreeSet<WatchPoint>) -> bool {
-        *self.watch_points.lock().ignore_poison() != *spots
+    fn differs_from(&self, points: &BTreeSet<WatchPoint>) -> bool {
+        *self.watch_points.lock().ignore_poison() != *points
     }
 
-    fn set_watch_points(&mut self, spots: BTreeSet<WatchPoint>) {
-        let of =
-            |folder: &Path| std::fs::metadata(folder).ok().map(|facts| (facts.dev(), facts.ino()));
-        let wanted: BTreeMap<PathBuf, (u64, u64)> =
-            spots.iter().filter_map(|(folder, _)| Some((folder.clone(), of(folder)?))).collect();
-        *self.watch_points.lock().ignore_poison() = spots;
-        for folder in self
+    fn set_watch_points(&mut self, points: BTreeSet<WatchPoint>) {
+        let device_and_inode = |directory: &Path| {
+            std::fs::metadata(directory).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+        };
+        let new_directories: BTreeMap<PathBuf, (u64, u64)> = points
+            .iter()
+            .filter_map(|(directory, _)| Some((directory.clone(), device_and_inode(directory)?)))
+            .collect();
+        *self.watch_points.lock().ignore_poison() = points;
+        for directory in self
             .directories
             .iter()
-            .filter(|(folder, id)| wanted.get(*folder) != Some(id))
-            .map(|(folder, _)| folder)
+            .filter(|(directory, id)| new_directories.get(*directory) != Some(id))
+            .map(|(directory, _)| directory)
         {
             // A directory that no longer exists has already lost its watch.
-            let _ = self.watcher.unwatch(folder);
+            let _ = self.watcher.unwatch(directory);
         }
-        self.directories.retain(|folder, id| wanted.get(folder) == Some(id));
-        for (folder, id) in wanted {
-            if self.directories.contains_key(&folder) {
+        self.directories.retain(|directory, id| new_directories.get(directory) == Some(id));
+        for (directory, id) in new_directories {
+            if self.directories.contains_key(&directory) {
                 continue;
             }
-            match self.watcher.watch(&folder, RecursiveMode::NonRecursive) {
-                Ok(()) => drop(self.directories.insert(folder, id)),
+            match self.watcher.watch(&directory, RecursiveMode::NonRecursive) {
+                Ok(()) => drop(self.directories.insert(directory, id)),
                 Err(error) if !self.has_warned => {
                     self.has_warned = true;
                     tracing::warn!(
@@ -146,17 +149,17 @@ impl ConfigFileWatcher {
     }
 }
 
-fn is_relevant(event: &notify::Event, spots: &BTreeSet<WatchPoint>) -> bool {
+fn is_relevant(event: &notify::Event, points: &BTreeSet<WatchPoint>) -> bool {
     if matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
     {
         return false;
     }
-    let is_spot = |path: &PathBuf| {
-        spots.iter().any(|(folder, name)| match name {
-            _ if path == folder => true,
-            Some(name) => path.parent() == Some(folder) && path.file_name() == Some(name),
-            None => path.parent() == Some(folder),
+    let is_watched = |path: &PathBuf| {
+        points.iter().any(|(directory, name)| match name {
+            _ if path == directory => true,
+            Some(name) => path.parent() == Some(directory) && path.file_name() == Some(name),
+            None => path.parent() == Some(directory),
         })
     };
-    event.need_rescan() || event.paths.is_empty() || event.paths.iter().any(is_spot)
+    event.need_rescan() || event.paths.is_empty() || event.paths.iter().any(is_watched)
 }

@@ -74,7 +74,7 @@ trait ApproverConsole {
     /// Discards input typed before the question was on the screen.
     fn discard_input(&mut self);
     /// Returns a line if one was typed in time; an empty string means end of input.
-    fn read_line(&mut self, within: Duration) -> Result<Option<String>>;
+    fn read_line(&mut self, timeout: Duration) -> Result<Option<String>>;
 }
 
 /// Runs `ringfence approvals`.
@@ -85,21 +85,23 @@ pub fn run(args: &ApprovalsArgs, root: &Path) -> Result<()> {
 fn run_with_console(
     args: &ApprovalsArgs,
     root: &Path,
-    desk: &mut dyn ApproverConsole,
+    console: &mut dyn ApproverConsole,
 ) -> Result<()> {
     match &args.command {
         Some(ApprovalsCommand::Allow { id, inside: true, .. }) => {
-            answer_by_id(root, id, ApprovalAnswer::Inside, desk)
+            answer_by_id(root, id, ApprovalAnswer::Inside, console)
         }
         Some(ApprovalsCommand::Allow { id, session: true, .. }) => {
-            answer_by_id(root, id, ApprovalAnswer::Session, desk)
+            answer_by_id(root, id, ApprovalAnswer::Session, console)
         }
         Some(ApprovalsCommand::Allow { id, .. }) => {
-            answer_by_id(root, id, ApprovalAnswer::Once, desk)
+            answer_by_id(root, id, ApprovalAnswer::Once, console)
         }
-        Some(ApprovalsCommand::Deny { id }) => answer_by_id(root, id, ApprovalAnswer::Deny, desk),
-        None if args.watch => watch_questions(root, desk),
-        None => list_questions(root, args.json, desk),
+        Some(ApprovalsCommand::Deny { id }) => {
+            answer_by_id(root, id, ApprovalAnswer::Deny, console)
+        }
+        None if args.watch => watch_questions(root, console),
+        None => list_questions(root, args.json, console),
     }
 }
 
@@ -114,39 +116,39 @@ impl WaitingQuestion {
     /// Returns the heading: the question's id, its age, and the time until it expires.
     fn format_header(&self) -> String {
         let (now, prompt) = (unix_millis(), &self.prompt);
-        let since = |earlier: u64, later: u64| {
+        let format_span = |earlier: u64, later: u64| {
             format_duration(Duration::from_millis(later.saturating_sub(earlier)))
         };
         let age = match prompt.asked_unix_ms {
             // Older servers do not report this.
             0 => String::new(),
-            asked => format!(", asked {} ago", since(asked, now)),
+            asked_ms => format!(", asked {} ago", format_span(asked_ms, now)),
         };
         format!(
             "{}  (server {}{age}, expires in {})",
             prompt.id,
             self.server,
-            since(now, prompt.expires_unix_ms)
+            format_span(now, prompt.expires_unix_ms)
         )
     }
 }
 
-fn list_questions(root: &Path, as_json: bool, desk: &mut dyn ApproverConsole) -> Result<()> {
+fn list_questions(root: &Path, as_json: bool, console: &mut dyn ApproverConsole) -> Result<()> {
     let questions = collect_questions(root)?;
     if as_json {
-        let shown: Vec<Value> = questions.iter().map(question_to_json).collect::<Result<_>>()?;
-        let text = serde_json::to_string_pretty(&json!({"pending": shown}))
+        let pending: Vec<Value> = questions.iter().map(question_to_json).collect::<Result<_>>()?;
+        let text = serde_json::to_string_pretty(&json!({"pending": pending}))
             .map_err(|error| Error::internal("the questions cannot be shown").with_source(error))?;
-        return desk.print_output(&format!("{}\n", escape_non_ascii(&text)));
+        return console.print_output(&format!("{}\n", escape_non_ascii(&text)));
     }
     if questions.is_empty() {
-        return desk.print_output("No calls are waiting for approval.\n");
+        return console.print_output("No calls are waiting for approval.\n");
     }
     for question in &questions {
         let text = format!("{}\n{}\n", question.format_header(), question.prompt.render_text());
-        desk.print_output(&visible::escape_lines(&text))?;
+        console.print_output(&visible::escape_lines(&text))?;
     }
-    desk.print_output("Answer with `ringfence approvals allow ID [--session|--inside]` or `ringfence approvals deny ID`.\n")
+    console.print_output("Answer with `ringfence approvals allow ID [--session|--inside]` or `ringfence approvals deny ID`.\n")
 }
 
 fn question_to_json(question: &WaitingQuestion) -> Result<Value> {
@@ -156,8 +158,8 @@ fn question_to_json(question: &WaitingQuestion) -> Result<Value> {
     Ok(value)
 }
 
-fn require_interactive(desk: &dyn ApproverConsole) -> Result<()> {
-    if desk.is_interactive() {
+fn require_interactive(console: &dyn ApproverConsole) -> Result<()> {
+    if console.is_interactive() {
         return Ok(());
     }
     Err(Error::permission_denied(
@@ -171,9 +173,9 @@ fn answer_by_id(
     root: &Path,
     id: &str,
     answer: ApprovalAnswer,
-    desk: &mut dyn ApproverConsole,
+    console: &mut dyn ApproverConsole,
 ) -> Result<()> {
-    require_interactive(desk)?;
+    require_interactive(console)?;
     let questions = collect_questions(root)?;
     let question = questions.iter().find(|question| question.prompt.id == id).ok_or_else(|| {
         Error::new(Kind::NotFound, "no waiting question has this id").with_hint(
@@ -184,7 +186,7 @@ fn answer_by_id(
         return Err(not_offered_error(answer));
     }
     send_answer(question, answer)?;
-    desk.show_message(&visible::escape_lines(&format!(
+    console.show_message(&visible::escape_lines(&format!(
         "{} `{}`\n",
         outcome_label(answer),
         question.prompt.tool
@@ -219,22 +221,22 @@ fn send_answer(question: &WaitingQuestion, answer: ApprovalAnswer) -> Result<()>
     if reply["ok"] == true {
         return Ok(());
     }
-    let why = reply["error"].as_str().unwrap_or("the server rejected the answer");
-    Err(Error::new(Kind::Conflict, visible::escape_lines(why))
+    let reason = reply["error"].as_str().unwrap_or("the server rejected the answer");
+    Err(Error::new(Kind::Conflict, visible::escape_lines(reason))
         .with_hint("Run `ringfence approvals` to list the questions that are still waiting."))
 }
 
 /// Asks every pending and every new question until the person quits.
-fn watch_questions(root: &Path, desk: &mut dyn ApproverConsole) -> Result<()> {
-    require_interactive(desk)?;
-    desk.show_message("Waiting for questions (q and Enter to quit).\n")?;
+fn watch_questions(root: &Path, console: &mut dyn ApproverConsole) -> Result<()> {
+    require_interactive(console)?;
+    console.show_message("Waiting for questions (q and Enter to quit).\n")?;
     let mut skipped = HashSet::new();
     loop {
         let next = collect_questions(root)?
             .into_iter()
             .find(|question| !skipped.contains(&question.prompt.id));
         match next {
-            Some(question) => match ask_question(root, &question, desk)? {
+            Some(question) => match ask_question(root, &question, console)? {
                 AskOutcome::Answered => {}
                 AskOutcome::Rejected => {
                     skipped.insert(question.prompt.id);
@@ -243,7 +245,7 @@ fn watch_questions(root: &Path, desk: &mut dyn ApproverConsole) -> Result<()> {
             },
             None => {
                 if let Some("q" | "Q" | "") =
-                    desk.read_line(POLL_INTERVAL)?.as_deref().map(str::trim)
+                    console.read_line(POLL_INTERVAL)?.as_deref().map(str::trim)
                 {
                     return Ok(());
                 }
@@ -263,22 +265,22 @@ enum AskOutcome {
 fn ask_question(
     root: &Path,
     question: &WaitingQuestion,
-    desk: &mut dyn ApproverConsole,
+    console: &mut dyn ApproverConsole,
 ) -> Result<AskOutcome> {
-    desk.show_message(&visible::escape_lines(&format!(
+    console.show_message(&visible::escape_lines(&format!(
         "\n{}\n{}",
         question.format_header(),
         question.prompt.render_text()
     )))?;
     let choices = format_choices(&question.prompt);
-    desk.discard_input();
-    desk.show_message(&choices)?;
+    console.discard_input();
+    console.show_message(&choices)?;
     loop {
-        let Some(line) = desk.read_line(POLL_INTERVAL)? else {
+        let Some(line) = console.read_line(POLL_INTERVAL)? else {
             if collect_questions(root)?.iter().any(|other| other.prompt.id == question.prompt.id) {
                 continue;
             }
-            desk.show_message("\nIt was answered elsewhere, withdrawn, or has expired.\n")?;
+            console.show_message("\nIt was answered elsewhere, withdrawn, or has expired.\n")?;
             return Ok(AskOutcome::Answered);
         };
         let answer = match line.trim().to_ascii_lowercase().as_str() {
@@ -289,19 +291,19 @@ fn ask_question(
             "q" | "quit" => return Ok(AskOutcome::Quit),
             "" if line.is_empty() => return Ok(AskOutcome::Quit),
             _ => {
-                desk.show_message(&choices)?;
+                console.show_message(&choices)?;
                 continue;
             }
         };
         return match send_answer(question, answer) {
-            Ok(()) => desk
+            Ok(()) => console
                 .show_message(&format!(
                     "{} `{}`\n",
                     outcome_label(answer),
                     visible::escape_lines(&question.prompt.tool)
                 ))
                 .map(|()| AskOutcome::Answered),
-            Err(error) => desk
+            Err(error) => console
                 .show_message(&format!("Answer rejected: {error}\n"))
                 .map(|()| AskOutcome::Rejected),
         };
@@ -369,17 +371,17 @@ fn find_sockets(root: &Path) -> Result<Vec<(u32, PathBuf)>> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(failed(error)),
     };
-    let mut found = Vec::new();
+    let mut sockets = Vec::new();
     for entry in entries {
         let path = entry.map_err(failed)?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let number = name.strip_prefix("approvals-").and_then(|rest| rest.strip_suffix(".sock"));
-        if let Some(pid) = number.and_then(|number| number.parse().ok()) {
-            found.push((pid, path));
+        let pid_text = name.strip_prefix("approvals-").and_then(|rest| rest.strip_suffix(".sock"));
+        if let Some(pid) = pid_text.and_then(|pid_text| pid_text.parse().ok()) {
+            sockets.push((pid, path));
         }
     }
-    found.sort();
-    Ok(found)
+    sockets.sort();
+    Ok(sockets)
 }
 
 fn is_process_gone(pid: u32) -> bool {
@@ -401,17 +403,17 @@ fn exchange_message(path: &Path, request: &ApprovalRequest) -> std::io::Result<V
 /// Escapes everything beyond ASCII in JSON text: the value stays the same, and a terminal has
 /// nothing to interpret.
 fn escape_non_ascii(json: &str) -> String {
-    let mut shown = String::with_capacity(json.len());
+    let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
         match c {
-            '\n' | ' '..='~' => shown.push(c),
+            '\n' | ' '..='~' => escaped.push(c),
             c => c
                 .encode_utf16(&mut [0; 2])
                 .iter()
-                .for_each(|unit| shown.push_str(&format!("\\u{unit:04x}"))),
+                .for_each(|unit| escaped.push_str(&format!("\\u{unit:04x}"))),
         }
     }
-    shown
+    escaped
 }
 
 struct StdioConsole;
@@ -436,14 +438,14 @@ impl ApproverConsole for StdioConsole {
 
     /// Bypasses the standard input buffer: a line typed ahead must not remain there and answer the
     /// next question.
-    fn read_line(&mut self, within: Duration) -> Result<Option<String>> {
+    fn read_line(&mut self, timeout: Duration) -> Result<Option<String>> {
         let failed = |error: rustix::io::Errno| {
             Error::new(Kind::Unavailable, "the terminal cannot be read").with_source(error)
         };
         let stdin = std::io::stdin();
-        let patience = Timespec::try_from(within)
+        let poll_timeout = Timespec::try_from(timeout)
             .map_err(|error| Error::internal("the timeout is out of range").with_source(error))?;
-        match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&patience)) {
+        match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&poll_timeout)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
             Ok(_) => {}
             Err(error) => return Err(failed(error)),

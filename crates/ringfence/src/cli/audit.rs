@@ -96,18 +96,18 @@ pub fn run(args: AuditArgs, root: &Path, out: &mut dyn Write) -> Result<u8> {
     if let Some(command) = &args.command
         && (args.follow || args.json || args.has_filters())
     {
-        let (name, why) = command.name_and_scope();
+        let (name, scope) = command.name_and_scope();
         return Err(Error::invalid_arguments(format!(
-            "`ringfence audit {name}` takes no filters: {why}"
+            "`ringfence audit {name}` takes no filters: {scope}"
         ))
         .with_hint(format!("Remove the options before `{name}`; only --root is accepted there.")));
     }
-    let done = match &args.command {
+    let result = match &args.command {
         Some(AuditCommand::Verify) => print_verification(root, out)?,
-        Some(AuditCommand::Prune(wanted)) => prune::run(wanted, root, out)?,
+        Some(AuditCommand::Prune(prune_args)) => prune::run(prune_args, root, out)?,
         None => print_events(&args, root, out).map(|()| 0),
     };
-    match done {
+    match result {
         // The reader closed the pipe early (`| head`); that is not an error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -179,10 +179,10 @@ fn describe_state(file: &LogFileReport) -> String {
 fn format_pruned(pruned: &PruneSummary) -> String {
     let total = &pruned.total;
     let amount = format_files_and_records(total.files, total.records);
-    let (before, on, by) =
+    let (before, last_time, by) =
         (format_time(&total.before), format_time(&pruned.ts), escape_line(&pruned.by));
-    let were = if total.files == 1 { "was" } else { "were" };
-    format!("{amount} before {before} {were} pruned, the last on {on} by `{by}`")
+    let verb = if total.files == 1 { "was" } else { "were" };
+    format!("{amount} before {before} {verb} pruned, the last on {last_time} by `{by}`")
 }
 
 fn format_files_and_records(files: u64, records: u64) -> String {
@@ -194,8 +194,8 @@ fn format_time(ts: &str) -> String {
     escape_line(ts.get(..19).unwrap_or(ts)).replacen('T', " ", 1)
 }
 
-fn format_count(number: u64, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+fn format_count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 fn print_events(args: &AuditArgs, root: &Path, out: &mut dyn Write) -> io::Result<()> {
@@ -219,21 +219,22 @@ fn print_events(args: &AuditArgs, root: &Path, out: &mut dyn Write) -> io::Resul
 fn has_reader_left() -> bool {
     let stdout = rustix::stdio::stdout();
     let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
-    let moment = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-    let ready = poll(&mut fds, Some(&moment)).unwrap_or(0);
+    let timeout = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let ready = poll(&mut fds, Some(&timeout)).unwrap_or(0);
     ready > 0 && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
 }
 
 fn matches_filters(args: &AuditArgs, event: &LoggedEvent) -> bool {
     let Some(value) = &event.value else { return !args.has_filters() };
-    let is = |name: &str, wanted: &Option<String>| {
-        wanted.as_ref().is_none_or(|wanted| value[name] == wanted.as_str())
+    let field_matches = |name: &str, expected: &Option<String>| {
+        expected.as_ref().is_none_or(|expected| value[name] == expected.as_str())
     };
     let text = |name: &str| value[name].as_str().unwrap_or_default();
-    let named = |wanted: &String| with_underscores(text("tool")) == with_underscores(wanted);
-    args.tool.as_ref().is_none_or(named)
-        && is("session", &args.session)
-        && args.trace.as_ref().is_none_or(|start| text("trace_id").starts_with(start.as_str()))
+    let tool_matches =
+        |expected: &String| with_underscores(text("tool")) == with_underscores(expected);
+    args.tool.as_ref().is_none_or(tool_matches)
+        && field_matches("session", &args.session)
+        && args.trace.as_ref().is_none_or(|prefix| text("trace_id").starts_with(prefix.as_str()))
         && args.since.as_ref().is_none_or(|since| text("ts") >= since.as_str())
 }
 
@@ -258,8 +259,9 @@ fn print_event(json: bool, event: &LoggedEvent, out: &mut dyn Write) -> io::Resu
 /// details.
 fn format_event(value: &Value) -> String {
     let text = |name: &str| escape_line(value[name].as_str().unwrap_or_default());
-    let or = |first: String, second: String| if first.is_empty() { second } else { first };
-    let who = [text("principal"), text("session")]
+    let non_empty_or =
+        |first: String, second: String| if first.is_empty() { second } else { first };
+    let actor = [text("principal"), text("session")]
         .into_iter()
         .filter(|part| !part.is_empty())
         .collect::<Vec<_>>();
@@ -267,10 +269,13 @@ fn format_event(value: &Value) -> String {
         "{:<26}  {:<12}  {:<16}  {:<9}  {:<28}  {:<32}  {}",
         text("ts").trim_end_matches('Z').replacen('T', " ", 1),
         text("event"),
-        or(text("tool"), "-".into()),
-        or(or(or(text("status"), text("outcome")), text("ran")), "-".into()),
-        or(who.join("/"), "-".into()),
-        or(text("trace_id"), "-".into()),
+        non_empty_or(text("tool"), "-".into()),
+        non_empty_or(
+            non_empty_or(non_empty_or(text("status"), text("outcome")), text("ran")),
+            "-".into()
+        ),
+        non_empty_or(actor.join("/"), "-".into()),
+        non_empty_or(text("trace_id"), "-".into()),
         format_details(value)
     );
     line.trim_end().to_owned()
@@ -289,20 +294,20 @@ fn format_details(value: &Value) -> String {
         ("next", "next "),
         ("duration_ms", "ms "),
     ];
-    let shown = DETAIL_FIELDS.iter().filter_map(|(name, before)| match value.get(*name)? {
-        Value::String(text) => Some(format!("{before}{}", escape_line(text))),
-        Value::Number(number) => Some(format!("{before}{number}")),
+    let details = DETAIL_FIELDS.iter().filter_map(|(name, label)| match value.get(*name)? {
+        Value::String(text) => Some(format!("{label}{}", escape_line(text))),
+        Value::Number(number) => Some(format!("{label}{number}")),
         _ => None,
     });
-    let amounts = format_counts(value);
+    let counts = format_counts(value);
     let denials = value["denials"].as_array().into_iter().flatten();
     let denials = denials.filter_map(|denial| {
         Some(format!("refused {}", escape_line(denial.get("name")?.as_str()?)))
     });
     format_exec(value)
         .into_iter()
-        .chain(amounts)
-        .chain(shown)
+        .chain(counts)
+        .chain(details)
         .chain(denials)
         .collect::<Vec<_>>()
         .join(", ")
@@ -327,12 +332,12 @@ fn format_counts(value: &Value) -> Vec<String> {
 
 /// Returns the words of a command and the rule that decided about it.
 fn format_exec(value: &Value) -> Option<String> {
-    let words = value["command"].as_array()?.iter().filter_map(Value::as_str);
-    let words = escape_line(&words.collect::<Vec<_>>().join(" "));
+    let command_text = value["command"].as_array()?.iter().filter_map(Value::as_str);
+    let command_text = escape_line(&command_text.collect::<Vec<_>>().join(" "));
     let rule = &value["rule"];
     Some(match (rule["file"].as_str(), &rule["line"]) {
-        (Some(file), line) => format!("{words} ({}:{line})", escape_line(file)),
-        (None, _) => words,
+        (Some(file), line) => format!("{command_text} ({}:{line})", escape_line(file)),
+        (None, _) => command_text,
     })
 }
 
@@ -345,7 +350,7 @@ fn escape_line(text: &str) -> String {
 /// Parses an age or a time into a prefix of a time stamp. Time stamps are UTC, so their order as
 /// text is their order in time.
 fn parse_since(text: &str) -> std::result::Result<String, String> {
-    let wrong = || {
+    let syntax_error = || {
         "give an age such as 30s, 10m, 2h, 7d, or a UTC time such as 2026-11-15 or 2026-11-15T21:40:03Z".to_owned()
     };
     if let Some(age) = parse_duration(text) {
@@ -354,16 +359,18 @@ fn parse_since(text: &str) -> std::result::Result<String, String> {
     }
     const TIME_PATTERN: &[u8] = b"0000-00-00T00:00:00.000000";
     let time = text.strip_suffix('Z').unwrap_or(text);
-    let fits = |at: usize, byte: u8| {
-        TIME_PATTERN
-            .get(at)
-            .is_some_and(|s| if *s == b'0' { byte.is_ascii_digit() } else { byte == *s })
+    let matches_pattern = |index: usize, byte: u8| {
+        TIME_PATTERN.get(index).is_some_and(|expected| {
+            if *expected == b'0' { byte.is_ascii_digit() } else { byte == *expected }
+        })
     };
-    let whole = matches!(time.len(), 10 | 13 | 16 | 19 | 21..=26);
-    if whole && time.bytes().enumerate().all(|(at, byte)| fits(at, byte)) {
+    let has_valid_length = matches!(time.len(), 10 | 13 | 16 | 19 | 21..=26);
+    if has_valid_length
+        && time.bytes().enumerate().all(|(index, byte)| matches_pattern(index, byte))
+    {
         Ok(time.to_owned())
     } else {
-        Err(wrong())
+        Err(syntax_error())
     }
 }
 

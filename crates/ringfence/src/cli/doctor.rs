@@ -76,15 +76,15 @@ pub fn run(args: DoctorArgs, out: &mut impl Write) -> Result<u8> {
         return canary::run(task, out).map(|()| 0).map_err(unwritable);
     }
     let json = args.json;
-    let findings = collect_findings(args)?;
-    let written = match json {
-        true => serde_json::to_string_pretty(&findings)
+    let report = collect_findings(args)?;
+    let result = match json {
+        true => serde_json::to_string_pretty(&report)
             .map_err(std::io::Error::other)
             .and_then(|text| writeln!(out, "{text}")),
-        false => show::write_report(&findings, show::uses_colour(), out),
+        false => show::write_report(&report, show::uses_colour(), out),
     };
-    written.and_then(|()| out.flush()).map_err(unwritable)?;
-    Ok(findings.verdict.exit_code)
+    result.and_then(|()| out.flush()).map_err(unwritable)?;
+    Ok(report.verdict.exit_code)
 }
 
 fn collect_findings(args: DoctorArgs) -> Result<DoctorReport> {
@@ -96,20 +96,21 @@ fn collect_findings(args: DoctorArgs) -> Result<DoctorReport> {
     };
     let env = ProcessEnv::from_process();
     let config = resolve_config(&flags, &env);
-    let rooted = config.as_ref().ok().map(prepare_root);
+    let root_result = config.as_ref().ok().map(prepare_root);
     let mut health = config::check_config_health(&config, &flags, &env);
-    health.extend(health::check_environment(&config, rooted.as_ref()));
-    let usable = config.ok().filter(|_| matches!(rooted, Some(Ok(()))));
-    let place = TrialWorkspace::create(usable.as_ref(), &flags).map_err(|error| {
-        Error::internal(format!("cannot create a directory for the tests: {error}"))
-    })?;
+    health.extend(health::check_environment(&config, root_result.as_ref()));
+    let usable_config = config.ok().filter(|_| matches!(root_result, Some(Ok(()))));
+    let trial_workspace =
+        TrialWorkspace::create(usable_config.as_ref(), &flags).map_err(|error| {
+            Error::internal(format!("cannot create a directory for the tests: {error}"))
+        })?;
     // Must come before anything that starts a thread: the probes fork this process.
-    let tried = probe::probe_all(&place.probe_dir);
+    let tried = probe::probe_all(&trial_workspace.probe_dir);
     let host = HostSettings::read();
-    let fences = trials::run_trials(&place, &host, &tried);
-    health.extend(usable.as_ref().map(rules::check_rules).into_iter().flatten());
-    let configured = usable.as_ref().map(|config| config.sandbox.profile);
-    let verdict = verdict::judge_host(&fences, configured, place.network);
+    let fences = trials::run_trials(&trial_workspace, &host, &tried);
+    health.extend(usable_config.as_ref().map(rules::check_rules).into_iter().flatten());
+    let configured_profile = usable_config.as_ref().map(|config| config.sandbox.profile);
+    let verdict = verdict::judge_host(&fences, configured_profile, trial_workspace.network);
     let layers = tried.into_iter().map(|tried| layer_result(tried, &host)).collect();
     Ok(DoctorReport { version: env!("CARGO_PKG_VERSION"), host, layers, fences, health, verdict })
 }
@@ -117,7 +118,7 @@ fn collect_findings(args: DoctorArgs) -> Result<DoctorReport> {
 fn layer_result(tried: ProbeResult, host: &HostSettings) -> LayerResult {
     // No fix for bubblewrap: it is only a workaround for a refusal that has its own line and its
     // own fix.
-    let mend = tried.outcome == ProbeOutcome::Refused && tried.part != SandboxFeature::Bwrap;
-    let fix = mend.then(|| fixes::suggest_fix(tried.part, tried.errno, host));
+    let needs_fix = tried.outcome == ProbeOutcome::Refused && tried.part != SandboxFeature::Bwrap;
+    let fix = needs_fix.then(|| fixes::suggest_fix(tried.part, tried.errno, host));
     LayerResult { name: tried.part.name(), tried, fix }
 }

@@ -40,41 +40,42 @@ pub fn start_logging(log: &LogSettings, redact: RedactLine) -> Result<()> {
         None => LogDestination::Stderr,
     };
     if let (LogDestination::File(file), Some(path)) = (&out, &log.file)
-        && !file.metadata().is_ok_and(|facts| facts.is_file())
+        && !file.metadata().is_ok_and(|metadata| metadata.is_file())
     {
         return Err(log_file_error(path, "it is not a regular file"));
     }
-    let lines = tracing_subscriber::fmt::layer()
+    let fmt_layer = tracing_subscriber::fmt::layer()
         .with_writer(LogWriter { out: Arc::new(out), redact })
         .with_target(false)
         .with_ansi(false);
-    let lines = match log.format {
-        LogFormat::Pretty => lines.compact().boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
+    let fmt_layer = match log.format {
+        LogFormat::Pretty => fmt_layer.compact().boxed(),
+        LogFormat::Json => fmt_layer.json().flatten_event(true).with_span_list(false).boxed(),
     };
     tracing_subscriber::registry()
-        .with(lines)
+        .with(fmt_layer)
         .with(Targets::new().with_target("ringfence", level_filter(log.level)))
         .try_init()
         .map_err(|error| Error::internal("cannot start the log").with_source(error))?;
     std::panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
         let payload = panic.payload();
-        let what = payload.downcast_ref::<&str>().copied();
-        let what = what
+        let message = payload.downcast_ref::<&str>().copied();
+        let message = message
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("no message");
-        tracing::error!("panicked at {place}: {what}");
+        tracing::error!("panicked at {location}: {message}");
     }));
     Ok(())
 }
 
-fn log_file_error(path: &Path, why: &str) -> Error {
-    Error::new(Kind::Unavailable, format!("the log file {} cannot be used: {why}", path.display()))
-        .with_reason("bad_log_file")
-        .with_hint(
-            "Give a file in an existing directory with `--log-file` (or RINGFENCE_LOG_FILE).",
-        )
+fn log_file_error(path: &Path, reason: &str) -> Error {
+    Error::new(
+        Kind::Unavailable,
+        format!("the log file {} cannot be used: {reason}", path.display()),
+    )
+    .with_reason("bad_log_file")
+    .with_hint("Give a file in an existing directory with `--log-file` (or RINGFENCE_LOG_FILE).")
 }
 
 fn open_log_file(path: &Path) -> io::Result<File> {
@@ -84,8 +85,8 @@ fn open_log_file(path: &Path) -> io::Result<File> {
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
     let file =
         OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
-    let facts = file.metadata()?;
-    if facts.is_file() && facts.permissions().mode() & 0o077 != 0 {
+    let metadata = file.metadata()?;
+    if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
         file.set_permissions(Permissions::from_mode(0o600))?;
     }
     Ok(file)
@@ -156,9 +157,9 @@ fn escape_line(text: &str) -> String {
 /// Runs `work` and buffers its events, because it runs before the log is open; they are logged
 /// later.
 pub fn buffer_events<T>(work: impl FnOnce() -> T) -> (T, BufferedEvents) {
-    let held = BufferedEvents::default();
-    let keeper = tracing_subscriber::registry().with(held.clone());
-    (tracing::subscriber::with_default(keeper, work), held)
+    let events = BufferedEvents::default();
+    let collector = tracing_subscriber::registry().with(events.clone());
+    (tracing::subscriber::with_default(collector, work), events)
 }
 
 /// Events buffered before the log was open.
@@ -192,9 +193,9 @@ impl<S: Subscriber> Layer<S> for BufferedEvents {
         if !event.metadata().target().starts_with("ringfence") {
             return;
         }
-        let mut message = MessageVisitor(String::new());
-        event.record(&mut message);
-        self.0.lock().ignore_poison().push((*event.metadata().level(), message.0));
+        let mut visitor = MessageVisitor(String::new());
+        event.record(&mut visitor);
+        self.0.lock().ignore_poison().push((*event.metadata().level(), visitor.0));
     }
 }
 

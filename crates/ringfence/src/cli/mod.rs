@@ -101,12 +101,12 @@ fn refuse_arguments(error: &clap::Error) -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     if error.use_stderr()
         && make_undumpable().is_ok()
-        && args.next().is_some_and(|word| word == "serve")
+        && args.next().is_some_and(|subcommand| subcommand == "serve")
         && !args.any(|arg| arg.to_string_lossy().starts_with("--http"))
     {
         let text = error.render().to_string();
-        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        failed_start::answer_client(&Error::invalid_arguments(first).with_reason("bad_flag").with_hint(
+        let first_line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        failed_start::answer_client(&Error::invalid_arguments(first_line).with_reason("bad_flag").with_hint(
             "Correct the arguments in the client's configuration; `ringfence serve --help` lists them.",
         ));
     }
@@ -126,9 +126,11 @@ fn make_undumpable() -> Result<()> {
 /// unchanged.
 fn disable_core_dumps() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let now = getrlimit(Resource::Core);
-    let _ =
-        setrlimit(Resource::Core, Rlimit { current: Some(now.maximum.unwrap_or(1).min(1)), ..now });
+    let limit = getrlimit(Resource::Core);
+    let _ = setrlimit(
+        Resource::Core,
+        Rlimit { current: Some(limit.maximum.unwrap_or(1).min(1)), ..limit },
+    );
 }
 
 /// Prints an error for a person at a terminal: what happened, then what to do.

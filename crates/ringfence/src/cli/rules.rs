@@ -62,7 +62,7 @@ pub fn run(args: &RulesArgs, out: &mut impl Write) -> Result<u8> {
 /// a program.
 fn read_rules(files: &RuleFiles) -> Result<(Rulebook, RuleLocations)> {
     let env = ProcessEnv::from_process();
-    let (places, workspace) = match files.rules.is_empty() {
+    let (locations, workspace) = match files.rules.is_empty() {
         true => (RuleLocations::from_env(&env, Vec::new()), env.cwd.clone()),
         false => (RuleLocations::from_files(&env, files.rules.clone()), None),
     };
@@ -70,18 +70,19 @@ fn read_rules(files: &RuleFiles) -> Result<(Rulebook, RuleLocations)> {
         .enable_all()
         .build()
         .map_err(|error| Error::internal("the rules cannot be read").with_source(error))?;
-    let book = runtime.block_on(RulebookCache::new(places.clone()).load_once(workspace.as_deref()));
-    Ok((book, places))
+    let rulebook =
+        runtime.block_on(RulebookCache::new(locations.clone()).load_once(workspace.as_deref()));
+    Ok((rulebook, locations))
 }
 
 /// Prints all errors and notes to standard error. Returns whether there are errors.
-fn report_faults(book: &Rulebook) -> bool {
+fn report_faults(rulebook: &Rulebook) -> bool {
     let mut stderr = std::io::stderr().lock();
-    for fault in &book.faults {
+    for rules_error in &rulebook.faults {
         // If standard error is closed, there is nowhere left to report to.
-        let _ = writeln!(stderr, "error: {fault}\n");
+        let _ = writeln!(stderr, "error: {rules_error}\n");
     }
-    for ignored in &book.ignored {
+    for ignored in &rulebook.ignored {
         let _ = writeln!(
             stderr,
             "note: {}: {}",
@@ -89,17 +90,17 @@ fn report_faults(book: &Rulebook) -> bool {
             escape_line(&ignored.message)
         );
     }
-    !book.faults.is_empty()
+    !rulebook.faults.is_empty()
 }
 
 /// If there are no rules, notes where they would be read from.
-fn report_missing_rules(book: &Rulebook, places: &RuleLocations) {
-    if book.files.is_empty() && book.faults.is_empty() {
-        let none = || format!("no rules found in {}", places.display_text());
+fn report_missing_rules(rulebook: &Rulebook, locations: &RuleLocations) {
+    if rulebook.files.is_empty() && rulebook.faults.is_empty() {
+        let default_note = || format!("no rules found in {}", locations.display_text());
         let _ = writeln!(
             std::io::stderr(),
             "note: {}",
-            escape_line(&places.unused_rules_warning(book).unwrap_or_else(none))
+            escape_line(&locations.unused_rules_warning(rulebook).unwrap_or_else(default_note))
         );
     }
 }
@@ -114,6 +115,6 @@ fn escape_line(text: &str) -> String {
 }
 
 /// Formats a count: `1 rule`, `2 rules`.
-fn format_count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+fn format_count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }

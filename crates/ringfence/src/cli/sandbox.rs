@@ -117,23 +117,23 @@ pub fn run(args: SandboxArgs) -> Result<u8> {
     };
     let config = config::resolve_config(&flags, &ProcessEnv::from_process())?;
     config::prepare_root(&config)?;
-    let terms = ForegroundOptions {
+    let options = ForegroundOptions {
         report: args.report.as_deref(),
         only_tier: args.tier.as_deref().map(parse_tier).transpose()?,
     };
-    let book = read_rules(&config)?;
-    let ruling = ForegroundRules {
-        escalation_obstacle: book
+    let rulebook = read_rules(&config)?;
+    let foreground_rules = ForegroundRules {
+        escalation_obstacle: rulebook
             .escalation_status(&config, args.on_prompt == OnPrompt::Allow)
             .obstacle()
             .map(str::to_owned),
-        table: book.table,
+        table: rulebook.table,
         on_prompt: args.on_prompt,
         reason_to_ask: escalation_risk::reason_to_ask,
         kept_inside_reasons: [KEPT_BY_SETTING, NO_ONE_TO_ASK],
         watchers: args.watchers,
     };
-    foreground::run(&config, &args.command, &terms, ruling)
+    foreground::run(&config, &args.command, &options, foreground_rules)
 }
 
 /// Reads the rules that apply here. Reports errors in them; while there are any, no command leaves
@@ -143,16 +143,16 @@ fn read_rules(config: &Config) -> Result<Rulebook> {
         |error: std::io::Error| Error::internal("the rules cannot be read").with_source(error);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let policy = RulebookCache::new(RuleLocations::from_config(config));
-    let book = runtime.block_on(policy.load_once(config.workspace.as_deref()));
-    for fault in &book.faults {
+    let cache = RulebookCache::new(RuleLocations::from_config(config));
+    let rulebook = runtime.block_on(cache.load_once(config.workspace.as_deref()));
+    for rules_error in &rulebook.faults {
         // If standard error is closed, there is nowhere left to report to.
         let _ = writeln!(
             std::io::stderr(),
-            "{fault}\nringfence: no command leaves the sandbox until this is fixed"
+            "{rules_error}\nringfence: no command leaves the sandbox until this is fixed"
         );
     }
-    Ok(book)
+    Ok(rulebook)
 }
 
 fn parse_tier(name: &str) -> Result<Tier> {

@@ -88,7 +88,7 @@ pub fn run(args: &SecretArgs, out: &mut impl Write) -> Result<()> {
         secrets_key_file: args.key_file.clone(),
         ..ConfigFlags::default()
     };
-    let keeping = resolve_secret_backends(&flags, &ProcessEnv::from_process())?;
+    let backends = resolve_secret_backends(&flags, &ProcessEnv::from_process())?;
     let text = match &args.command {
         SecretCommand::Set { more, .. } if !more.is_empty() => {
             return Err(Error::invalid_arguments("values are not accepted on the command line")
@@ -97,10 +97,10 @@ pub fn run(args: &SecretArgs, out: &mut impl Write) -> Result<()> {
         SecretCommand::Set { name, expires_in, expires, keyring, .. } => {
             let expires = expires
                 .or_else(|| expires_in.map(|age| unix_seconds().saturating_add(age.as_secs())));
-            set_secret(&keeping, name, expires, *keyring)?
+            set_secret(&backends, name, expires, *keyring)?
         }
-        SecretCommand::List { json } => list_secrets(&keeping, *json)?,
-        SecretCommand::Rm { name, keyring } => remove_secret(&keeping, name, *keyring)?,
+        SecretCommand::List { json } => list_secrets(&backends, *json)?,
+        SecretCommand::Rm { name, keyring } => remove_secret(&backends, name, *keyring)?,
     };
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader closed the pipe early (`| head`); that is not an error.
@@ -112,7 +112,7 @@ pub fn run(args: &SecretArgs, out: &mut impl Write) -> Result<()> {
 }
 
 fn set_secret(
-    keeping: &SecretBackends,
+    backends: &SecretBackends,
     name: &str,
     expires: Option<u64>,
     to_keyring: bool,
@@ -125,19 +125,20 @@ fn set_secret(
         return Err(Error::invalid_arguments("the expiry date is in the past")
             .with_hint("Give a future day."));
     }
-    let keyring = if to_keyring { Some(require_keyring(keeping)?) } else { None };
+    let keyring = if to_keyring { Some(require_keyring(backends)?) } else { None };
     let value = read_value(name)?;
     match keyring {
         Some(keyring) => keyring.store_secret(name, &value)?,
-        None => keeping.store.put_secret(name, &value, expires)?,
+        None => backends.store.put_secret(name, &value, expires)?,
     }
-    let place = if to_keyring { "in the system keyring" } else { "in the store" };
-    let mut text =
-        format!("Stored `{name}` {place}. Use it as ${{secret:{name}}} in a tool's args or env.\n");
+    let location = if to_keyring { "in the system keyring" } else { "in the store" };
+    let mut text = format!(
+        "Stored `{name}` {location}. Use it as ${{secret:{name}}} in a tool's args or env.\n"
+    );
     if let Some(expires) = expires {
         text.push_str(&format!("It expires at {}.\n", format_time(expires)));
     }
-    if to_keyring && keeping.store.read_all()?.contains_key(name) {
+    if to_keyring && backends.store.read_all()?.contains_key(name) {
         text.push_str(
             "The store also has a value of this name, which takes precedence; remove it with `ringfence secret rm`.\n",
         );
@@ -151,8 +152,8 @@ fn set_secret(
     Ok(text)
 }
 
-fn require_keyring(keeping: &SecretBackends) -> Result<&Keyring> {
-    keeping.keyring.as_ref().ok_or_else(|| {
+fn require_keyring(backends: &SecretBackends) -> Result<&Keyring> {
+    backends.keyring.as_ref().ok_or_else(|| {
         Error::new(Kind::Unavailable, "no keyring is available").with_hint(
             "A keyring needs libsecret's `secret-tool`, a session with a keyring, and `keyring = true` under [secrets]. Omit --keyring to use the store.",
         )
@@ -181,16 +182,16 @@ fn read_value(name: &str) -> Result<Secret> {
     Ok(Secret::new(std::mem::take(&mut *value)))
 }
 
-fn remove_secret(keeping: &SecretBackends, name: &str, from_keyring: bool) -> Result<String> {
-    let was_there = match from_keyring {
-        true => require_keyring(keeping)?.remove(name)?,
-        false => keeping.store.remove(name)?,
+fn remove_secret(backends: &SecretBackends, name: &str, from_keyring: bool) -> Result<String> {
+    let existed = match from_keyring {
+        true => require_keyring(backends)?.remove(name)?,
+        false => backends.store.remove(name)?,
     };
-    if was_there {
+    if existed {
         return Ok(format!("Removed `{name}`.\n"));
     }
-    let place = if from_keyring { "the system keyring" } else { "the store" };
-    Err(Error::new(Kind::NotFound, format!("there is no such secret in {place}"))
+    let location = if from_keyring { "the system keyring" } else { "the store" };
+    Err(Error::new(Kind::NotFound, format!("there is no such secret in {location}"))
         .with_hint("Run `ringfence secret list` to see all secrets."))
 }
 
@@ -203,14 +204,14 @@ struct SecretRow {
     tools: Vec<String>,
 }
 
-fn collect_rows(keeping: &SecretBackends) -> Result<Vec<SecretRow>> {
-    let stored = keeping.store.read_all()?;
-    let in_keyring: BTreeSet<String> = match &keeping.keyring {
+fn collect_rows(backends: &SecretBackends) -> Result<Vec<SecretRow>> {
+    let stored = backends.store.read_all()?;
+    let keyring_names: BTreeSet<String> = match &backends.keyring {
         Some(keyring) => {
             let mut names: BTreeSet<String> = keyring.list_names()?.into_iter().collect();
-            let until = Instant::now() + Duration::from_secs(10);
-            for name in keeping.tools_by_secret.keys().filter(|name| !stored.contains_key(*name)) {
-                if !names.contains(name) && keyring.get(name, until)?.is_some() {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            for name in backends.tools_by_secret.keys().filter(|name| !stored.contains_key(*name)) {
+                if !names.contains(name) && keyring.get(name, deadline)?.is_some() {
                     names.insert(name.clone());
                 }
             }
@@ -219,27 +220,27 @@ fn collect_rows(keeping: &SecretBackends) -> Result<Vec<SecretRow>> {
         None => BTreeSet::new(),
     };
     let names: BTreeSet<&String> =
-        stored.keys().chain(&in_keyring).chain(keeping.tools_by_secret.keys()).collect();
+        stored.keys().chain(&keyring_names).chain(backends.tools_by_secret.keys()).collect();
     let row = |name: &String| {
         let item = stored.get(name);
-        let place = match (item, in_keyring.contains(name)) {
+        let place = match (item, keyring_names.contains(name)) {
             (Some(_), _) => "store",
             (None, true) => "keyring",
             (None, false) => "missing",
         };
-        let tools = keeping.tools_by_secret.get(name).cloned().unwrap_or_default();
+        let tools = backends.tools_by_secret.get(name).cloned().unwrap_or_default();
         let (set, expires) = (item.map(|item| item.set_at), item.and_then(|item| item.expires_at));
         SecretRow { name: name.clone(), place, set, expires, tools }
     };
     Ok(names.into_iter().map(row).collect())
 }
 
-fn list_secrets(keeping: &SecretBackends, as_json: bool) -> Result<String> {
-    let rows = collect_rows(keeping)?;
+fn list_secrets(backends: &SecretBackends, as_json: bool) -> Result<String> {
+    let rows = collect_rows(backends)?;
     if as_json {
         let expired =
             |row: &SecretRow| row.expires.is_some_and(|expires| expires <= unix_seconds());
-        let all: Vec<_> = rows
+        let entries: Vec<_> = rows
             .iter()
             .map(|row| {
                 json!({
@@ -248,7 +249,7 @@ fn list_secrets(keeping: &SecretBackends, as_json: bool) -> Result<String> {
                 })
             })
             .collect();
-        return Ok(format!("{:#}\n", json!({ "secrets": all })));
+        return Ok(format!("{:#}\n", json!({ "secrets": entries })));
     }
     if rows.is_empty() {
         return Ok(
@@ -261,8 +262,8 @@ fn list_secrets(keeping: &SecretBackends, as_json: bool) -> Result<String> {
     for row in &rows {
         let set = row.set.map_or_else(|| "-".to_owned(), format_time);
         let expires = match row.expires {
-            Some(at) if at <= unix_seconds() => format!("{} EXPIRED", format_time(at)),
-            Some(at) => format_time(at),
+            Some(expiry) if expiry <= unix_seconds() => format!("{} EXPIRED", format_time(expiry)),
+            Some(expiry) => format_time(expiry),
             None => "-".to_owned(),
         };
         let tools = if row.tools.is_empty() { "-".to_owned() } else { row.tools.join(", ") };
@@ -282,10 +283,10 @@ fn format_time(seconds: u64) -> String {
 }
 
 fn parse_age(text: &str) -> std::result::Result<Duration, String> {
-    let wrong = || "give a time such as 12h, 30d or 8w".to_owned();
+    let syntax_error = || "give a time such as 12h, 30d or 8w".to_owned();
     // An upper bound that is longer than any useful lifetime and well within the clock's range.
-    let longest = Duration::from_secs(100 * 366 * 86_400);
-    parse_duration(text).filter(|span| !span.is_zero() && *span <= longest).ok_or_else(wrong)
+    let max_age = Duration::from_secs(100 * 366 * 86_400);
+    parse_duration(text).filter(|age| !age.is_zero() && *age <= max_age).ok_or_else(syntax_error)
 }
 
 fn parse_expiry(text: &str) -> std::result::Result<u64, String> {

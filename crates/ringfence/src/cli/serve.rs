@@ -84,10 +84,10 @@ pub struct ServeArgs {
 /// Runs `ringfence serve` and returns the exit code. A stdio server that cannot start still answers
 /// its client with the error, because most clients do not show standard error.
 pub fn run(args: ServeArgs) -> Result<u8> {
-    let mut stage = StartProgress { is_stdio: args.http.is_none(), is_serving: false };
-    match start_server(args, &mut stage) {
+    let mut progress = StartProgress { is_stdio: args.http.is_none(), is_serving: false };
+    match start_server(args, &mut progress) {
         Ok(()) => Ok(0),
-        Err(error) if stage.is_stdio && !stage.is_serving => {
+        Err(error) if progress.is_stdio && !progress.is_serving => {
             super::report_error(&error);
             failed_start::answer_client(&error);
             Ok(error.kind().table_row().exit)
@@ -103,8 +103,8 @@ struct StartProgress {
     is_serving: bool,
 }
 
-fn start_server(args: ServeArgs, stage: &mut StartProgress) -> Result<()> {
-    let made = config::ConfigSource::new(
+fn start_server(args: ServeArgs, progress: &mut StartProgress) -> Result<()> {
+    let source = config::ConfigSource::new(
         ConfigFlags {
             root: args.root,
             workspace: args.workspace,
@@ -125,11 +125,11 @@ fn start_server(args: ServeArgs, stage: &mut StartProgress) -> Result<()> {
         },
         ProcessEnv::from_process(),
     );
-    let ((config, seen), said) = log::buffer_events(|| made.resolve_first());
+    let ((config, stamps), events) = log::buffer_events(|| source.resolve_first());
     let config = config?;
-    stage.is_stdio = config.http.listen.is_none();
+    progress.is_stdio = config.http.listen.is_none();
     log::start_logging(&config.log, known_secrets::redact_str)?;
-    said.replay_events();
+    events.replay_events();
     config::prepare_root(&config)?;
     sandbox::profile::check_profile(&config)?;
     let root = config.root.clone();
@@ -145,7 +145,7 @@ fn start_server(args: ServeArgs, stage: &mut StartProgress) -> Result<()> {
         .enable_all()
         .build()
         .map_err(|error| Error::internal("cannot start the runtime").with_source(error))?;
-    let result = runtime.block_on(serve_until_stopped(config, made, seen, stage));
+    let result = runtime.block_on(serve_until_stopped(config, source, stamps, progress));
     // A blocked read of standard input may never return and must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
@@ -153,9 +153,9 @@ fn start_server(args: ServeArgs, stage: &mut StartProgress) -> Result<()> {
 
 async fn serve_until_stopped(
     mut config: Config,
-    made: config::ConfigSource,
-    seen: config::FileStamps,
-    stage: &mut StartProgress,
+    source: config::ConfigSource,
+    stamps: config::FileStamps,
+    progress: &mut StartProgress,
 ) -> Result<()> {
     // Exceeding the file size limit (RLIMIT_FSIZE) must fail the call, not kill the server with
     // SIGXFSZ.
@@ -172,8 +172,8 @@ async fn serve_until_stopped(
         })?;
         config.http.listen = Some(bound);
     }
-    let server = Server::with_reload(config, made, seen)?;
-    let door = match listener {
+    let server = Server::with_reload(config, source, stamps)?;
+    let http_server = match listener {
         Some(listener) => {
             let app = http::HttpServer::new(Arc::clone(&server))?;
             // Printed only after the keys have been loaded, and at every log level: people and
@@ -187,23 +187,23 @@ async fn serve_until_stopped(
     };
     server.pipeline.state().log_failed_commands();
     tokio::spawn(rules::report_rules(Arc::clone(&server)));
-    let watch = server.pipeline.watch_config();
+    let config_watch = server.pipeline.watch_config();
     let mut hangup = signal(SignalKind::hangup()).map_err(signal_error)?;
-    let told = Arc::clone(&server);
+    let server_to_reload = Arc::clone(&server);
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
-            told.pipeline.reload_now().await;
+            server_to_reload.pipeline.reload_now().await;
         }
     });
     let audit = server.pipeline.audit.clone();
     audit.write_event(
         "server.start",
-        json!({"version": env!("CARGO_PKG_VERSION"), "transport": if door.is_some() { "http" } else { "stdio" }}),
+        json!({"version": env!("CARGO_PKG_VERSION"), "transport": if http_server.is_some() { "http" } else { "stdio" }}),
     )?;
     tokio::spawn(retention::prune_periodically(Arc::clone(&server)));
     let _terminal = match server.config.approval.allows_terminal {
         true => {
-            let who = if door.is_some() {
+            let server_process = if http_server.is_some() {
                 terminal::ServerProcess::without_client()
             } else {
                 terminal::ServerProcess::with_client()
@@ -212,30 +212,32 @@ async fn serve_until_stopped(
                 terminal::serve_approvals(
                     Arc::clone(&server.pipeline.gate.pending),
                     &server.config.root,
-                    who,
+                    server_process,
                 )
                 .await?,
             )
         }
         false => None,
     };
-    let stopped = Arc::clone(&server);
+    let server_to_stop = Arc::clone(&server);
     let mut stop = ServerStopSignals::new()?;
     tokio::spawn(async move {
         stop.wait_for_signal().await;
-        stopped.shut_down(sandbox::max_end_duration(stopped.config.limits.grace)).await;
+        server_to_stop
+            .shut_down(sandbox::max_end_duration(server_to_stop.config.limits.grace))
+            .await;
     });
-    let result = match door {
+    let result = match http_server {
         Some((app, listener)) => serve_within_grace(&server, http::serve_http(app, listener)).await,
         None => {
-            let line = stdio::connect_client(&server)?;
-            stage.is_serving = true;
+            let connection = stdio::connect_client(&server)?;
+            progress.is_serving = true;
             greet_terminal();
-            serve_within_grace(&server, stdio::serve_client(Arc::clone(&server), line)).await
+            serve_within_grace(&server, stdio::serve_client(Arc::clone(&server), connection)).await
         }
     };
     server.shutdown.cancel(CancelCause::Eof);
-    drop(watch);
+    drop(config_watch);
     server.pipeline.wait_until_idle(sandbox::max_end_duration(server.config.limits.grace)).await;
     sandbox::end_zygotes(ZYGOTE_EXIT_TIMEOUT).await;
     let reason = server.shutdown.cause().map_or("eof", CancelCause::name);

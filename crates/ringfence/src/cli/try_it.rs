@@ -20,32 +20,32 @@ use crate::base::{Error, Kind, Result};
 
 /// Runs the demonstration; fails if a step has an unexpected result.
 pub fn run(out: &mut dyn Write) -> Result<()> {
-    let began = Instant::now();
-    let stage = DemoDirectory::create()?;
-    let mut tell = DemoPrinter { out, colour: std::io::stdout().is_terminal() };
-    let mut client = DemoClient::start(&stage, &stage.config())?;
-    tell.print_sentence("This starts the real server in a temporary directory and talks to it as a coding agent would.")?;
-    show_server(&mut client, &mut tell)?;
-    write_and_read(&mut client, &mut tell)?;
-    try_symlink_escape(&mut client, &mut tell, &stage)?;
-    run_hostile_script(&mut client, &mut tell, &stage)?;
-    operator_command::add_command(&mut client, &mut tell, &stage)?;
+    let started = Instant::now();
+    let demo_dir = DemoDirectory::create()?;
+    let mut printer = DemoPrinter { out, colour: std::io::stdout().is_terminal() };
+    let mut client = DemoClient::start(&demo_dir, &demo_dir.config())?;
+    printer.print_sentence("This starts the real server in a temporary directory and talks to it as a coding agent would.")?;
+    show_server(&mut client, &mut printer)?;
+    write_and_read(&mut client, &mut printer)?;
+    try_symlink_escape(&mut client, &mut printer, &demo_dir)?;
+    run_hostile_script(&mut client, &mut printer, &demo_dir)?;
+    operator_command::add_command(&mut client, &mut printer, &demo_dir)?;
     client.shut_down()?;
-    run_forbidden_command(&mut tell, &stage)?;
-    let trace_id = request_denied_command(&mut tell, &stage)?;
-    show_audit_log(&mut tell, &stage, &trace_id)?;
-    drop(stage);
-    tell.print_step("Next: use it")?;
-    tell.print_sentence("Add the same server to Codex, in your project's directory:")?;
-    tell.print_quoted("codex mcp add ringfence -- ringfence serve")?;
-    tell.print_sentence(&format!(
+    run_forbidden_command(&mut printer, &demo_dir)?;
+    let trace_id = request_denied_command(&mut printer, &demo_dir)?;
+    show_audit_log(&mut printer, &demo_dir, &trace_id)?;
+    drop(demo_dir);
+    printer.print_step("Next: use it")?;
+    printer.print_sentence("Add the same server to Codex, in your project's directory:")?;
+    printer.print_quoted("codex mcp add ringfence -- ringfence serve")?;
+    printer.print_sentence(&format!(
         "Done in {:.1} s. The temporary directory was removed; nothing else was touched.",
-        began.elapsed().as_secs_f32()
+        started.elapsed().as_secs_f32()
     ))
 }
 
 fn initialize_session(client: &mut DemoClient) -> Result<Value> {
-    let hello = client.send_request(
+    let init_result = client.send_request(
         "initialize",
         json!({
             "protocolVersion": "2025-11-25",
@@ -54,25 +54,25 @@ fn initialize_session(client: &mut DemoClient) -> Result<Value> {
         }),
     )?;
     client.send_notification("notifications/initialized")?;
-    Ok(hello)
+    Ok(init_result)
 }
 
-fn show_server(client: &mut DemoClient, tell: &mut DemoPrinter<'_>) -> Result<()> {
-    tell.print_step("1. Connect")?;
-    let hello = initialize_session(client)?;
-    let server = &hello["serverInfo"];
-    tell.print_sentence(&format!(
+fn show_server(client: &mut DemoClient, printer: &mut DemoPrinter<'_>) -> Result<()> {
+    printer.print_step("1. Connect")?;
+    let init_result = initialize_session(client)?;
+    let server = &init_result["serverInfo"];
+    printer.print_sentence(&format!(
         "{} {} answers, on MCP {}.",
         text_field(server, "name"),
         text_field(server, "version"),
-        text_field(&hello, "protocolVersion")
+        text_field(&init_result, "protocolVersion")
     ))?;
     let list = client.send_request("tools/list", json!({}))?;
     let tools =
         list["tools"].as_array().ok_or_else(|| unexpected_error("a list of tools", &list))?;
-    tell.print_sentence(&format!("It offers {} tools:", tools.len()))?;
+    printer.print_sentence(&format!("It offers {} tools:", tools.len()))?;
     for tool in tools {
-        tell.print_quoted(&format!(
+        printer.print_quoted(&format!(
             "{:<14} {}",
             text_field(tool, "name"),
             text_field(tool, "title")
@@ -81,51 +81,51 @@ fn show_server(client: &mut DemoClient, tell: &mut DemoPrinter<'_>) -> Result<()
     Ok(())
 }
 
-fn write_and_read(client: &mut DemoClient, tell: &mut DemoPrinter<'_>) -> Result<()> {
-    tell.print_step("2. Work in the workspace needs no approval")?;
+fn write_and_read(client: &mut DemoClient, printer: &mut DemoPrinter<'_>) -> Result<()> {
+    printer.print_step("2. Work in the workspace needs no approval")?;
     let path = "notes/hello.txt";
     let written = client.call_expecting_success(
         "file.write",
         json!({"path": path, "content": "Hello from the sandbox.\n"}),
     )?;
     let written = text_field(&written["structuredContent"], "etag");
-    tell.print_sentence(&format!("file.write {path} -> etag {written}"))?;
+    printer.print_sentence(&format!("file.write {path} -> etag {written}"))?;
     let read = client.call_expecting_success("file.read", json!({"path": path}))?;
     let (content, etag) = (
         text_field(&read["content"][0], "text"),
         text_field(&read["_meta"]["dev.ringfence/file"], "etag"),
     );
-    tell.print_sentence(&format!("file.read  {path} -> etag {etag}, {content:?}"))?;
+    printer.print_sentence(&format!("file.read  {path} -> etag {etag}, {content:?}"))?;
     if !etag.starts_with("b3:") || written != etag {
         return Err(unexpected_error("the same etag for the same text", &json!([written, etag])));
     }
-    tell.print_sentence(
+    printer.print_sentence(
         "The etags match: a later write can require that the file has not changed in between.",
     )
 }
 
 fn try_symlink_escape(
     client: &mut DemoClient,
-    tell: &mut DemoPrinter<'_>,
-    stage: &DemoDirectory,
+    printer: &mut DemoPrinter<'_>,
+    demo_dir: &DemoDirectory,
 ) -> Result<()> {
-    tell.print_step("3. A symbolic link does not lead out")?;
-    let link = stage.workspace().join("way-out");
-    std::os::unix::fs::symlink(stage.home(), &link)
+    printer.print_step("3. A symbolic link does not lead out")?;
+    let link = demo_dir.workspace().join("way-out");
+    std::os::unix::fs::symlink(demo_dir.home(), &link)
         .map_err(|e| setup_error("a symbolic link", e))?;
-    tell.print_sentence("The workspace now contains a symbolic link `way-out` to a directory outside that holds a secret.")?;
+    printer.print_sentence("The workspace now contains a symbolic link `way-out` to a directory outside that holds a secret.")?;
     let error = client.call_expecting_error("file.read", json!({"path": "way-out/secret.txt"}))?;
     if error["kind"] != "permission_denied" || error["reason"] != "outside_workspace" {
         return Err(unexpected_error("permission_denied (outside_workspace)", &error));
     }
-    tell.print_sentence("file.read way-out/secret.txt is refused:")?;
-    tell.print_quoted(&format!(
+    printer.print_sentence("file.read way-out/secret.txt is refused:")?;
+    printer.print_quoted(&format!(
         "{} ({}): {}",
         text_field(&error, "kind"),
         text_field(&error, "reason"),
         text_field(&error, "message")
     ))?;
-    tell.print_quoted(text_field(&error, "hint"))
+    printer.print_quoted(text_field(&error, "hint"))
 }
 
 /// Hostile script, one attempt per line.
@@ -139,43 +139,44 @@ echo 'The build is done.'
 
 fn run_hostile_script(
     client: &mut DemoClient,
-    tell: &mut DemoPrinter<'_>,
-    stage: &DemoDirectory,
+    printer: &mut DemoPrinter<'_>,
+    demo_dir: &DemoDirectory,
 ) -> Result<()> {
-    tell.print_step("4. The sandbox stops a script that does more than it says")?;
-    let home = stage.home();
-    std::fs::create_dir_all(stage.workspace().join(".git/hooks"))
+    printer.print_step("4. The sandbox stops a script that does more than it says")?;
+    let home = demo_dir.home();
+    std::fs::create_dir_all(demo_dir.workspace().join(".git/hooks"))
         .map_err(|e| setup_error("a repository", e))?;
     let head = "ref: refs/heads/main\n";
-    std::fs::write(stage.workspace().join(".git/HEAD"), head)
+    std::fs::write(demo_dir.workspace().join(".git/HEAD"), head)
         .map_err(|e| setup_error("a repository", e))?;
     client.call_expecting_success(
         "file.write",
         json!({"path": "build.sh", "content": HOSTILE_SCRIPT}),
     )?;
-    tell.print_sentence("The agent runs `bash build.sh`, without approval. The script contains:")?;
-    tell.print_quoted(HOSTILE_SCRIPT.trim_end())?;
+    printer
+        .print_sentence("The agent runs `bash build.sh`, without approval. The script contains:")?;
+    printer.print_quoted(HOSTILE_SCRIPT.trim_end())?;
     let command = format!("bash build.sh {}", home.display());
     let result = client.call_tool("shell.exec", json!({"command": command}))?;
     let run = &result["structuredContent"];
     if result["isError"] == true {
-        tell.print_sentence(
+        printer.print_sentence(
             "The sandbox cannot be set up on this host, so the command was refused:",
         )?;
-        tell.print_quoted(text_field(&run["error"], "message"))?;
-        return tell
+        printer.print_quoted(text_field(&run["error"], "message"))?;
+        return printer
             .print_sentence("Run `ringfence doctor` to see what is missing and how to fix it.");
     }
-    tell.print_sentence("It ran, and this is all it achieved:")?;
-    tell.print_quoted(text_field(run, "stdout").trim_end())?;
-    tell.print_quoted(text_field(run, "stderr").trim_end())?;
+    printer.print_sentence("It ran, and this is all it achieved:")?;
+    printer.print_quoted(text_field(run, "stdout").trim_end())?;
+    printer.print_quoted(text_field(run, "stderr").trim_end())?;
     let untouched = home.join("secret.txt").is_file()
-        && !stage.workspace().join(".git/hooks/post-commit").exists();
+        && !demo_dir.workspace().join(".git/hooks/post-commit").exists();
     if !untouched || run["exit_code"] != 0 {
         return Err(unexpected_error("a command that changes nothing outside", run));
     }
-    tell.print_sentence("The files outside still exist, no hook was planted, nothing left the machine. The result says so:")?;
-    tell.print_quoted(&format!("sandbox {}", run["sandbox"]))
+    printer.print_sentence("The files outside still exist, no hook was planted, nothing left the machine. The result says so:")?;
+    printer.print_quoted(&format!("sandbox {}", run["sandbox"]))
 }
 
 /// Rule that forbids a command; [`NESTED_COMMAND`] hides that command two scripts deep.
@@ -188,44 +189,47 @@ prefix_rule(
 ";
 const NESTED_COMMAND: &str = "mkdir -p old/logs; find old -type d -name logs -exec sh -c 'env nice rm -rf \"$1\"' sh {} ';' ; ls old";
 
-fn run_forbidden_command(tell: &mut DemoPrinter<'_>, stage: &DemoDirectory) -> Result<()> {
-    tell.print_step("6. One rule applies to every process")?;
-    tell.print_sentence("The operator's rules file, in Codex's rule language:")?;
-    tell.print_quoted(DEMO_RULES.trim_end())?;
-    let mut client = DemoClient::start(stage, &stage.ruled_config())?;
+fn run_forbidden_command(printer: &mut DemoPrinter<'_>, demo_dir: &DemoDirectory) -> Result<()> {
+    printer.print_step("6. One rule applies to every process")?;
+    printer.print_sentence("The operator's rules file, in Codex's rule language:")?;
+    printer.print_quoted(DEMO_RULES.trim_end())?;
+    let mut client = DemoClient::start(demo_dir, &demo_dir.ruled_config())?;
     initialize_session(&mut client)?;
-    tell.print_sentence("The agent does not run `rm` directly. It runs:")?;
-    tell.print_quoted(NESTED_COMMAND)?;
+    printer.print_sentence("The agent does not run `rm` directly. It runs:")?;
+    printer.print_quoted(NESTED_COMMAND)?;
     let result = client.call_tool("shell.exec", json!({"command": NESTED_COMMAND}))?;
     let run = &result["structuredContent"];
     if result["isError"] == true {
-        tell.print_sentence(
+        printer.print_sentence(
             "This host does not allow execs to be intercepted, so the command was refused:",
         )?;
-        tell.print_quoted(text_field(&run["error"], "message"))?;
+        printer.print_quoted(text_field(&run["error"], "message"))?;
         return client.shut_down();
     }
     if !text_field(run, "stderr").contains("forbidden")
-        || !stage.workspace().join("old/logs").is_dir()
+        || !demo_dir.workspace().join("old/logs").is_dir()
     {
         return Err(unexpected_error("a forbidden command that removes nothing", run));
     }
-    tell.print_sentence("It was caught at the exec, whatever started it:")?;
-    tell.print_quoted(text_field(run, "stderr").trim_end())?;
-    tell.print_quoted(text_field(run, "stdout").trim_end())?;
+    printer.print_sentence("It was caught at the exec, whatever started it:")?;
+    printer.print_quoted(text_field(run, "stderr").trim_end())?;
+    printer.print_quoted(text_field(run, "stdout").trim_end())?;
     client.shut_down()
 }
 
 /// Shows a denied command and returns the trace id of the call.
-fn request_denied_command(tell: &mut DemoPrinter<'_>, stage: &DemoDirectory) -> Result<String> {
-    tell.print_step("7. Without the sandbox, every command needs approval")?;
-    let mut client = DemoClient::start(stage, &stage.unsandboxed_config())?;
+fn request_denied_command(
+    printer: &mut DemoPrinter<'_>,
+    demo_dir: &DemoDirectory,
+) -> Result<String> {
+    printer.print_step("7. Without the sandbox, every command needs approval")?;
+    let mut client = DemoClient::start(demo_dir, &demo_dir.unsandboxed_config())?;
     initialize_session(&mut client)?;
     // The target is the demonstration's own home: if a defect ever lets this run, no one loses a
     // file.
-    let command = format!("rm -rf {}", stage.home().display());
-    tell.print_sentence("An operator can disable the sandbox (`profile = \"none\"`). Then a human must approve every command.")?;
-    tell.print_sentence(&format!("The agent requests: {command}"))?;
+    let command = format!("rm -rf {}", demo_dir.home().display());
+    printer.print_sentence("An operator can disable the sandbox (`profile = \"none\"`). Then a human must approve every command.")?;
+    printer.print_sentence(&format!("The agent requests: {command}"))?;
     let error = client.call_expecting_error(
         "shell.exec",
         json!({"command": command, "reason": "free some space"}),
@@ -233,23 +237,23 @@ fn request_denied_command(tell: &mut DemoPrinter<'_>, stage: &DemoDirectory) -> 
     let [question] = &client.questions[..] else {
         return Err(unexpected_error("one question to the human", &json!(client.questions)));
     };
-    tell.print_sentence(
+    printer.print_sentence(
         "Your client would show you this question; the demonstration answers Deny:",
     )?;
-    tell.print_quoted(text_field(question, "message").trim_end())?;
+    printer.print_quoted(text_field(question, "message").trim_end())?;
     if error["kind"] != "approval_denied" {
         return Err(unexpected_error("approval_denied", &error));
     }
-    if !stage.home().join("secret.txt").is_file() {
+    if !demo_dir.home().join("secret.txt").is_file() {
         return Err(Error::internal("the denied command ran"));
     }
-    tell.print_sentence("Nothing ran, and the files still exist. The agent gets:")?;
-    tell.print_quoted(&format!(
+    printer.print_sentence("Nothing ran, and the files still exist. The agent gets:")?;
+    printer.print_quoted(&format!(
         "{}: {}",
         text_field(&error, "kind"),
         text_field(&error, "message")
     ))?;
-    tell.print_quoted(text_field(&error, "hint"))?;
+    printer.print_quoted(text_field(&error, "hint"))?;
     client.shut_down()?;
     match error["trace_id"].as_str() {
         Some(trace_id) => Ok(trace_id.to_owned()),
@@ -257,9 +261,13 @@ fn request_denied_command(tell: &mut DemoPrinter<'_>, stage: &DemoDirectory) -> 
     }
 }
 
-fn show_audit_log(tell: &mut DemoPrinter<'_>, stage: &DemoDirectory, trace_id: &str) -> Result<()> {
-    tell.print_step("8. The audit log has it all")?;
-    let look = |command, trace| -> Result<(u8, String)> {
+fn show_audit_log(
+    printer: &mut DemoPrinter<'_>,
+    demo_dir: &DemoDirectory,
+    trace_id: &str,
+) -> Result<()> {
+    printer.print_step("8. The audit log has it all")?;
+    let run_audit = |command, trace| -> Result<(u8, String)> {
         let args = audit::AuditArgs {
             command,
             trace,
@@ -270,19 +278,19 @@ fn show_audit_log(tell: &mut DemoPrinter<'_>, stage: &DemoDirectory, trace_id: &
             json: false,
             root: None,
         };
-        let mut printed = Vec::new();
-        let code = audit::run(args, &stage.root(), &mut printed)?;
-        Ok((code, String::from_utf8_lossy(&printed).into_owned()))
+        let mut output = Vec::new();
+        let code = audit::run(args, &demo_dir.root(), &mut output)?;
+        Ok((code, String::from_utf8_lossy(&output).into_owned()))
     };
-    let (_, lines) = look(None, Some(trace_id.to_owned()))?;
+    let (_, lines) = run_audit(None, Some(trace_id.to_owned()))?;
     if !lines.contains("denied") {
         return Err(unexpected_error("the denied call in the audit log", &json!(lines)));
     }
-    tell.print_sentence(&format!("ringfence audit --trace {trace_id}"))?;
-    tell.print_quoted(lines.trim_end())?;
-    let (code, verdict) = look(Some(audit::AuditCommand::Verify), None)?;
-    tell.print_sentence("ringfence audit verify")?;
-    tell.print_quoted(verdict.trim_end())?;
+    printer.print_sentence(&format!("ringfence audit --trace {trace_id}"))?;
+    printer.print_quoted(lines.trim_end())?;
+    let (code, verdict) = run_audit(Some(audit::AuditCommand::Verify), None)?;
+    printer.print_sentence("ringfence audit verify")?;
+    printer.print_quoted(verdict.trim_end())?;
     if code == 0 {
         Ok(())
     } else {
@@ -299,22 +307,22 @@ impl DemoDirectory {
         let base = std::env::temp_dir()
             .canonicalize()
             .map_err(|e| setup_error("a temporary directory", e))?;
-        let stage = DemoDirectory(base.join(short_id("ringfence-try")));
-        for dir in [stage.0.clone(), stage.root(), stage.workspace(), stage.home()] {
+        let demo_dir = DemoDirectory(base.join(short_id("ringfence-try")));
+        for dir in [demo_dir.0.clone(), demo_dir.root(), demo_dir.workspace(), demo_dir.home()] {
             std::fs::DirBuilder::new()
                 .mode(0o700)
                 .create(&dir)
                 .map_err(|e| setup_error("a temporary directory", e))?;
         }
         // Its own empty config file, so that the demonstration shows the default behaviour.
-        let unfenced = (stage.unsandboxed_config(), "sandbox.profile = \"none\"\n");
-        let ruled = (stage.ruled_config(), "policy.rules = [\"try.rules\"]\n");
-        let rules = (stage.0.join("try.rules"), DEMO_RULES);
-        let secret = (stage.home().join("secret.txt"), "not for agents\n");
-        for (file, content) in [secret, (stage.config(), ""), unfenced, ruled, rules] {
+        let unsandboxed = (demo_dir.unsandboxed_config(), "sandbox.profile = \"none\"\n");
+        let ruled = (demo_dir.ruled_config(), "policy.rules = [\"try.rules\"]\n");
+        let rules = (demo_dir.0.join("try.rules"), DEMO_RULES);
+        let secret = (demo_dir.home().join("secret.txt"), "not for agents\n");
+        for (file, content) in [secret, (demo_dir.config(), ""), unsandboxed, ruled, rules] {
             std::fs::write(&file, content).map_err(|e| setup_error("a temporary file", e))?;
         }
-        Ok(stage)
+        Ok(demo_dir)
     }
 
     fn root(&self) -> PathBuf {
@@ -350,14 +358,14 @@ impl Drop for DemoDirectory {
     }
 }
 
-fn unexpected_error(wanted: &str, got: &Value) -> Error {
-    let shown: String = got.to_string().chars().take(600).collect();
-    Error::internal(format!("the demonstration expected {wanted} and got {shown}"))
+fn unexpected_error(expected: &str, actual: &Value) -> Error {
+    let shortened: String = actual.to_string().chars().take(600).collect();
+    Error::internal(format!("the demonstration expected {expected} and got {shortened}"))
         .with_hint("This is a bug in this build: please report it with the text above.")
 }
 
-fn setup_error(what: &str, error: std::io::Error) -> Error {
-    Error::new(Kind::Unavailable, format!("cannot create {what}"))
+fn setup_error(item: &str, error: std::io::Error) -> Error {
+    Error::new(Kind::Unavailable, format!("cannot create {item}"))
         .with_hint("The demonstration needs a writable TMPDIR.")
         .with_source(error)
 }

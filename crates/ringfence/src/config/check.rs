@@ -51,17 +51,17 @@ pub struct ConfigFinding {
 }
 
 impl From<ConfigError> for ConfigFinding {
-    fn from(fault: ConfigError) -> Self {
+    fn from(error: ConfigError) -> Self {
         ConfigFinding {
             severity: FindingSeverity::Error,
-            file: Some(fault.file),
-            line: Some(fault.line),
-            column: Some(fault.column),
-            key: Some(fault.key).filter(|key| !key.is_empty()),
-            tool: fault.tool,
-            message: fault.message,
-            hint: fault.hint,
-            picture: Some(fault.picture),
+            file: Some(error.file),
+            line: Some(error.line),
+            column: Some(error.column),
+            key: Some(error.key).filter(|key| !key.is_empty()),
+            tool: error.tool,
+            message: error.message,
+            hint: error.hint,
+            picture: Some(error.picture),
         }
     }
 }
@@ -69,13 +69,13 @@ impl From<ConfigError> for ConfigFinding {
 impl ConfigFinding {
     /// Formats position and message on one line.
     pub fn to_line(&self) -> String {
-        let place = match (&self.file, self.line, self.column) {
+        let location = match (&self.file, self.line, self.column) {
             (Some(file), Some(line), Some(column)) => {
                 format!("{}:{line}:{column}: ", file.display())
             }
             _ => String::new(),
         };
-        format!("{place}{}", self.message)
+        format!("{location}{}", self.message)
     }
 }
 
@@ -103,7 +103,7 @@ impl ConfigCheck {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        let place = self
+        let position = self
             .source
             .parsed
             .key_spans
@@ -115,21 +115,21 @@ impl ConfigCheck {
         };
         self.findings.push(ConfigFinding {
             severity,
-            file: self.source.path.clone().filter(|_| place.is_some()),
-            line: place.as_ref().map(|place| place.line),
-            column: place.as_ref().map(|place| place.column),
+            file: self.source.path.clone().filter(|_| position.is_some()),
+            line: position.as_ref().map(|position| position.line),
+            column: position.as_ref().map(|position| position.column),
             key: Some(key.to_owned()),
             tool,
             message: message.into(),
             hint: hint.into(),
-            picture: place.map(|place| place.picture),
+            picture: position.map(|position| position.picture),
         });
     }
 
     /// Returns the command that a key belongs to.
     fn owning_tool(&self, key: &str) -> Option<String> {
-        let ends = key.match_indices('.').map(|(at, _)| at).chain([key.len()]);
-        ends.filter_map(|end| self.entry_keys.get(&key[..end])).next().cloned()
+        let key_ends = key.match_indices('.').map(|(index, _)| index).chain([key.len()]);
+        key_ends.filter_map(|end| self.entry_keys.get(&key[..end])).next().cloned()
     }
 
     /// Adds an error; the error may name the key.
@@ -158,47 +158,49 @@ pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck
     let source = LoadedConfigFile::load_any(flags, env)?;
     let entries = source.parsed.commands.iter();
     let entry_keys = entries.map(|entry| (command_key(&entry.name), entry.name.clone())).collect();
-    let mut look = ConfigCheck { config: None, findings: Vec::new(), source, entry_keys };
-    look.findings.extend(look.source.parsed.errors.iter().cloned().map(ConfigFinding::from));
-    if look.source.parsed.has_syntax_errors {
-        look.findings
-            .extend(look.source.parsed.command_errors.iter().cloned().map(ConfigFinding::from));
-        look.sort_findings();
-        return Ok(look);
+    let mut check = ConfigCheck { config: None, findings: Vec::new(), source, entry_keys };
+    check.findings.extend(check.source.parsed.errors.iter().cloned().map(ConfigFinding::from));
+    if check.source.parsed.has_syntax_errors {
+        check
+            .findings
+            .extend(check.source.parsed.command_errors.iter().cloned().map(ConfigFinding::from));
+        check.sort_findings();
+        return Ok(check);
     }
     // An error in one section must not hide errors in the others.
     let mut flags = flags.clone();
     loop {
-        let error = match resolve_source(&look.source, &flags, env, None) {
-            Ok(config) => break look.config = Some(config),
+        let error = match resolve_source(&check.source, &flags, env, None) {
+            Ok(config) => break check.config = Some(config),
             Err(error) => error,
         };
         let key =
             error.get_fact(KEY_FACT).and_then(|key| key.as_str()).unwrap_or_default().to_owned();
-        if key == "workspace" && is_default_workspace(&look, &flags, env) {
+        if key == "workspace" && is_default_workspace(&check, &flags, env) {
             // Continue as over HTTP, where there is no default workspace.
             flags.http = Some("0".to_owned());
             continue;
         }
-        look.add_error(&error);
-        if !reset_section(&mut look.source.parsed.file, &key) {
+        check.add_error(&error);
+        if !reset_section(&mut check.source.parsed.file, &key) {
             break;
         }
     }
-    let dropped = match &look.config {
+    let command_errors = match &check.config {
         Some(config) => Arc::clone(&config.command_errors),
-        None => find_command_errors(&look.source, env),
+        None => find_command_errors(&check.source, env),
     };
-    look.findings.extend(dropped.iter().cloned().map(ConfigFinding::from));
-    warnings::add_warnings(&mut look, env);
-    look.sort_findings();
-    Ok(look)
+    check.findings.extend(command_errors.iter().cloned().map(ConfigFinding::from));
+    warnings::add_warnings(&mut check, env);
+    check.sort_findings();
+    Ok(check)
 }
 
 /// Returns whether the workspace is merely the current directory, which is not the file's fault.
-fn is_default_workspace(look: &ConfigCheck, flags: &ConfigFlags, env: &ProcessEnv) -> bool {
-    let named = flags.workspace.is_some() || env.get_path(super::env::SANDBOX_WORKSPACE).is_some();
-    !named && flags.http.is_none() && !look.source.parsed.key_spans.contains_key("workspace")
+fn is_default_workspace(check: &ConfigCheck, flags: &ConfigFlags, env: &ProcessEnv) -> bool {
+    let is_named =
+        flags.workspace.is_some() || env.get_path(super::env::SANDBOX_WORKSPACE).is_some();
+    !is_named && flags.http.is_none() && !check.source.parsed.key_spans.contains_key("workspace")
 }
 
 /// Resets the section of a key. Returns whether there was anything in it.

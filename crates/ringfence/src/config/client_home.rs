@@ -16,11 +16,11 @@ const WRITABLE_BY_ALL: u32 = 0o002;
 /// Returns the home of the Codex that started this process, if it can be found out. Only a
 /// directory that belongs to our user and is not writable by everyone is trusted.
 pub fn find_client_home(search_path: Option<&OsStr>) -> Option<PathBuf> {
-    let found = home_from_parent().or_else(|| search_path.and_then(home_from_search_path))?;
-    let home = found.canonicalize().ok()?;
-    let about = home.metadata().ok()?;
-    let is_ours = about.uid() == rustix::process::geteuid().as_raw();
-    (about.is_dir() && is_ours && about.mode() & WRITABLE_BY_ALL == 0).then_some(home)
+    let candidate = home_from_parent().or_else(|| search_path.and_then(home_from_search_path))?;
+    let home = candidate.canonicalize().ok()?;
+    let metadata = home.metadata().ok()?;
+    let is_ours = metadata.uid() == rustix::process::geteuid().as_raw();
+    (metadata.is_dir() && is_ours && metadata.mode() & WRITABLE_BY_ALL == 0).then_some(home)
 }
 
 /// Reads the home from the parent's environment, if the parent is Codex and its environment is

@@ -39,24 +39,24 @@ struct FileStamp {
 
 impl FileStamp {
     fn from_path(path: &Path) -> Option<FileStamp> {
-        let facts = std::fs::metadata(path).ok()?;
-        if facts.is_dir() {
+        let metadata = std::fs::metadata(path).ok()?;
+        if metadata.is_dir() {
             // Files in it have stamps of their own. For the directory only access matters.
-            let changed = (i64::from(facts.mode()), i64::from(facts.uid()));
+            let changed = (i64::from(metadata.mode()), i64::from(metadata.uid()));
             return Some(FileStamp {
-                device: facts.dev(),
-                inode: facts.ino(),
+                device: metadata.dev(),
+                inode: metadata.ino(),
                 size: 1,
                 written: (0, 0),
                 changed,
             });
         }
         Some(FileStamp {
-            device: facts.dev(),
-            inode: facts.ino(),
-            size: facts.size(),
-            written: (facts.mtime(), facts.mtime_nsec()),
-            changed: (facts.ctime(), facts.ctime_nsec()),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            written: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
         })
     }
 
@@ -87,17 +87,17 @@ impl FileStamps {
 
     /// Returns whether a file differs from when the metadata was taken.
     pub fn have_changed(&self) -> bool {
-        self.0.iter().any(|(file, print)| FileStamp::from_path(file) != *print)
+        self.0.iter().any(|(file, stamp)| FileStamp::from_path(file) != *stamp)
     }
 
     /// Returns whether a file that had content before is empty or missing now.
     fn lost_content_since(&self, before: &FileStamps) -> bool {
-        let size = |prints: &FileStamps, file: &Path| {
-            prints
+        let size = |stamps: &FileStamps, file: &Path| {
+            stamps
                 .0
                 .iter()
                 .find(|(other, _)| other == file)
-                .and_then(|(_, print)| print.map(|print| print.size))
+                .and_then(|(_, stamp)| stamp.map(|stamp| stamp.size))
         };
         self.file_paths()
             .any(|file| size(self, file).unwrap_or(0) == 0 && size(before, file).unwrap_or(0) > 0)
@@ -106,7 +106,7 @@ impl FileStamps {
     fn time_since_last_write(&self) -> Duration {
         self.0
             .iter()
-            .filter_map(|(_, print)| print.map(|print| print.time_since_write()))
+            .filter_map(|(_, stamp)| stamp.map(|stamp| stamp.time_since_write()))
             .min()
             .unwrap_or(Duration::MAX)
     }
@@ -124,11 +124,13 @@ impl ConfigSource {
             self.source_files(None),
             || resolve_config(&self.flags, &self.env),
             |files| {
-                let until = Instant::now() + TIMESTAMP_TICK;
+                let deadline = Instant::now() + TIMESTAMP_TICK;
                 loop {
-                    let prints = FileStamps::capture(files);
-                    if prints.time_since_last_write() >= TIMESTAMP_TICK || Instant::now() >= until {
-                        return prints;
+                    let stamps = FileStamps::capture(files);
+                    if stamps.time_since_last_write() >= TIMESTAMP_TICK
+                        || Instant::now() >= deadline
+                    {
+                        return stamps;
                     }
                     std::thread::sleep(POLL_INTERVAL);
                 }
@@ -144,10 +146,10 @@ impl ConfigSource {
         now: &Config,
         before: &FileStamps,
     ) -> (Result<Config>, FileStamps) {
-        let read = || resolve_reload(&self.flags, &self.env, first);
-        let until = Instant::now() + MAX_WAIT;
-        self.resolve_stable(self.source_files(Some(now)), read, |files| {
-            wait_until_settled(files, before, until)
+        let read_config = || resolve_reload(&self.flags, &self.env, first);
+        let deadline = Instant::now() + MAX_WAIT;
+        self.resolve_stable(self.source_files(Some(now)), read_config, |files| {
+            wait_until_settled(files, before, deadline)
         })
     }
 
@@ -159,21 +161,21 @@ impl ConfigSource {
     fn resolve_stable(
         &self,
         mut files: Vec<PathBuf>,
-        read: impl Fn() -> Result<Config>,
-        look: impl Fn(&[PathBuf]) -> FileStamps,
+        read_config: impl Fn() -> Result<Config>,
+        capture_stamps: impl Fn(&[PathBuf]) -> FileStamps,
     ) -> (Result<Config>, FileStamps) {
-        let mut round = 0;
+        let mut attempts = 0;
         loop {
-            let prints = look(&files);
-            let made = read();
-            let named = made
+            let stamps = capture_stamps(&files);
+            let result = read_config();
+            let named_files = result
                 .as_ref()
                 .map_or_else(|_| files.clone(), |config| self.source_files(Some(config)));
-            round += 1;
-            if (named == files && !prints.have_changed()) || round == MAX_ATTEMPTS {
-                return (made, prints);
+            attempts += 1;
+            if (named_files == files && !stamps.have_changed()) || attempts == MAX_ATTEMPTS {
+                return (result, stamps);
             }
-            files = named;
+            files = named_files;
         }
     }
 
@@ -188,24 +190,24 @@ impl ConfigSource {
 }
 
 /// Waits until no process seems to be writing the files any more.
-fn wait_until_settled(files: &[PathBuf], before: &FileStamps, until: Instant) -> FileStamps {
-    let begun = Instant::now();
-    let (mut prints, mut since) = (FileStamps::capture(files), begun);
+fn wait_until_settled(files: &[PathBuf], before: &FileStamps, deadline: Instant) -> FileStamps {
+    let start = Instant::now();
+    let (mut stamps, mut unchanged_since) = (FileStamps::capture(files), start);
     loop {
-        let quiet =
-            if prints.lost_content_since(before) { QUIET_TIME_IF_EMPTY } else { QUIET_TIME };
+        let quiet_time =
+            if stamps.lost_content_since(before) { QUIET_TIME_IF_EMPTY } else { QUIET_TIME };
         // The modification time is useless for a file that is missing or has a time from another
         // clock, so time without a change counts too.
-        let still = since.elapsed() >= quiet;
-        let old = prints.time_since_last_write() >= quiet
-            && prints.0.iter().all(|(_, print)| print.is_some());
-        if still || old || Instant::now() >= until {
-            return prints;
+        let has_settled = unchanged_since.elapsed() >= quiet_time;
+        let is_old = stamps.time_since_last_write() >= quiet_time
+            && stamps.0.iter().all(|(_, stamp)| stamp.is_some());
+        if has_settled || is_old || Instant::now() >= deadline {
+            return stamps;
         }
         std::thread::sleep(POLL_INTERVAL);
-        let again = FileStamps::capture(files);
-        if again != prints {
-            (prints, since) = (again, Instant::now());
+        let new_stamps = FileStamps::capture(files);
+        if new_stamps != stamps {
+            (stamps, unchanged_since) = (new_stamps, Instant::now());
         }
     }
 }

@@ -165,7 +165,7 @@ impl ProcessEnv {
     pub fn credential_paths(&self) -> Vec<(&'static str, PathBuf)> {
         let paths = |name: &'static str| {
             let value = self.get(name).into_iter();
-            let all = value.flat_map(|value| {
+            let candidates = value.flat_map(|value| {
                 [PathBuf::from(value)].into_iter().chain(std::env::split_paths(value))
             });
             // A path that no file can have hides nothing, and would make every run fail.
@@ -173,11 +173,12 @@ impl ProcessEnv {
                 path.is_absolute() && path.to_str().is_some_and(|text| text.len() < 4096)
             };
             // Without a trailing slash, which would make a file a directory.
-            all.filter(is_path).map(move |path| (name, path.components().collect()))
+            candidates.filter(is_path).map(move |path| (name, path.components().collect()))
         };
-        let mut found: Vec<_> = CREDENTIAL_VARIABLES.iter().flat_map(|name| paths(name)).collect();
-        found.dedup();
-        found
+        let mut credentials: Vec<_> =
+            CREDENTIAL_VARIABLES.iter().flat_map(|name| paths(name)).collect();
+        credentials.dedup();
+        credentials
     }
 
     /// Returns the value of a variable as text.

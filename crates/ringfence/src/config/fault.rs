@@ -66,17 +66,17 @@ impl ConfigError {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        let place = FilePosition::from_span(text, span, key);
+        let position = FilePosition::from_span(text, span, key);
         ConfigError {
             file: path.to_owned(),
-            line: place.line,
-            column: place.column,
+            line: position.line,
+            column: position.column,
             key: key.to_owned(),
             tool: None,
             message: message.into(),
             hint: hint.into(),
             without_value: ValueFreeText::new_generic(),
-            picture: place.picture,
+            picture: position.picture,
         }
     }
 
@@ -134,37 +134,42 @@ impl FilePosition {
     pub fn from_span(text: &str, span: std::ops::Range<usize>, key: &str) -> FilePosition {
         let start = (0..=span.start.min(text.len()))
             .rev()
-            .find(|at| text.is_char_boundary(*at))
+            .find(|index| text.is_char_boundary(*index))
             .unwrap_or(0);
-        let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
-        let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
+        let line_start = text[..start].rfind('\n').map_or(0, |index| index + 1);
+        let line_end = text[start..].find('\n').map_or(text.len(), |index| start + index);
         let line = line_number(text, line_start);
-        let whole = &text[line_start..line_end];
-        let is_secret = mentions_secret(whole) || mentions_secret(key) || is_variable_key(key) || {
-            // In a multi-line string or list, the key is on an earlier line.
-            let opening = text[..line_start].lines().rev().find(|line| line.contains('='));
-            !whole.contains('=')
-                && !whole.trim_start().starts_with('[')
-                && opening.is_some_and(mentions_secret)
-        };
+        let line_text = &text[line_start..line_end];
+        let is_secret =
+            mentions_secret(line_text) || mentions_secret(key) || is_variable_key(key) || {
+                // In a multi-line string or list, the key is on an earlier line.
+                let opening = text[..line_start].lines().rev().find(|line| line.contains('='));
+                !line_text.contains('=')
+                    && !line_text.trim_start().starts_with('[')
+                    && opening.is_some_and(mentions_secret)
+            };
         // A line that may contain a secret is shown only up to its key: errors end up in logs.
-        let shown = match whole.find('=') {
-            _ if !is_secret || whole.trim_start().starts_with('[') => whole.to_owned(),
-            Some(equals) => format!("{}= …", &whole[..equals]),
-            None => format!("{}…", &whole[..whole.len() - whole.trim_start().len()]),
+        let shown_line = match line_text.find('=') {
+            _ if !is_secret || line_text.trim_start().starts_with('[') => line_text.to_owned(),
+            Some(equals) => format!("{}= …", &line_text[..equals]),
+            None => format!("{}…", &line_text[..line_text.len() - line_text.trim_start().len()]),
         };
-        let shown: String =
-            shown.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let before = text[line_start..start].chars().count();
-        let span_end =
-            (start..=span.end.clamp(start, line_end)).rev().find(|at| text.is_char_boundary(*at));
+        let shown_line: String =
+            shown_line.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let prefix_width = text[line_start..start].chars().count();
+        let span_end = (start..=span.end.clamp(start, line_end))
+            .rev()
+            .find(|index| text.is_char_boundary(*index));
         let width = text[start..span_end.unwrap_or(start)].chars().count().max(1);
-        let indent = before.min(shown.chars().count());
-        let carets = width.min(shown.chars().count().saturating_sub(indent).max(1));
+        let indent = prefix_width.min(shown_line.chars().count());
+        let carets = width.min(shown_line.chars().count().saturating_sub(indent).max(1));
         let gutter = " ".repeat(line.to_string().len());
-        let picture =
-            format!("{line} | {shown}\n{gutter} | {}{}", " ".repeat(indent), "^".repeat(carets));
-        FilePosition { line, column: before + 1, picture, is_secret }
+        let picture = format!(
+            "{line} | {shown_line}\n{gutter} | {}{}",
+            " ".repeat(indent),
+            "^".repeat(carets)
+        );
+        FilePosition { line, column: prefix_width + 1, picture, is_secret }
     }
 }
 
@@ -183,27 +188,27 @@ fn is_variable_key(key: &str) -> bool {
 /// values.
 fn translate_message(key: &str, message: &str, is_secret: bool) -> (String, String) {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    let first = message.lines().next().unwrap_or_default();
-    let expected = first.split_once(", expected ").map(|(_, expected)| expected);
+    let first_line = message.lines().next().unwrap_or_default();
+    let expected = first_line.split_once(", expected ").map(|(_, expected)| expected);
     match quoted.split_first() {
-        Some((name, known)) if first.starts_with("unknown field") => (
+        Some((name, known)) if first_line.starts_with("unknown field") => (
             format!("there is no key `{}` here", shorten_name(name)),
             unknown_key_hint(key, name, known),
         ),
-        Some((name, known)) if first.starts_with("unknown variant") => {
-            let what = if is_secret {
+        Some((name, known)) if first_line.starts_with("unknown variant") => {
+            let problem = if is_secret {
                 "the value does not fit".to_owned()
             } else {
                 format!("`{}` is not a value of this key", shorten_name(name))
             };
-            (what, suggestion_hint(name, known))
+            (problem, suggestion_hint(name, known))
         }
-        _ if first.starts_with("duplicate field") => {
-            let what = format!(
+        _ if first_line.starts_with("duplicate field") => {
+            let problem = format!(
                 "`{}` is set twice, in two spellings",
                 quoted.first().copied().unwrap_or_default()
             );
-            (what, "Keep one of them.".to_owned())
+            (problem, "Keep one of them.".to_owned())
         }
         _ => match (expected, is_secret) {
             (Some(expected), true) => {
@@ -211,14 +216,16 @@ fn translate_message(key: &str, message: &str, is_secret: bool) -> (String, Stri
             }
             (None, true) => ("the value does not fit".to_owned(), key_hint(key)),
             (Some(expected), false) => {
-                let found = first.split(", expected ").next().unwrap_or(first);
-                let found = found.split_once(": ").map_or(found, |(_, found)| found);
+                let found_value = first_line.split(", expected ").next().unwrap_or(first_line);
+                let found_value = found_value
+                    .split_once(": ")
+                    .map_or(found_value, |(_, found_value)| found_value);
                 (
-                    format!("{} is not what this key takes", shorten_name(found)),
+                    format!("{} is not what this key takes", shorten_name(found_value)),
                     expected_value_hint(key, expected),
                 )
             }
-            (None, false) => (first.to_owned(), key_hint(key)),
+            (None, false) => (first_line.to_owned(), key_hint(key)),
         },
     }
 }
@@ -231,7 +238,7 @@ fn expected_value_hint(key: &str, expected: &str) -> String {
         "string" => "text, in quotes",
         "boolean" => "`true` or `false`",
         "sequence" => "a list, `[…]`",
-        word if word.starts_with("struct ") || word == "map" => "a table",
+        type_name if type_name.starts_with("struct ") || type_name == "map" => "a table",
         _ => expected,
     };
     match super::key_docs::describe_key(key) {
@@ -255,7 +262,7 @@ fn unknown_key_hint(key: &str, name: &str, known: &[&str]) -> String {
         known.push(super::parse::raw::COMMANDS_TABLE);
     }
     match (suggest_name(name, &known), super::key_docs::sections_with_key(name).as_slice()) {
-        (None, [home]) => format!("It belongs under [{home}]."),
+        (None, [section]) => format!("It belongs under [{section}]."),
         (None, [one, other]) => format!("It belongs under [{one}] or [{other}]."),
         _ => suggestion_hint(name, &known),
     }
@@ -263,7 +270,7 @@ fn unknown_key_hint(key: &str, name: &str, known: &[&str]) -> String {
 
 fn suggestion_hint(name: &str, known: &[&str]) -> String {
     match suggest_name(name, known) {
-        Some(near) => format!("Did you mean `{near}`?"),
+        Some(suggestion) => format!("Did you mean `{suggestion}`?"),
         None => format!("Known here: {}.", known.join(", ")),
     }
 }

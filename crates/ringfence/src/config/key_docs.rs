@@ -16,21 +16,21 @@ pub fn schema_structure() -> &'static Value {
 }
 
 fn build_structure() -> Value {
-    let mut whole = schema_for::<raw::ConfigFile>();
+    let mut schema = schema_for::<raw::ConfigFile>();
     let mut entry = schema_for::<raw::CommandSection>();
     entry["required"] = json!(["command"]);
-    whole["properties"]["mcp"] = json!({
+    schema["properties"]["mcp"] = json!({
         "description": "Your commands as tools: a table [mcp.<name>] for each.",
         "type": "object",
         "propertyNames": {"pattern": "^[A-Za-z0-9_.-]{1,64}$"},
         "additionalProperties": entry,
     });
     // The spelling of the environment variable is accepted in the file, too.
-    whole["properties"]["ENABLE_MCP_SERVER_SURFACE"] = json!({
+    schema["properties"]["ENABLE_MCP_SERVER_SURFACE"] = json!({
         "description": "The same as `enable_mcp_server_surface`.", "type": "boolean", "x-taplo": {"hidden": true},
     });
-    whole["title"] = json!("config.toml of Ringfence");
-    whole
+    schema["title"] = json!("config.toml of Ringfence");
+    schema
 }
 
 fn schema_for<T: JsonSchema>() -> Value {
@@ -69,12 +69,12 @@ fn simplify_schema(schema: &mut Value) {
     if let Some(Value::Array(values)) = map.get_mut("enum") {
         values.retain(|value| !value.is_null());
     }
-    if let Some(Value::Array(mut any)) = map.remove("anyOf") {
-        any.retain(|one| one["type"] != "null");
-        merge_single(map, any);
+    if let Some(Value::Array(mut alternatives)) = map.remove("anyOf") {
+        alternatives.retain(|one| one["type"] != "null");
+        merge_single(map, alternatives);
     }
-    if let Some(Value::Array(all)) = map.remove("allOf") {
-        merge_single(map, all);
+    if let Some(Value::Array(parts)) = map.remove("allOf") {
+        merge_single(map, parts);
     }
     if let Some(Value::Array(variants)) = map.remove("oneOf") {
         let (values, docs): (Vec<_>, Vec<_>) = variants
@@ -133,36 +133,36 @@ fn collect_keys_below(path: &str, schema: &Value, keys: &mut Vec<SchemaKey>) {
 /// Returns the description of a key, by its path in a file: `mcp.lint.args[1]`.
 pub fn describe_key(path: &str) -> Option<String> {
     let path = path.split('[').next().unwrap_or(path);
-    let mut at = schema_structure();
+    let mut node = schema_structure();
     for name in path.split('.').filter(|name| !name.is_empty()) {
-        at = at
+        node = node
             .get("properties")
             .and_then(|properties| properties.get(name))
-            .or_else(|| at.get("additionalProperties"))?;
+            .or_else(|| node.get("additionalProperties"))?;
         // Keys below a list or a map of values have no description of their own.
-        if at.get("properties").is_none() && at.get("additionalProperties").is_none() {
+        if node.get("properties").is_none() && node.get("additionalProperties").is_none() {
             break;
         }
     }
-    at.get("description").and_then(Value::as_str).map(str::to_owned)
+    node.get("description").and_then(Value::as_str).map(str::to_owned)
 }
 
 /// Returns the sections that have a key of this name.
 pub fn sections_with_key(name: &str) -> Vec<String> {
-    let whole = schema_structure();
-    let mut homes: Vec<String> = (collect_keys(whole).into_iter())
+    let schema = schema_structure();
+    let mut sections: Vec<String> = (collect_keys(schema).into_iter())
         .filter_map(|key| {
             key.path
                 .rsplit_once('.')
                 .filter(|(_, key)| *key == name)
-                .map(|(home, _)| home.to_owned())
+                .map(|(section, _)| section.to_owned())
         })
         .collect();
-    if collect_keys(&whole["properties"]["mcp"]["additionalProperties"])
+    if collect_keys(&schema["properties"]["mcp"]["additionalProperties"])
         .iter()
         .any(|key| key.path == name)
     {
-        homes.push("mcp.<name>".to_owned());
+        sections.push("mcp.<name>".to_owned());
     }
-    homes
+    sections
 }

@@ -13,8 +13,8 @@ pub type WatchPoint = (PathBuf, Option<OsString>);
 /// Returns every name on the path to a file whose change would lead elsewhere: each link, the file
 /// itself, or the first name that does not exist yet.
 pub fn watch_points(path: &Path) -> Vec<WatchPoint> {
-    let turns = walk_path(path).into_iter().filter(|step| step.can_redirect);
-    turns.map(|step| (step.directory, Some(step.name))).collect()
+    let redirecting_steps = walk_path(path).into_iter().filter(|step| step.can_redirect);
+    redirecting_steps.map(|step| (step.directory, Some(step.name))).collect()
 }
 
 /// Returns every directory in which the path to a file uses a name: a process that can write to one
@@ -33,35 +33,36 @@ struct ChainStep {
 
 fn walk_path(path: &Path) -> Vec<ChainStep> {
     let parts = |path: &Path| -> Vec<OsString> {
-        let kept = path
+        let names = path
             .components()
             .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
-        kept.map(|part| part.as_os_str().to_owned()).collect()
+        names.map(|part| part.as_os_str().to_owned()).collect()
     };
     let mut steps: Vec<ChainStep> = Vec::new();
-    let mut turned = 0;
-    let mut at = PathBuf::from("/");
-    let mut rest = VecDeque::from(parts(path));
-    while let Some(name) = rest.pop_front() {
+    let mut link_count = 0;
+    let mut directory = PathBuf::from("/");
+    let mut remaining = VecDeque::from(parts(path));
+    while let Some(name) = remaining.pop_front() {
         if name == ".." {
-            at.pop();
+            directory.pop();
             continue;
         }
-        let next = at.join(&name);
-        let facts = std::fs::symlink_metadata(&next);
-        let turns = rest.is_empty() || !facts.as_ref().is_ok_and(std::fs::Metadata::is_dir);
-        steps.push(ChainStep { directory: at.clone(), name, can_redirect: turns });
-        if !turns {
-            at = next;
+        let next_path = directory.join(&name);
+        let metadata = std::fs::symlink_metadata(&next_path);
+        let can_redirect =
+            remaining.is_empty() || !metadata.as_ref().is_ok_and(std::fs::Metadata::is_dir);
+        steps.push(ChainStep { directory: directory.clone(), name, can_redirect });
+        if !can_redirect {
+            directory = next_path;
             continue;
         }
-        turned += 1;
-        match std::fs::read_link(&next) {
-            Ok(target) if turned <= MAX_LINKS => {
+        link_count += 1;
+        match std::fs::read_link(&next_path) {
+            Ok(target) if link_count <= MAX_LINKS => {
                 if target.is_absolute() {
-                    at = PathBuf::from("/");
+                    directory = PathBuf::from("/");
                 }
-                parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
+                parts(&target).into_iter().rev().for_each(|part| remaining.push_front(part));
             }
             _ => break,
         }

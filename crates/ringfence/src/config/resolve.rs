@@ -106,17 +106,19 @@ pub fn resolve_secret_backends(flags: &ConfigFlags, env: &ProcessEnv) -> Result<
         &defaults.secrets,
         store,
     )?;
-    let mut uses: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for written in &source.parsed.commands {
-        for one in written.secret_refs() {
-            if let SecretRef::Stored(name) = one
-                && uses.get(&name).is_none_or(|tools| tools.last() != Some(&written.name))
+    let mut tools_by_secret: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for command in &source.parsed.commands {
+        for secret_ref in command.secret_refs() {
+            if let SecretRef::Stored(name) = secret_ref
+                && tools_by_secret
+                    .get(&name)
+                    .is_none_or(|tools| tools.last() != Some(&command.name))
             {
-                uses.entry(name).or_default().push(written.name.clone());
+                tools_by_secret.entry(name).or_default().push(command.name.clone());
             }
         }
     }
-    Ok(SecretBackends { store: sources.store, keyring: sources.keyring, tools_by_secret: uses })
+    Ok(SecretBackends { store: sources.store, keyring: sources.keyring, tools_by_secret })
 }
 
 /// Resolves the config of a server.
@@ -144,40 +146,47 @@ pub(super) fn resolve_source(
     let file = &source.parsed.file;
     let defaults = config_text::parse_strict(DEFAULT_CONFIG, Path::new("defaults.toml"))?;
     let mut picker = SettingPicker::new(source, env);
-    let p = &mut picker;
+    let setting_picker = &mut picker;
 
-    let (root, root_named) = match (resolve_root_dir(p, flags, env, source), first) {
-        (_, Some(first)) => (first.root.clone(), first.is_explicit("root")),
-        (found, None) => found
-            .map(|(path, origin)| (path, origin.is_explicit()))
-            .map_err(with_key_fact("root"))?,
-    };
+    let (root, root_is_explicit) =
+        match (resolve_root_dir(setting_picker, flags, env, source), first) {
+            (_, Some(first)) => (first.root.clone(), first.is_explicit("root")),
+            (resolved, None) => resolved
+                .map(|(path, origin)| (path, origin.is_explicit()))
+                .map_err(with_key_fact("root"))?,
+        };
     let listen = flags.http.as_deref().map(parse_listen_address).transpose()?;
     if let Some(address) = listen {
-        p.record_setting("http.listen", address.to_string(), SettingOrigin::Flag("--http"));
+        setting_picker.record_setting(
+            "http.listen",
+            address.to_string(),
+            SettingOrigin::Flag("--http"),
+        );
     }
-    let keys = token_keys::resolve_auth(p, env, &file.auth, &defaults.auth)
+    let keys = token_keys::resolve_auth(setting_picker, env, &file.auth, &defaults.auth)
         .map_err(with_key_fact("auth"))?;
     let shared = Layers::file_only(file.shared_workspace, defaults.shared_workspace);
-    let (shared_workspace, _) = p.pick("shared_workspace", shared, bool::to_string)?;
+    let (shared_workspace, _) = setting_picker.pick("shared_workspace", shared, bool::to_string)?;
 
     let key_file = resolve_key_file(flags.secrets_key_file.as_ref(), env)?;
     let store = SecretStore::new(&root, key_file.clone());
-    let sources = resolve_secret_sources(p, env, &file.secrets, &defaults.secrets, store)
-        .map_err(with_key_fact("secrets"))?;
-    let log = log::resolve_log(p, (&flags.log, env), (&file.log, &defaults.log))?;
+    let sources =
+        resolve_secret_sources(setting_picker, env, &file.secrets, &defaults.secrets, store)
+            .map_err(with_key_fact("secrets"))?;
+    let log = log::resolve_log(setting_picker, (&flags.log, env), (&file.log, &defaults.log))?;
     let key_files = keys.files.iter().map(|(_, path)| path.clone()).collect();
     let mut control_files = ControlFiles::from_config_file(source);
     control_files.add_keys(keys.files)?;
     control_files.add_secrets(sources.env_file.as_deref(), key_file)?;
     control_files.add_log(log.file.as_deref(), &root)?;
-    let keepers = ForbiddenDirs {
+    let forbidden_dirs = ForbiddenDirs {
         home: env.get_absolute(env::HOME).map(directories::canonicalize_partial).transpose()?,
-        root: NamedDir { path: &root, is_explicit: root_named },
+        root: NamedDir { path: &root, is_explicit: root_is_explicit },
         control_files: &control_files.paths,
     };
-    let (workspace, closed) = resolve_workspace(p, flags, env, source, &keepers, first)
-        .map_err(with_key_fact("workspace"))?;
+    let (workspace, closed_paths) =
+        resolve_workspace(setting_picker, flags, env, source, &forbidden_dirs, first)
+            .map_err(with_key_fact("workspace"))?;
 
     let surface = Layers {
         env: env.get_bool_any_case(env::ENABLE_SURFACE)?.map(|value| (value, env::ENABLE_SURFACE)),
@@ -189,17 +198,21 @@ pub(super) fn resolve_source(
         ..Layers::file_only(file.tools, defaults.tools)
     };
     let names = Layers::file_only(file.tool_names, defaults.tool_names);
-    let tools = p.pick("tools", tools, |tools: &ToolSet| tools.name().to_owned())?.0;
-    let sandbox = sandbox::resolve_sandbox(p, &flags.sandbox, &file.sandbox, &defaults.sandbox)?;
-    let enabled = p.pick("enable_mcp_server_surface", surface, bool::to_string)?.0;
-    let surface = surface::resolve_surface(p, enabled, &file.surface, &defaults.surface)?;
-    let shaping = surface::resolve_overrides(p, &file.session, &defaults.session)?;
-    let (entries, dropped) = resolve_commands(p, source, (&surface, sandbox.profile));
+    let tools = setting_picker.pick("tools", tools, |tools: &ToolSet| tools.name().to_owned())?.0;
+    let sandbox =
+        sandbox::resolve_sandbox(setting_picker, &flags.sandbox, &file.sandbox, &defaults.sandbox)?;
+    let enabled = setting_picker.pick("enable_mcp_server_surface", surface, bool::to_string)?.0;
+    let surface =
+        surface::resolve_surface(setting_picker, enabled, &file.surface, &defaults.surface)?;
+    let override_policy =
+        surface::resolve_overrides(setting_picker, &file.session, &defaults.session)?;
+    let (commands, command_errors) =
+        resolve_commands(setting_picker, source, (&surface, sandbox.profile));
     let secrets =
-        SecretValues::look_up_all(entries.iter().flat_map(|entry| entry.secret_refs()), &sources);
+        SecretValues::look_up_all(commands.iter().flat_map(|entry| entry.secret_refs()), &sources);
     let sources = (&flags.policy, env);
     let policy = policy::resolve_policy(
-        p,
+        setting_picker,
         sources,
         (&file.policy, &defaults.policy),
         (tools, &sandbox, workspace.as_deref()),
@@ -210,20 +223,22 @@ pub(super) fn resolve_source(
     let mut config = Config {
         generation: 1,
         surface,
-        override_policy: shaping,
-        commands: entries,
-        command_errors: dropped,
+        override_policy,
+        commands,
+        command_errors,
         secrets: Arc::new(secrets),
         private_paths: control_files.private,
         key_files,
         exposed_secrets: Vec::new(),
         tools,
-        tool_names: p.pick("tool_names", names, |names: &ToolNameStyle| names.name().to_owned())?.0,
-        approval: resolve_approval(p, &file.approval, &defaults.approval)?,
-        limits: resolve_limits(p, &file.limits, &defaults.limits)?,
-        audit_retention: resolve_audit_retention(p, &file.audit),
+        tool_names: setting_picker
+            .pick("tool_names", names, |names: &ToolNameStyle| names.name().to_owned())?
+            .0,
+        approval: resolve_approval(setting_picker, &file.approval, &defaults.approval)?,
+        limits: resolve_limits(setting_picker, &file.limits, &defaults.limits)?,
+        audit_retention: resolve_audit_retention(setting_picker, &file.audit),
         log,
-        browser: resolve_browser(p, env, &file.browser, &defaults.browser)?,
+        browser: resolve_browser(setting_picker, env, &file.browser, &defaults.browser)?,
         sandbox,
         policy,
         home: env.get_absolute(env::HOME).map(Path::to_owned),
@@ -233,12 +248,12 @@ pub(super) fn resolve_source(
             Some(path) => Some(path.to_owned()),
             None => env.get_absolute(env::HOME).map(|home| home.join(".rustup")),
         },
-        http: resolve_http(p, flags, listen, &file.http, &defaults.http)?,
+        http: resolve_http(setting_picker, flags, listen, &file.http, &defaults.http)?,
         auth: keys.auth,
         root,
         workspace,
         shared_workspace,
-        closed_paths: closed,
+        closed_paths,
         conformance_fixtures: flags.conformance_fixtures,
         file: source.path.clone(),
         settings: picker.into_settings(),
@@ -269,24 +284,24 @@ fn with_key_fact(key: &'static str) -> impl Fn(Error) -> Error {
 
 /// Returns the usable commands, and the errors in the others.
 fn resolve_commands(
-    p: &SettingPicker<'_>,
+    picker: &SettingPicker<'_>,
     source: &LoadedConfigFile,
     (surface, profile): (&ToolSurface, ProfileSetting),
 ) -> (Arc<[Arc<CommandTool>]>, Arc<[ConfigError]>) {
     let Some(path) = &source.path else { return (Arc::default(), Arc::default()) };
     let lines = LineIndex::new(&source.text);
-    let around = CommandContext {
+    let context = CommandContext {
         path,
         text: &source.text,
         key_spans: &source.parsed.key_spans,
         lines,
-        picker: p,
+        picker,
         surface,
         sandbox_profile: profile,
     };
-    let (entries, faults) = command_tool::resolve_commands(&around, &source.parsed.commands);
-    let dropped = source.parsed.command_errors.iter().cloned().chain(faults).collect();
-    (entries.into_iter().map(Arc::new).collect(), dropped)
+    let (entries, errors) = command_tool::resolve_commands(&context, &source.parsed.commands);
+    let command_errors = source.parsed.command_errors.iter().cloned().chain(errors).collect();
+    (entries.into_iter().map(Arc::new).collect(), command_errors)
 }
 
 /// Returns the errors in the commands when the rest of the file cannot be resolved.
@@ -314,8 +329,8 @@ pub(super) fn find_command_errors(
 /// Resolves a command that sets only `command`.
 pub(super) fn minimal_command() -> Option<CommandTool> {
     let (path, text) = (PathBuf::from("config.toml"), "[mcp.x]\ncommand = \"x\"\n".to_owned());
-    let read = config_text::parse_config(&text, &path);
-    let source = LoadedConfigFile { path: Some(path), locations: Vec::new(), text, parsed: read };
+    let parsed = config_text::parse_config(&text, &path);
+    let source = LoadedConfigFile { path: Some(path), locations: Vec::new(), text, parsed };
     let defaults = config_text::parse_strict(DEFAULT_CONFIG, Path::new("defaults.toml")).ok()?;
     let mut picker = SettingPicker::without_source(source.path.as_deref());
     let surface = surface::resolve_surface(

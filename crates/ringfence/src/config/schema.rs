@@ -9,14 +9,14 @@ use super::{DEFAULT_CONFIG, show};
 
 /// Returns the whole schema, in draft 7, which TOML editors support best, and without references.
 pub fn config_schema() -> Value {
-    let mut whole = schema_structure().clone();
-    let default: Map<String, Value> = toml::from_str(DEFAULT_CONFIG).unwrap_or_default();
-    insert_defaults(&mut whole, &default);
-    let entry = &mut whole["properties"]["mcp"]["additionalProperties"];
+    let mut schema = schema_structure().clone();
+    let defaults: Map<String, Value> = toml::from_str(DEFAULT_CONFIG).unwrap_or_default();
+    insert_defaults(&mut schema, &defaults);
+    let entry = &mut schema["properties"]["mcp"]["additionalProperties"];
     let keys: Vec<String> =
         entry["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect();
     insert_defaults(entry, &show::command_defaults(&keys));
-    whole
+    schema
 }
 
 /// Writes its default to each key.

@@ -48,8 +48,8 @@ pub struct ConfigListing {
 pub fn show_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigListing> {
     let source = LoadedConfigFile::load_usable(flags, env)?;
     let config = resolve_source(&source, flags, env, None)?;
-    let written: Map<String, Value> = toml::from_str(&source.text).unwrap_or_default();
-    let default: Map<String, Value> = toml::from_str(DEFAULT_CONFIG).unwrap_or_default();
+    let file_values: Map<String, Value> = toml::from_str(&source.text).unwrap_or_default();
+    let defaults: Map<String, Value> = toml::from_str(DEFAULT_CONFIG).unwrap_or_default();
     let mut keys = Vec::new();
     for key in schema::list_keys() {
         keys.push(match config.settings.iter().rev().find(|setting| setting.key == key.path) {
@@ -59,19 +59,19 @@ pub fn show_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigListin
                 line: setting.line,
                 key: key.path,
             },
-            None => show_file_key(&source, &written, &default, key.path),
+            None => show_file_key(&source, &file_values, &defaults, key.path),
         });
     }
     // Settings without a key in the file: flags, and the secret in the environment.
     for setting in &config.settings {
-        if keys.iter().any(|shown| shown.key == setting.key) {
+        if keys.iter().any(|shown_key| shown_key.key == setting.key) {
             continue;
         }
         let section = setting.key.rsplit_once('.').map_or("", |(section, _)| section);
-        let after = keys.iter().rposition(|shown| {
-            shown.key.rsplit_once('.').map_or("", |(other, _)| other) == section
+        let section_end = keys.iter().rposition(|shown_key| {
+            shown_key.key.rsplit_once('.').map_or("", |(other, _)| other) == section
         });
-        let shown = ShownKey {
+        let shown_key = ShownKey {
             key: setting.key.to_owned(),
             value: Some(
                 serde_json::from_str(&setting.value).unwrap_or_else(|_| json!(setting.value)),
@@ -79,7 +79,7 @@ pub fn show_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigListin
             origin: setting.origin.clone(),
             line: setting.line,
         };
-        keys.insert(after.map_or(keys.len(), |at| at + 1), shown);
+        keys.insert(section_end.map_or(keys.len(), |index| index + 1), shown_key);
     }
     for entry in config.commands.iter() {
         let path = command_key(&entry.name);
@@ -105,8 +105,8 @@ pub fn show_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigListin
 /// Lists a key that only the file can set, as written there.
 fn show_file_key(
     source: &LoadedConfigFile,
-    written: &Map<String, Value>,
-    default: &Map<String, Value>,
+    file_values: &Map<String, Value>,
+    defaults: &Map<String, Value>,
     key: String,
 ) -> ShownKey {
     let find = |table: &Map<String, Value>| {
@@ -115,14 +115,14 @@ fn show_file_key(
     };
     let hide = |value: Value| if is_sensitive(&key) { json!("set") } else { value };
     let line = source.parsed.line_of_key(&source.text, &key);
-    match (find(written), &source.path) {
+    match (find(file_values), &source.path) {
         (Some(value), Some(file)) => ShownKey {
             value: Some(hide(value)),
             origin: SettingOrigin::File(file.clone()),
             line,
             key,
         },
-        _ => ShownKey { value: find(default), origin: SettingOrigin::Default, line: None, key },
+        _ => ShownKey { value: find(defaults), origin: SettingOrigin::Default, line: None, key },
     }
 }
 
@@ -137,28 +137,28 @@ fn typed_value(text: &str, schema: &Map<String, Value>) -> Value {
 }
 
 fn list_needed_secrets(config: &Config) -> Vec<NeededSecret> {
-    let mut all: Vec<(&SecretRef, Vec<String>)> = Vec::new();
+    let mut uses: Vec<(&SecretRef, Vec<String>)> = Vec::new();
     for entry in config.commands.iter() {
-        for wanted in entry.secret_refs() {
-            match all.iter_mut().find(|(known, _)| *known == wanted) {
+        for secret_ref in entry.secret_refs() {
+            match uses.iter_mut().find(|(known, _)| *known == secret_ref) {
                 Some((_, tools)) if tools.contains(&entry.name) => {}
                 Some((_, tools)) => tools.push(entry.name.clone()),
-                None => all.push((wanted, vec![entry.name.clone()])),
+                None => uses.push((secret_ref, vec![entry.name.clone()])),
             }
         }
     }
-    all.into_iter()
-        .map(|(wanted, tools)| NeededSecret {
-            name: format_reference(wanted),
-            is_set: config.secrets.get(wanted).is_ok(),
+    uses.into_iter()
+        .map(|(secret_ref, tools)| NeededSecret {
+            name: format_reference(secret_ref),
+            is_set: config.secrets.get(secret_ref).is_ok(),
             tools,
         })
         .collect()
 }
 
 /// Returns a reference as a config file writes it.
-pub(super) fn format_reference(wanted: &SecretRef) -> String {
-    match wanted {
+pub(super) fn format_reference(secret_ref: &SecretRef) -> String {
+    match secret_ref {
         SecretRef::Variable(name) => format!("${{{name}}}"),
         SecretRef::Stored(name) => format!("${{secret:{name}}}"),
     }
@@ -166,8 +166,8 @@ pub(super) fn format_reference(wanted: &SecretRef) -> String {
 
 /// Returns the value of one key of a command, safe to show.
 pub(super) fn command_value(entry: &CommandTool, key: &str) -> Option<Value> {
-    let texts = |all: &[ValueTemplate]| {
-        redact_command_args(&all.iter().map(|one| one.text.clone()).collect::<Vec<_>>())
+    let texts = |templates: &[ValueTemplate]| {
+        redact_command_args(&templates.iter().map(|one| one.text.clone()).collect::<Vec<_>>())
     };
     Some(match key {
         "command" => json!(entry.command),
@@ -179,9 +179,9 @@ pub(super) fn command_value(entry: &CommandTool, key: &str) -> Option<Value> {
                 .env
                 .iter()
                 .map(|(name, value)| {
-                    let hide = is_sensitive(name) && value.secret_refs().next().is_none();
-                    let shown = texts(std::slice::from_ref(value)).concat();
-                    (name.clone(), json!(if hide { "set".to_owned() } else { shown }))
+                    let is_hidden = is_sensitive(name) && value.secret_refs().next().is_none();
+                    let shown_text = texts(std::slice::from_ref(value)).concat();
+                    (name.clone(), json!(if is_hidden { "set".to_owned() } else { shown_text }))
                 })
                 .collect(),
         ),
@@ -214,9 +214,9 @@ pub(super) fn command_value(entry: &CommandTool, key: &str) -> Option<Value> {
 /// depend on its name are left out.
 pub(super) fn command_defaults(keys: &[String]) -> Map<String, Value> {
     let Some(entry) = minimal_command() else { return Map::new() };
-    let own = ["command", "display_name", "description", "input_schema"];
+    let specific_keys = ["command", "display_name", "description", "input_schema"];
     keys.iter()
-        .filter(|key| !own.contains(&key.as_str()))
+        .filter(|key| !specific_keys.contains(&key.as_str()))
         .filter_map(|key| Some((key.clone(), command_value(&entry, key)?)))
         .collect()
 }

@@ -34,31 +34,31 @@ impl ValueTemplate {
         ValueTemplate::parse(text, false)
     }
 
-    fn parse(text: &str, arguments: bool) -> Result<ValueTemplate, String> {
+    fn parse(text: &str, allow_arguments: bool) -> Result<ValueTemplate, String> {
         let mut parts = Vec::new();
-        let mut plain = String::new();
+        let mut literal = String::new();
         let mut rest = text;
-        while let Some(at) = rest.find(['{', '}', '$']) {
-            plain.push_str(&rest[..at]);
-            rest = &rest[at..];
+        while let Some(index) = rest.find(['{', '}', '$']) {
+            literal.push_str(&rest[..index]);
+            rest = &rest[index..];
             // With arguments, a literal `${` is written `${{`; without them, it is written `$${`.
-            if let Some(after) = rest.strip_prefix("$${").filter(|_| !arguments) {
-                plain.push_str("${");
+            if let Some(after) = rest.strip_prefix("$${").filter(|_| !allow_arguments) {
+                literal.push_str("${");
                 rest = after;
-            } else if rest.starts_with("${") && !(arguments && rest.starts_with("${{")) {
+            } else if rest.starts_with("${") && !(allow_arguments && rest.starts_with("${{")) {
                 let (name, after) = rest[2..].split_once('}').ok_or("`${` has no `}`")?;
-                flush_text(&mut plain, &mut parts);
+                flush_text(&mut literal, &mut parts);
                 parts.push(TemplatePart::Secret(SecretRef::parse(name)?));
                 rest = after;
-            } else if !arguments || rest.starts_with('$') {
-                let (one, after) = rest.split_at(1);
-                plain.push_str(one);
+            } else if !allow_arguments || rest.starts_with('$') {
+                let (sign, after) = rest.split_at(1);
+                literal.push_str(sign);
                 rest = after;
             } else if let Some(after) = rest.strip_prefix("{{") {
-                plain.push('{');
+                literal.push('{');
                 rest = after;
             } else if let Some(after) = rest.strip_prefix("}}") {
-                plain.push('}');
+                literal.push('}');
                 rest = after;
             } else if let Some(after) = rest.strip_prefix('{') {
                 let (name, after) = after
@@ -70,15 +70,15 @@ impl ValueTemplate {
                             .to_owned(),
                     );
                 }
-                flush_text(&mut plain, &mut parts);
+                flush_text(&mut literal, &mut parts);
                 parts.push(TemplatePart::Argument(name.to_owned()));
                 rest = after;
             } else {
                 return Err("`}` has no `{`; a brace itself is written `}}`".to_owned());
             }
         }
-        plain.push_str(rest);
-        flush_text(&mut plain, &mut parts);
+        literal.push_str(rest);
+        flush_text(&mut literal, &mut parts);
         if text.contains('\0') {
             return Err("a program cannot be given a NUL".to_owned());
         }
@@ -102,9 +102,9 @@ impl ValueTemplate {
     }
 }
 
-fn flush_text(plain: &mut String, parts: &mut Vec<TemplatePart>) {
-    if !plain.is_empty() {
-        parts.push(TemplatePart::Text(std::mem::take(plain)));
+fn flush_text(literal: &mut String, parts: &mut Vec<TemplatePart>) {
+    if !literal.is_empty() {
+        parts.push(TemplatePart::Text(std::mem::take(literal)));
     }
 }
 

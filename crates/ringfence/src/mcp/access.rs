@@ -120,8 +120,9 @@ pub(super) async fn authenticate_request(
 ) -> Response {
     let identity = match &app.verifier {
         None => {
-            let owned = connection.require_owner(app.server.config.http.insecure_no_auth).await;
-            owned.map(|()| (Principal::local(), None))
+            let owner_check =
+                connection.require_owner(app.server.config.http.insecure_no_auth).await;
+            owner_check.map(|()| (Principal::local(), None))
         }
         Some(verifier) => {
             let header = request.headers().get(axum::http::header::AUTHORIZATION);
@@ -130,33 +131,35 @@ pub(super) async fn authenticate_request(
         }
     };
     // Only for the log.
-    let from = |error: Error| {
+    let with_address = |error: Error| {
         error.with_source(std::io::Error::other(format!("from {}", connection.remote_address())))
     };
-    let (principal, end) = match identity {
+    let (principal, expiry) = match identity {
         Ok(identity) => identity,
-        Err(error) => return refuse_with_challenge(&app, request.headers(), from(error)),
+        Err(error) => return refuse_with_challenge(&app, request.headers(), with_address(error)),
     };
-    let place = match slot
+    let request_guard = match slot
         .mark_authenticated()
         .and_then(|()| app.limits.acquire_resource(&principal, LimitedResource::Request))
     {
-        Ok(place) => place,
+        Ok(request_guard) => request_guard,
         Err(error) => return close_after(json_error(None, &error)),
     };
     request.extensions_mut().insert(AuthenticatedCaller { principal });
     // Nothing outlives the token that opened it: neither an answer that has not begun, nor a
     // stream.
     let headers = request.headers().clone();
-    let answer = next.run(request);
-    let response = match end {
-        None => answer.await,
-        Some(end) => match tokio::time::timeout_at(end, answer).await {
+    let response_future = next.run(request);
+    let response = match expiry {
+        None => response_future.await,
+        Some(expiry) => match tokio::time::timeout_at(expiry, response_future).await {
             Ok(response) => response,
-            Err(_) => return refuse_with_challenge(&app, &headers, from(auth::expired_error())),
+            Err(_) => {
+                return refuse_with_challenge(&app, &headers, with_address(auth::expired_error()));
+            }
         },
     };
-    hold_guards_until(response, place, end)
+    hold_guards_until(response, request_guard, expiry)
 }
 
 /// Returns an error response, with a challenge if a token is missing or invalid.
@@ -197,11 +200,11 @@ const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
 fn metadata_url(app: &HttpServer, headers: &HeaderMap) -> Option<String> {
     app.server.config.auth.as_ref()?.issuer.as_ref()?;
     let url = public_url(app, headers);
-    let path_at = url
+    let path_start = url
         .find("://")
-        .and_then(|at| Some(at + 3 + url.get(at + 3..)?.find('/')?))
+        .and_then(|scheme_end| Some(scheme_end + 3 + url.get(scheme_end + 3..)?.find('/')?))
         .unwrap_or(url.len());
-    let (origin, prefix) = url.split_at(path_at);
+    let (origin, prefix) = url.split_at(path_start);
     Some(format!("{origin}{METADATA_PATH}{prefix}/mcp"))
 }
 
@@ -211,12 +214,12 @@ pub(super) async fn serve_metadata(
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
-    let known = |url: &String| {
+    let is_served = |url: &String| {
         url.ends_with(uri.path())
             || [METADATA_PATH, &format!("{METADATA_PATH}/mcp")].contains(&uri.path())
     };
     let issuer = app.server.config.auth.as_ref().and_then(|auth| auth.issuer.as_deref());
-    match (issuer, metadata_url(&app, &headers).filter(known)) {
+    match (issuer, metadata_url(&app, &headers).filter(is_served)) {
         (Some(issuer), Some(_)) => {
             let resource = format!("{}/mcp", public_url(&app, &headers));
             json_response(200, &auth::protected_resource_metadata(issuer, &resource))

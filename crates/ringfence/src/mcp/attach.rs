@@ -46,66 +46,69 @@ pub struct AttachedRequest<'a> {
 const AFTER_PROGRESS: Duration = Duration::from_millis(8);
 
 /// Forwards the events of a run until it ends, asks (2026-07-28) or detaches.
-pub async fn attach_to_run(mut held: ResumableCall, link: &AttachedRequest<'_>) -> AttachOutcome {
-    let mut pen = NotificationSender {
-        peer: &link.context.peer,
-        progress_token: link.context.meta.get_progress_token(),
+pub async fn attach_to_run(
+    mut call: ResumableCall,
+    request: &AttachedRequest<'_>,
+) -> AttachOutcome {
+    let mut sender = NotificationSender {
+        peer: &request.context.peer,
+        progress_token: request.context.meta.get_progress_token(),
         last_progress: 0.0,
         last_sent: None,
     };
-    let mut asked = FuturesUnordered::new();
-    let mut speaks = true;
-    if link.stateless && !held.open_questions.is_empty() {
-        return AttachOutcome::NeedsAnswers(held);
+    let mut pending_questions = FuturesUnordered::new();
+    let mut events_open = true;
+    if request.stateless && !call.open_questions.is_empty() {
+        return AttachOutcome::NeedsAnswers(call);
     }
     loop {
         tokio::select! {
             biased;
-            () = link.context.ct.cancelled() => {
-                held.run.cancel.cancel(link.cause);
+            () = request.context.ct.cancelled() => {
+                call.run.cancel.cancel(request.cause);
                 // The client gets no answer any more; stay until the run is over so that its end is
                 // recorded.
-                return AttachOutcome::Done(wait_for_end(&mut held, &mut asked).await);
+                return AttachOutcome::Done(wait_for_end(&mut call, &mut pending_questions).await);
             }
-            cause = link.connection_cancel.cancelled() => {
-                held.run.cancel.cancel(cause);
-                return AttachOutcome::Done(wait_for_end(&mut held, &mut asked).await);
+            cause = request.connection_cancel.cancelled() => {
+                call.run.cancel.cancel(cause);
+                return AttachOutcome::Done(wait_for_end(&mut call, &mut pending_questions).await);
             }
-            event = held.run.events.recv(), if speaks => match event {
-                None => speaks = false,
-                Some(ClientEvent::Ask(questions)) if link.stateless => {
-                    held.add_questions(questions);
-                    if !held.open_questions.is_empty() {
-                        return AttachOutcome::NeedsAnswers(held);
+            event = call.run.events.recv(), if events_open => match event {
+                None => events_open = false,
+                Some(ClientEvent::Ask(questions)) if request.stateless => {
+                    call.add_questions(questions);
+                    if !call.open_questions.is_empty() {
+                        return AttachOutcome::NeedsAnswers(call);
                     }
                 }
                 Some(ClientEvent::Ask(questions)) => {
                     for question in questions {
-                        asked.push(put_question(&link.context.peer, question));
+                        pending_questions.push(put_question(&request.context.peer, question));
                     }
                 }
                 Some(ClientEvent::Progress { message, progress, total, done }) => {
-                    let cancelled = send_unless_cancelled(link, pen.send_progress(message, progress, total)).await;
+                    let cancelled = send_unless_cancelled(request, sender.send_progress(message, progress, total)).await;
                     let _ = done.send(());
                     if cancelled { continue }
                 }
                 Some(ClientEvent::Log { level, logger, data, done }) => {
-                    send_unless_cancelled(link, pen.send_log(level, logger, data)).await;
+                    send_unless_cancelled(request, sender.send_log(level, logger, data)).await;
                     let _ = done.send(());
                 }
                 Some(ClientEvent::Notify { method, params, done }) => {
-                    let id = serde_json::to_value(&link.context.id).unwrap_or_default();
-                    send_unless_cancelled(link, pen.send_notification(method, params, id)).await;
+                    let id = serde_json::to_value(&request.context.id).unwrap_or_default();
+                    send_unless_cancelled(request, sender.send_notification(method, params, id)).await;
                     let _ = done.send(());
                 }
                 Some(ClientEvent::Detach(done)) => {
                     let _ = done.send(());
-                    return AttachOutcome::Detached(held);
+                    return AttachOutcome::Detached(call);
                 }
             },
-            Some(()) = asked.next(), if !asked.is_empty() => {}
-            result = &mut held.run.done => {
-                pen.wait_after_progress().await;
+            Some(()) = pending_questions.next(), if !pending_questions.is_empty() => {}
+            result = &mut call.run.done => {
+                sender.wait_after_progress().await;
                 return AttachOutcome::Done(result.unwrap_or_else(|_| Err(missing_result_error())));
             }
         }
@@ -114,21 +117,25 @@ pub async fn attach_to_run(mut held: ResumableCall, link: &AttachedRequest<'_>) 
 
 /// Waits for the end of a run that has been cancelled.
 async fn wait_for_end(
-    held: &mut ResumableCall,
-    asked: &mut (impl Stream<Item = ()> + Unpin),
+    call: &mut ResumableCall,
+    pending_questions: &mut (impl Stream<Item = ()> + Unpin),
 ) -> Result<ToolOutput> {
-    let mut speaks = true;
+    let mut events_open = true;
     let result = loop {
         tokio::select! {
             biased;
             // Withdraw open questions, so that the client closes its dialogs.
-            Some(()) = asked.next() => {}
-            result = &mut held.run.done => break result,
+            Some(()) = pending_questions.next() => {}
+            result = &mut call.run.done => break result,
             // Receive and drop events, so that nothing the run still sends can block it.
-            event = held.run.events.recv(), if speaks => speaks = event.is_some(),
+            event = call.run.events.recv(), if events_open => events_open = event.is_some(),
         }
     };
-    let _ = tokio::time::timeout(AFTER_PROGRESS, asked.for_each(|()| std::future::ready(()))).await;
+    let _ = tokio::time::timeout(
+        AFTER_PROGRESS,
+        pending_questions.for_each(|()| std::future::ready(())),
+    )
+    .await;
     result.unwrap_or_else(|_| Err(missing_result_error()))
 }
 
@@ -137,13 +144,13 @@ fn missing_result_error() -> Error {
 }
 
 async fn send_unless_cancelled(
-    link: &AttachedRequest<'_>,
+    request: &AttachedRequest<'_>,
     sending: impl Future<Output = ()>,
 ) -> bool {
     tokio::select! {
         () = sending => false,
-        () = link.context.ct.cancelled() => true,
-        _ = link.connection_cancel.cancelled() => true,
+        () = request.context.ct.cancelled() => true,
+        _ = request.connection_cancel.cancelled() => true,
     }
 }
 
@@ -198,10 +205,10 @@ impl NotificationSender<'_> {
         } else {
             self.last_progress + 1.0
         };
-        let mut note =
+        let mut notification =
             ProgressNotificationParam::new(token, self.last_progress).with_message(message);
-        note.total = total;
-        if let Err(error) = self.peer.notify_progress(note).await {
+        notification.total = total;
+        if let Err(error) = self.peer.notify_progress(notification).await {
             tracing::debug!("progress was not delivered: {error}");
         }
         self.last_sent = Some(Instant::now());
@@ -210,10 +217,11 @@ impl NotificationSender<'_> {
     async fn send_log(&mut self, level: &str, logger: String, data: Value) {
         let level: LoggingLevel =
             serde_json::from_value(Value::from(level)).unwrap_or(LoggingLevel::Info);
-        let note = LoggingMessageNotificationParam::new(level, data).with_logger(logger);
-        let note =
-            ServerNotification::LoggingMessageNotification(rmcp::model::Notification::new(note));
-        if let Err(error) = self.peer.send_notification(note).await {
+        let notification = LoggingMessageNotificationParam::new(level, data).with_logger(logger);
+        let notification = ServerNotification::LoggingMessageNotification(
+            rmcp::model::Notification::new(notification),
+        );
+        if let Err(error) = self.peer.send_notification(notification).await {
             tracing::debug!("a log line was not delivered: {error}");
         }
     }
@@ -222,13 +230,13 @@ impl NotificationSender<'_> {
         &mut self,
         method: &str,
         mut params: Map<String, Value>,
-        request: Value,
+        request_id: Value,
     ) {
-        let about = params.entry("_meta").or_insert_with(|| Value::Object(Map::new()));
-        about["requestId"] = request;
-        let note = CustomNotification::new(method, Some(Value::Object(params)));
+        let meta = params.entry("_meta").or_insert_with(|| Value::Object(Map::new()));
+        meta["requestId"] = request_id;
+        let notification = CustomNotification::new(method, Some(Value::Object(params)));
         if let Err(error) =
-            self.peer.send_notification(ServerNotification::CustomNotification(note)).await
+            self.peer.send_notification(ServerNotification::CustomNotification(notification)).await
         {
             tracing::debug!("a notification was not delivered: {error}");
         }
@@ -236,8 +244,8 @@ impl NotificationSender<'_> {
     }
 
     async fn wait_after_progress(&self) {
-        if let Some(at) = self.last_sent {
-            tokio::time::sleep_until(at + AFTER_PROGRESS).await;
+        if let Some(sent_at) = self.last_sent {
+            tokio::time::sleep_until(sent_at + AFTER_PROGRESS).await;
         }
     }
 }

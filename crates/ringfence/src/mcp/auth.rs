@@ -169,8 +169,8 @@ fn read_secret_key(secret: &[u8]) -> Result<DecodingKey> {
 
 /// Returns the key in the PEM and the one algorithm that goes with its kind.
 fn read_public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
-    let unfit = |what: &str| {
-        Error::invalid_arguments(format!("MCP_AUTH_JWT_PUBLIC_KEY {what}"))
+    let key_error = |problem: &str| {
+        Error::invalid_arguments(format!("MCP_AUTH_JWT_PUBLIC_KEY {problem}"))
             .with_reason("wrong_key")
             .with_hint(
                 "Give one public key in PEM form: RSA (2048 to 8192 bits), EC P-256 or Ed25519.",
@@ -181,20 +181,20 @@ fn read_public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
     match labels[..] {
         ["PUBLIC KEY" | "RSA PUBLIC KEY"] => {}
         [label] if label.ends_with("PRIVATE KEY") => {
-            return Err(unfit("holds a private key, which does not belong here"));
+            return Err(key_error("holds a private key, which does not belong here"));
         }
-        _ => return Err(unfit("is not one public key in PEM form")),
+        _ => return Err(key_error("is not one public key in PEM form")),
     }
-    let read = |result: jsonwebtoken::errors::Result<DecodingKey>, algorithm| {
+    let with_algorithm = |result: jsonwebtoken::errors::Result<DecodingKey>, algorithm| {
         result.ok().map(|key| (key, algorithm))
     };
     let bytes = pem.as_bytes();
-    let found = read(DecodingKey::from_rsa_pem(bytes), Algorithm::RS256)
-        .or_else(|| read(DecodingKey::from_ed_pem(bytes), Algorithm::EdDSA))
-        .or_else(|| read(DecodingKey::from_ec_pem(bytes), Algorithm::ES256));
-    let (key, algorithm) = found.ok_or_else(|| unfit("cannot be read"))?;
+    let parsed = with_algorithm(DecodingKey::from_rsa_pem(bytes), Algorithm::RS256)
+        .or_else(|| with_algorithm(DecodingKey::from_ed_pem(bytes), Algorithm::EdDSA))
+        .or_else(|| with_algorithm(DecodingKey::from_ec_pem(bytes), Algorithm::ES256));
+    let (key, algorithm) = parsed.ok_or_else(|| key_error("cannot be read"))?;
     if !is_usable_key(&key, algorithm) {
-        return Err(unfit("is of a kind or size that is not accepted"));
+        return Err(key_error("is of a kind or size that is not accepted"));
     }
     Ok((key, algorithm))
 }
@@ -219,11 +219,11 @@ fn bearer_token(header: Option<&str>) -> Result<&str> {
         return Err(missing());
     }
     let token = token.trim_start();
-    let plain = |byte: u8| {
+    let is_token_byte = |byte: u8| {
         byte.is_ascii_alphanumeric()
             || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'+' | b'/' | b'=')
     };
-    if token.is_empty() || token.len() > MAX_TOKEN_BYTES || !token.bytes().all(plain) {
+    if token.is_empty() || token.len() > MAX_TOKEN_BYTES || !token.bytes().all(is_token_byte) {
         return Err(token_error("malformed_token", "the token is not a signed JWT"));
     }
     Ok(token)
@@ -238,14 +238,14 @@ fn remaining_validity(claims: &TokenClaims, now: SystemTime) -> Result<Duration>
     let expires = number(&claims.exp)
         .ok_or_else(|| malformed("the token does not say when it expires (exp)"))?;
     if !claims.nbf.is_null() {
-        let begins = number(&claims.nbf)
+        let not_before = number(&claims.nbf)
             .ok_or_else(|| malformed("the token's start time (nbf) is not a number"))?;
-        if begins > now + LEEWAY_S {
+        if not_before > now + LEEWAY_S {
             return Err(token_error("not_yet_valid", "the token is not valid yet"));
         }
     }
     match Duration::try_from_secs_f64((expires + LEEWAY_S - now).min(MAX_VALIDITY_S)) {
-        Ok(left) if !left.is_zero() => Ok(left),
+        Ok(remaining) if !remaining.is_zero() => Ok(remaining),
         _ => Err(expired_error()),
     }
 }
@@ -262,8 +262,9 @@ fn has_audience(claim: &Value, audience: &str) -> bool {
 /// separates the two, and different pairs of subject and issuer never give the same name. A token
 /// without issuer ends in the bare `@`.
 fn principal_from_claims(claims: &TokenClaims) -> Result<Principal> {
-    let unfit = || token_error("no_subject", "the token does not say whom it is for (sub)");
-    let subject = claims.sub.as_str().filter(|text| is_printable_name(text)).ok_or_else(unfit)?;
+    let subject_error = || token_error("no_subject", "the token does not say whom it is for (sub)");
+    let subject =
+        claims.sub.as_str().filter(|text| is_printable_name(text)).ok_or_else(subject_error)?;
     let issuer = match &claims.iss {
         Value::Null => "",
         Value::String(text) if text.is_empty() || is_printable_name(text) => text,

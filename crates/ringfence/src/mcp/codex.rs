@@ -34,19 +34,19 @@ pub fn state_capabilities() -> ExperimentalCapabilities {
 pub fn sandbox_for_call(
     meta: &RequestMetaObject,
     session: &Session,
-    line: &ClientConnection,
+    connection: &ClientConnection,
 ) -> Option<Arc<ClientSandbox>> {
-    let told: Vec<&Value> = STATE_KEYS.iter().filter_map(|key| meta.get(*key)).collect();
-    match told[..] {
+    let states: Vec<&Value> = STATE_KEYS.iter().filter_map(|key| meta.get(*key)).collect();
+    match states[..] {
         [] => session
             .client_sandbox()
-            .or_else(|| line.session.client_sandbox().filter(|_| line.persistent)),
+            .or_else(|| connection.session.client_sandbox().filter(|_| connection.persistent)),
         // Both keys must say the same, or neither can be relied on.
         [one, other] if one != other => {
             Some(Arc::new(fallback_sandbox("the two states of a call differ")))
         }
         [state, ..] => Some(Arc::new(
-            sandbox_state::read_state(state).unwrap_or_else(|why| fallback_sandbox(&why)),
+            sandbox_state::read_state(state).unwrap_or_else(|reason| fallback_sandbox(&reason)),
         )),
     }
 }
@@ -54,10 +54,10 @@ pub fn sandbox_for_call(
 /// Returns whether this `_meta` says that the client answers without a person.
 pub fn auto_answers(meta: &RequestMetaObject) -> bool {
     let turn = meta.get("x-codex-turn-metadata");
-    let says = |key: &str, value: &str| {
+    let has_value = |key: &str, value: &str| {
         turn.and_then(|turn| turn.get(key)).is_some_and(|found| found == value)
     };
-    says("turn_trigger", "exec") || says("sandbox_mode", "danger-full-access")
+    has_value("turn_trigger", "exec") || has_value("sandbox_mode", "danger-full-access")
 }
 
 /// Result of reading a pushed state. The state is read where the message arrives and the result
@@ -76,10 +76,10 @@ impl PushedState {
         if method.and_then(Value::as_str) != Some(UPDATE_METHOD) {
             return None;
         }
-        let read = sandbox_state::read_state(params.unwrap_or(&Value::Null));
-        let told = read.as_ref().map(|_| ()).map_err(Clone::clone);
-        session.set_client_sandbox(read.unwrap_or_else(|why| fallback_sandbox(&why)));
-        Some(PushedState(told))
+        let parsed = sandbox_state::read_state(params.unwrap_or(&Value::Null));
+        let result = parsed.as_ref().map(|_| ()).map_err(Clone::clone);
+        session.set_client_sandbox(parsed.unwrap_or_else(|reason| fallback_sandbox(&reason)));
+        Some(PushedState(result))
     }
 
     /// Returns the result that is attached to the message, or to the HTTP request that carried it.
@@ -94,8 +94,8 @@ impl PushedState {
 
     /// Returns an error if the state could not be read.
     pub fn check_readable(&self) -> Result<()> {
-        self.0.as_ref().map_err(|why| {
-            Error::invalid_arguments(format!("the sandbox state cannot be read: {why}"))
+        self.0.as_ref().map_err(|reason| {
+            Error::invalid_arguments(format!("the sandbox state cannot be read: {reason}"))
                 .with_reason("bad_sandbox_state")
                 .with_hint("Until a state can be read, the workspace is read-only and there is no network.")
         })?;
@@ -112,10 +112,11 @@ pub fn no_session_error() -> Error {
         )
 }
 
-fn fallback_sandbox(why: &str) -> ClientSandbox {
-    let why: String = why.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect();
+fn fallback_sandbox(reason: &str) -> ClientSandbox {
+    let reason: String =
+        reason.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect();
     tracing::warn!(
-        "a client's sandbox state cannot be read ({why}): read-only and without network until it can"
+        "a client's sandbox state cannot be read ({reason}): read-only and without network until it can"
     );
     ClientSandbox::most_restrictive()
 }

@@ -38,10 +38,10 @@ pub fn unknown_method_error(method: &str) -> ErrorData {
 
 /// Returns any failure as text, including that of an unknown tool.
 pub fn failure_result(error: &Error, tool: &str, trace_id: &TraceId) -> CallToolResult {
-    let shown: String = tool.chars().take(64).collect();
+    let shown_tool: String = tool.chars().take(64).collect();
     let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
     let text = match error.kind() {
-        Kind::UnknownTool => format!("Unknown tool '{shown}'"),
+        Kind::UnknownTool => format!("Unknown tool '{shown_tool}'"),
         Kind::InvalidArguments => {
             format!("Failed to parse configuration for Codex tool: {}\n{hint}", error.message())
         }

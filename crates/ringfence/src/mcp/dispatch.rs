@@ -34,23 +34,23 @@ impl ProtocolHandler {
         &self,
         context: &RequestContext<RoleServer>,
     ) -> Result<(ClientConnection, String, bool)> {
-        let line = connection_of(&context.extensions)?;
+        let connection = connection_of(&context.extensions)?;
         let Some(version) = context.protocol_version() else {
             return Err(Error::new(Kind::InvalidRequest, "no handshake has been made")
                 .with_reason("not_initialized")
                 .with_hint("Send `initialize` first, or carry the protocol version in `_meta` (2026-07-28)."));
         };
         let stateless = version.as_str() >= self::version::STATELESS;
-        Ok((line, version.as_str().to_owned(), stateless))
+        Ok((connection, version.as_str().to_owned(), stateless))
     }
 
     fn unknown_method(&self, method: &str) -> ErrorData {
-        let shown: String = method.chars().take(64).collect();
+        let shown_method: String = method.chars().take(64).collect();
         match codex_legacy::is_active(&self.server) {
-            true => codex_legacy::unknown_method_error(&shown),
+            true => codex_legacy::unknown_method_error(&shown_method),
             false => refuse_request(Error::new(
                 Kind::MethodNotFound,
-                format!("there is no method `{shown}`"),
+                format!("there is no method `{shown_method}`"),
             )),
         }
     }
@@ -115,38 +115,38 @@ impl ServerHandler for ProtocolHandler {
         mut request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> MethodResult<InitializeResult> {
-        let agreed = version::negotiate_version(request.protocol_version.as_str())
+        let agreed_version = version::negotiate_version(request.protocol_version.as_str())
             .map_err(refuse_request)?;
         let client = ClientInfo {
             name: request.client_info.name.clone(),
             version: request.client_info.version.clone(),
         };
         self.server.pipeline.reload_if_changed().await;
-        let line = connection_of(&context.extensions).ok();
-        let workspace = line.as_ref().map(|line| line.session.workspace.path());
+        let connection = connection_of(&context.extensions).ok();
+        let workspace = connection.as_ref().map(|connection| connection.session.workspace.path());
         let mut info = initialize::server_info(&self.server, &client, workspace);
-        info.protocol_version = wire_version(agreed);
+        info.protocol_version = wire_version(agreed_version);
         request.protocol_version = info.protocol_version.clone();
         context.peer.set_peer_info(request);
         Ok(info)
     }
 
     async fn discover(&self, context: RequestContext<RoleServer>) -> MethodResult<DiscoverResult> {
-        let line = connection_of(&context.extensions).map_err(refuse_request)?;
+        let connection = connection_of(&context.extensions).map_err(refuse_request)?;
         self.server.pipeline.reload_if_changed().await;
-        let workspace = Some(line.session.workspace.path());
+        let workspace = Some(connection.session.workspace.path());
         let mut result = DiscoverResult::from_server_info(
             self.supported_protocol_versions().into_owned(),
             initialize::server_info(&self.server, &client_info_of(&context), workspace),
         );
         result.ttl_ms = tools_list::TTL_MS;
-        let handle = self.server.mint_handle(&line.principal).map_err(refuse_request)?;
+        let handle = self.server.mint_handle(&connection.principal).map_err(refuse_request)?;
         let table = mcp_capabilities::tool_table(&self.server.pipeline.state(), workspace);
-        let about = result.meta.get_or_insert_default();
+        let result_meta = result.meta.get_or_insert_default();
         if !codex_legacy::is_active(&self.server) {
-            about.insert(meta::TOOLS.to_owned(), table);
+            result_meta.insert(meta::TOOLS.to_owned(), table);
         }
-        about.insert(meta::SESSION.to_owned(), Value::from(handle));
+        result_meta.insert(meta::SESSION.to_owned(), Value::from(handle));
         Ok(result)
     }
 
@@ -155,11 +155,12 @@ impl ServerHandler for ProtocolHandler {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> MethodResult<ListToolsResult> {
-        let (line, _, stateless) = self.admit_request(&context)?;
-        let view = self.find_session(&line, stateless, &context).map_err(refuse_request)?;
+        let (connection, _, stateless) = self.admit_request(&context)?;
+        let session_ref =
+            self.find_session(&connection, stateless, &context).map_err(refuse_request)?;
         Ok(tools_list::list_tools(
             &self.server,
-            &view.session,
+            &session_ref.session,
             &client_info_of(&context),
             stateless,
         )
@@ -171,12 +172,12 @@ impl ServerHandler for ProtocolHandler {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> MethodResult<CallToolResponse> {
-        let (line, protocol, stateless) = self.admit_request(&context)?;
-        let client = client_info_of(&context);
+        let (connection, protocol, stateless) = self.admit_request(&context)?;
+        let client_info = client_info_of(&context);
         let incoming = tools_call::IncomingCall {
             server: &self.server,
-            connection: line,
-            client_info: client,
+            connection,
+            client_info,
             protocol,
             stateless,
             context: &context,
@@ -198,13 +199,13 @@ impl ServerHandler for ProtocolHandler {
         context: RequestContext<RoleServer>,
     ) -> MethodResult<CustomResult> {
         // With the surface off, none of our own methods exists.
-        let ours = ["mcp.capabilities", codex::UPDATE_METHOD, overrides::UPDATE_METHOD];
-        if ours.contains(&request.method.as_str()) && codex_legacy::is_active(&self.server) {
+        let own_methods = ["mcp.capabilities", codex::UPDATE_METHOD, overrides::UPDATE_METHOD];
+        if own_methods.contains(&request.method.as_str()) && codex_legacy::is_active(&self.server) {
             return Err(self.unknown_method(&request.method));
         }
         if request.method == "mcp.capabilities" {
-            let line = connection_of(&context.extensions).ok();
-            let session = line.as_ref().map(|line| &*line.session);
+            let connection = connection_of(&context.extensions).ok();
+            let session = connection.as_ref().map(|connection| &*connection.session);
             return Ok(CustomResult::new(
                 mcp_capabilities::describe_server(&self.server, session).await,
             ));
@@ -217,9 +218,10 @@ impl ServerHandler for ProtocolHandler {
             return Ok(CustomResult::new(serde_json::json!({})));
         }
         if request.method == overrides::UPDATE_METHOD {
-            let (line, _, stateless) = self.admit_request(&context)?;
-            let session =
-                self.find_persistent_session(&line, stateless, &context).map_err(refuse_request)?;
+            let (connection, _, stateless) = self.admit_request(&context)?;
+            let session = self
+                .find_persistent_session(&connection, stateless, &context)
+                .map_err(refuse_request)?;
             self.server.pipeline.reload_if_changed().await;
             let state = self.server.pipeline.state();
             let answer = overrides::update_session(request.params.as_ref(), &session, &state)
@@ -227,8 +229,9 @@ impl ServerHandler for ProtocolHandler {
             return Ok(CustomResult::new(answer));
         }
         let method = request.method.as_str();
-        let stateless =
-            context.protocol_version().is_some_and(|spoken| spoken.as_str() >= version::STATELESS);
+        let stateless = context
+            .protocol_version()
+            .is_some_and(|protocol_version| protocol_version.as_str() >= version::STATELESS);
         // The engine passes on what it could not read: an unknown method, or parameters that do not
         // match.
         if METHODS.contains(&method) && !(stateless && REMOVED_IN_STATELESS.contains(&method)) {
@@ -252,8 +255,8 @@ impl ServerHandler for ProtocolHandler {
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        if let Ok(line) = connection_of(&context.extensions) {
-            tokio::spawn(announce_changes(self.server.clone(), line, context.peer));
+        if let Ok(connection) = connection_of(&context.extensions) {
+            tokio::spawn(announce_changes(self.server.clone(), connection, context.peer));
         }
     }
 
@@ -272,13 +275,13 @@ impl ServerHandler for ProtocolHandler {
                 () = context.cancelled() => return Ok(()),
                 _ = self.server.shutdown.cancelled() => return Ok(()),
             };
-            let sent = match change {
+            let result = match change {
                 Ok(ChangedList::Tools) => context.sink().notify_tool_list_changed().await,
                 Ok(ChangedList::Prompts) => context.sink().notify_prompt_list_changed().await,
                 Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => continue,
                 Err(tokio::sync::broadcast::error::RecvError::Closed) => return Ok(()),
             };
-            if let Err(error) = sent {
+            if let Err(error) = result {
                 tracing::debug!("a subscriber missed a change: {error}");
             }
         }
@@ -289,11 +292,11 @@ impl ServerHandler for ProtocolHandler {
         request: GetTaskParams,
         context: RequestContext<RoleServer>,
     ) -> MethodResult<GetTaskResult> {
-        let (line, ..) = self.admit_request(&context)?;
+        let (connection, ..) = self.admit_request(&context)?;
         let task = self
             .server
             .tasks
-            .inspect_task(&line.principal, &request.task_id)
+            .inspect_task(&connection.principal, &request.task_id)
             .await
             .map_err(refuse_request)?;
         Ok(GetTaskResult::new(task))
@@ -304,11 +307,11 @@ impl ServerHandler for ProtocolHandler {
         request: UpdateTaskParams,
         context: RequestContext<RoleServer>,
     ) -> MethodResult<()> {
-        let (line, ..) = self.admit_request(&context)?;
+        let (connection, ..) = self.admit_request(&context)?;
         let answers = request.input_responses;
         self.server
             .tasks
-            .answer_task(&line.principal, &request.task_id, answers)
+            .answer_task(&connection.principal, &request.task_id, answers)
             .await
             .map_err(refuse_request)
     }
@@ -318,8 +321,11 @@ impl ServerHandler for ProtocolHandler {
         request: CancelTaskParams,
         context: RequestContext<RoleServer>,
     ) -> MethodResult<()> {
-        let (line, ..) = self.admit_request(&context)?;
-        self.server.tasks.cancel_task(&line.principal, &request.task_id).map_err(refuse_request)
+        let (connection, ..) = self.admit_request(&context)?;
+        self.server
+            .tasks
+            .cancel_task(&connection.principal, &request.task_id)
+            .map_err(refuse_request)
     }
 
     async fn complete(
@@ -397,29 +403,31 @@ impl ProtocolHandler {
     /// Returns the session that a request belongs to.
     fn find_session(
         &self,
-        line: &ClientConnection,
+        connection: &ClientConnection,
         stateless: bool,
         context: &RequestContext<RoleServer>,
     ) -> Result<SessionRef> {
         match stateless {
-            true => self
-                .server
-                .session_by_handle(line, context.meta.get(meta::SESSION).and_then(Value::as_str)),
-            false => {
-                Ok(SessionRef { session: Arc::clone(&line.session), persistent: line.persistent })
-            }
+            true => self.server.session_by_handle(
+                connection,
+                context.meta.get(meta::SESSION).and_then(Value::as_str),
+            ),
+            false => Ok(SessionRef {
+                session: Arc::clone(&connection.session),
+                persistent: connection.persistent,
+            }),
         }
     }
 
     /// Returns the session that a setting is to be stored in.
     fn find_persistent_session(
         &self,
-        line: &ClientConnection,
+        connection: &ClientConnection,
         stateless: bool,
         context: &RequestContext<RoleServer>,
     ) -> Result<Arc<Session>> {
-        let view = self.find_session(line, stateless, context)?;
-        Some(view.session).filter(|_| view.persistent).ok_or_else(|| {
+        let session_ref = self.find_session(connection, stateless, context)?;
+        Some(session_ref.session).filter(|_| session_ref.persistent).ok_or_else(|| {
             Error::new(Kind::InvalidRequest, "there is no session to store this in")
                 .with_reason("no_session")
                 .with_hint(
@@ -447,23 +455,27 @@ fn wire_version(version: &str) -> ProtocolVersion {
 }
 
 /// Notifies a 2025 client of changes until its session ends.
-async fn announce_changes(server: Arc<Server>, line: ClientConnection, peer: Peer<RoleServer>) {
+async fn announce_changes(
+    server: Arc<Server>,
+    connection: ClientConnection,
+    peer: Peer<RoleServer>,
+) {
     let mut changes = server.pipeline.list_changes.subscribe();
-    let over = line.session.cancel.clone();
+    let session_cancel = connection.session.cancel.clone();
     // Release the session, so that it can end while we wait.
-    drop(line);
+    drop(connection);
     loop {
         let change = tokio::select! {
             change = changes.recv() => change,
-            _ = over.cancelled() => return,
+            _ = session_cancel.cancelled() => return,
         };
-        let sent = match change {
+        let result = match change {
             Ok(ChangedList::Tools) => peer.notify_tool_list_changed().await,
             Ok(ChangedList::Prompts) => peer.notify_prompt_list_changed().await,
             Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => continue,
             Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
         };
-        if sent.is_err() {
+        if result.is_err() {
             return;
         }
     }

@@ -82,9 +82,11 @@ pub fn judge_message(bytes: &[u8]) -> EnvelopeVerdict {
 fn normalize_numbers(value: &mut Value) -> bool {
     match value {
         Value::Number(number) => {
-            let whole = number.as_i64().map(Into::into).or_else(|| number.as_u64().map(Into::into));
-            let settled = whole.or_else(|| number.as_f64().and_then(serde_json::Number::from_f64));
-            settled.map(|settled| *number = settled).is_some()
+            let integer =
+                number.as_i64().map(Into::into).or_else(|| number.as_u64().map(Into::into));
+            let normalized =
+                integer.or_else(|| number.as_f64().and_then(serde_json::Number::from_f64));
+            normalized.map(|normalized| *number = normalized).is_some()
         }
         Value::Array(items) => items.iter_mut().all(normalize_numbers),
         Value::Object(members) => members.values_mut().all(normalize_numbers),
@@ -95,8 +97,8 @@ fn normalize_numbers(value: &mut Value) -> bool {
 /// Returns the id for an error answer. A client's response carries the id of one of our requests:
 /// under that id the client would take our error for the answer to one of its own.
 pub fn request_id(message: &Map<String, Value>) -> Option<Value> {
-    let answers = message.contains_key("result") || message.contains_key("error");
-    if answers && !message.contains_key("method") {
+    let is_response = message.contains_key("result") || message.contains_key("error");
+    if is_response && !message.contains_key("method") {
         return None;
     }
     message.get("id").filter(|id| is_id(id)).cloned()
@@ -194,9 +196,9 @@ fn check_message(message: &Map<String, Value>) -> Result<()> {
     if message.contains_key("result") || message.contains_key("error") {
         return Err(invalid("a message has either a `method` or a `result` or an `error`"));
     }
-    let empty = Map::new();
+    let no_params = Map::new();
     let params = match message.get("params") {
-        None => &empty,
+        None => &no_params,
         Some(Value::Object(params)) => params,
         Some(_) => {
             return Err(Error::invalid_arguments("`params` must be an object")
@@ -207,9 +209,9 @@ fn check_message(message: &Map<String, Value>) -> Result<()> {
         return Err(Error::invalid_arguments("`_meta` must be an object"));
     }
     // A request that states its protocol version must conform to it.
-    let spoken =
+    let protocol_version =
         params.get("_meta").and_then(|meta| meta.get("io.modelcontextprotocol/protocolVersion"));
-    if spoken.is_some_and(|spoken| spoken == version::STATELESS)
+    if protocol_version.is_some_and(|protocol_version| protocol_version == version::STATELESS)
         && REMOVED_IN_STATELESS.contains(&method)
     {
         return Err(Error::new(
@@ -225,9 +227,9 @@ fn check_message(message: &Map<String, Value>) -> Result<()> {
 }
 
 fn check_response(message: &Map<String, Value>) -> Result<()> {
-    let answers =
+    let has_outcome =
         message.contains_key("result") || message.get("error").is_some_and(Value::is_object);
-    if answers && message.contains_key("id") {
+    if has_outcome && message.contains_key("id") {
         return Ok(());
     }
     Err(Error::new(

@@ -71,13 +71,13 @@ async fn read_first_request(
 /// and key: the line with its value may contain anything, and goes to standard error only.
 fn error_for_client(error: &Error) -> Error {
     let fact = |name: &str| error.get_fact(name).and_then(Value::as_str);
-    let mut told = match (fact("file"), fact("summary"), fact("remedy")) {
+    let mut client_error = match (fact("file"), fact("summary"), fact("remedy")) {
         (Some(file), Some(summary), Some(remedy)) => {
             let position =
                 |name: &str| error.get_fact(name).and_then(Value::as_u64).unwrap_or_default();
             let key = fact("key").map(|key| format!(", key `{key}`")).unwrap_or_default();
             let (line, column) = (position("line"), position("column"));
-            let mut told = Error::new(
+            let mut client_error = Error::new(
                 error.kind(),
                 format!("ringfence cannot start: {file}, line {line}, column {column}{key}: {summary}"),
             )
@@ -86,9 +86,9 @@ fn error_for_client(error: &Error) -> Error {
             .with_fact("line", line)
             .with_fact("column", column);
             if let Some(key) = fact("key") {
-                told = told.with_fact("key", key);
+                client_error = client_error.with_fact("key", key);
             }
-            told
+            client_error
         }
         _ => {
             let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
@@ -97,9 +97,9 @@ fn error_for_client(error: &Error) -> Error {
         }
     };
     if let Some(reason) = error.reason_name() {
-        told = told.with_reason(reason);
+        client_error = client_error.with_reason(reason);
     }
-    told.without_secrets()
+    client_error.without_secrets()
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ pub fn get_prompt(
             let said = request.input_responses.and_then(|mut said| said.remove("user_context"));
             let stateless = context
                 .protocol_version()
-                .is_some_and(|spoken| spoken.as_str() >= version::STATELESS);
+                .is_some_and(|protocol_version| protocol_version.as_str() >= version::STATELESS);
             match (said, stateless) {
                 (Some(Value::Object(said)), _) => {
                     vec![text(&format!("The user said: {}", Value::Object(said)))]

@@ -131,20 +131,20 @@ impl HttpServer {
 
     fn ambient_connection(&self, principal: &Principal) -> Result<ClientConnection> {
         let mut ambient = self.ambient_connections.lock().ignore_poison();
-        if let Some(line) = ambient.get(principal) {
-            return Ok(line.clone());
+        if let Some(connection) = ambient.get(principal) {
+            return Ok(connection.clone());
         }
-        let line = ClientConnection {
+        let connection = ClientConnection {
             persistent: false,
             ..self.server.connect_client(principal.clone(), "http")?
         };
-        ambient.insert(principal.clone(), line.clone());
-        Ok(line)
+        ambient.insert(principal.clone(), connection.clone());
+        Ok(connection)
     }
 
     /// Returns whether nothing is running in a session.
-    fn is_session_idle(&self, line: &ClientConnection) -> bool {
-        self.server.is_session_idle(&line.session.id)
+    fn is_session_idle(&self, connection: &ClientConnection) -> bool {
+        self.server.is_session_idle(&connection.session.id)
     }
 
     /// Makes the engine forget sessions that have ended.
@@ -159,16 +159,17 @@ impl HttpServer {
 
 /// Ends sessions that have been unused for long and in which nothing is running, until shutdown.
 async fn end_idle_sessions(app: Arc<HttpServer>) {
-    let mut tick = tokio::time::interval(Duration::from_secs(60));
+    let mut interval = tokio::time::interval(Duration::from_secs(60));
     loop {
         tokio::select! {
-            _ = tick.tick() => {}
+            _ = interval.tick() => {}
             _ = app.server.shutdown.cancelled() => return,
         }
         app.server.end_idle_sessions();
-        let ended =
-            app.sessions.end_idle_sessions(SESSION_IDLE_LIMIT, |line| app.is_session_idle(line));
-        app.forget_sessions(ended).await;
+        let ended_ids = app
+            .sessions
+            .end_idle_sessions(SESSION_IDLE_LIMIT, |connection| app.is_session_idle(connection));
+        app.forget_sessions(ended_ids).await;
     }
 }
 
@@ -198,7 +199,7 @@ async fn handle_mcp(
     Extension(caller): Extension<AuthenticatedCaller>,
     request: Request,
 ) -> Response {
-    let answer = match *request.method() {
+    let result = match *request.method() {
         Method::POST => handle_post(&app, &caller, request).await,
         Method::GET | Method::DELETE => handle_session_request(&app, &caller, request).await,
         _ => Err((
@@ -206,7 +207,7 @@ async fn handle_mcp(
             Error::new(Kind::MethodNotFound, "use POST, GET or DELETE").with_reason("http_method"),
         )),
     };
-    answer.unwrap_or_else(|(id, error)| json_error(id, &error))
+    result.unwrap_or_else(|(id, error)| json_error(id, &error))
 }
 
 /// Returns the error for a body that did not arrive in [`BODY_TIMEOUT`].
@@ -241,9 +242,10 @@ async fn handle_session_request(
         ));
     };
     let refused = |error: Error| (None, error);
-    let (line, streams) = app.sessions.find_session(&id, &caller.principal).map_err(refused)?;
-    let ends = request.method() == Method::DELETE;
-    let place = match ends {
+    let (connection, streams) =
+        app.sessions.find_session(&id, &caller.principal).map_err(refused)?;
+    let is_delete = request.method() == Method::DELETE;
+    let stream_guard = match is_delete {
         true => None,
         false => Some(
             app.limits
@@ -251,14 +253,14 @@ async fn handle_session_request(
                 .map_err(refused)?,
         ),
     };
-    request.extensions_mut().insert(line);
+    request.extensions_mut().insert(connection);
     let response =
         complete_error_response(app.engine.handle(request).await.map(Body::new), None).await;
-    if ends && response.status().is_success() {
+    if is_delete && response.status().is_success() {
         app.sessions.end_session(&id, CancelCause::SessionEnd);
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Ok(hold_guards(response, (streams, place)))
+    Ok(hold_guards(response, (streams, stream_guard)))
 }
 
 /// Handles `POST`: one message.
@@ -285,8 +287,9 @@ async fn handle_post(
     let refused = |error: Error| (id.clone(), error);
     let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
     if method == "mcp.capabilities" && !codex_legacy::is_active(&app.server) {
-        let line = app.ambient_connection(&caller.principal).map_err(refused)?;
-        let result = mcp_capabilities::describe_server(&app.server, Some(&line.session)).await;
+        let connection = app.ambient_connection(&caller.principal).map_err(refused)?;
+        let result =
+            mcp_capabilities::describe_server(&app.server, Some(&connection.session)).await;
         return Ok(json_response(200, &json!({"jsonrpc": "2.0", "id": id, "result": result})));
     }
     let place = match (&id, method) {
@@ -300,7 +303,7 @@ async fn handle_post(
     let stateless = is_stateless(&message, &parts.headers).map_err(refused)?;
     let session = header_text(&parts.headers, &SESSION_HEADER).filter(|_| !stateless);
     let mut reservation = None;
-    let (line, streams) = match (&session, stateless) {
+    let (connection, streams) = match (&session, stateless) {
         (Some(session), _) => {
             app.sessions.find_session(session, &caller.principal).map_err(refused)?
         }
@@ -308,10 +311,11 @@ async fn handle_post(
             (app.ambient_connection(&caller.principal).map_err(refused)?, Arc::default())
         }
         (None, false) if method == "initialize" => {
-            let reserved =
-                app.sessions.reserve_session(&caller.principal, |line| app.is_session_idle(line));
-            let (place, ended) = reserved.map_err(refused)?;
-            app.forget_sessions(ended).await;
+            let reserved = app
+                .sessions
+                .reserve_session(&caller.principal, |connection| app.is_session_idle(connection));
+            let (place, ended_id) = reserved.map_err(refused)?;
+            app.forget_sessions(ended_id).await;
             reservation = Some(place);
             (
                 app.server.connect_client(caller.principal.clone(), "http").map_err(refused)?,
@@ -327,7 +331,7 @@ async fn handle_post(
         }
     };
     if let (true, Some(id)) = (session.is_some() && !method.is_empty(), &id)
-        && app.server.is_running(&line.session.id, &id.to_string())
+        && app.server.is_running(&connection.session.id, &id.to_string())
     {
         return Err(refused(duplicate_id_error()));
     }
@@ -335,14 +339,18 @@ async fn handle_post(
         // Bypass the engine's queue, which is blocked while a client does not read.
         let request =
             message.get("params").and_then(|params| params.get("requestId")).map(Value::to_string);
-        app.server.cancel_call(&line.session.id, &request.unwrap_or_default(), CancelCause::Client);
+        app.server.cancel_call(
+            &connection.session.id,
+            &request.unwrap_or_default(),
+            CancelCause::Client,
+        );
     }
     if session.is_none() {
         // The engine must not find a session that we have not checked.
         parts.headers.remove(&SESSION_HEADER);
     }
-    parts.extensions.insert(line.clone());
-    if let Some(pushed) = store_pushed_state(app, &line, &message).map_err(refused)? {
+    parts.extensions.insert(connection.clone());
+    if let Some(pushed) = store_pushed_state(app, &connection, &message).map_err(refused)? {
         parts.extensions.insert(pushed);
     }
     if method == "tools/call" {
@@ -358,7 +366,7 @@ async fn handle_post(
     if let (Some(reservation), Some(new)) =
         (reservation, header_text(response.headers(), &SESSION_HEADER))
     {
-        reservation.store_session(new, line, Arc::clone(&streams));
+        reservation.store_session(new, connection, Arc::clone(&streams));
     }
     Ok(hold_guards(complete_error_response(response, id).await, (streams, place)))
 }
@@ -367,7 +375,7 @@ async fn handle_post(
 /// session of its own, the state belongs to the session whose handle comes with it.
 fn store_pushed_state(
     app: &HttpServer,
-    line: &ClientConnection,
+    connection: &ClientConnection,
     message: &Map<String, Value>,
 ) -> Result<Option<codex::PushedState>> {
     if message.get("method").and_then(Value::as_str) != Some(codex::UPDATE_METHOD)
@@ -376,14 +384,17 @@ fn store_pushed_state(
         return Ok(None);
     }
     let params = message.get("params");
-    let session = match line.persistent {
-        true => Arc::clone(&line.session),
+    let session = match connection.persistent {
+        true => Arc::clone(&connection.session),
         false => {
             let handle = params
                 .and_then(|params| params.get("_meta"))
-                .and_then(|about| about.get(meta::SESSION));
-            let view = app.server.session_by_handle(line, handle.and_then(Value::as_str))?;
-            Some(view.session).filter(|_| view.persistent).ok_or_else(codex::no_session_error)?
+                .and_then(|request_meta| request_meta.get(meta::SESSION));
+            let session_ref =
+                app.server.session_by_handle(connection, handle.and_then(Value::as_str))?;
+            Some(session_ref.session)
+                .filter(|_| session_ref.persistent)
+                .ok_or_else(codex::no_session_error)?
         }
     };
     Ok(codex::PushedState::store_from_message(message.get("method"), params, &session))
@@ -407,8 +418,8 @@ fn check_media_types(headers: &mut HeaderMap) -> Result<()> {
             .with_hint("Send `Content-Type: application/json`."));
     }
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("*/*");
-    let takes = |media: &str| accept.contains(media) || accept.contains("*/*");
-    if !(takes("application/json") && takes("text/event-stream")) {
+    let accepts = |media: &str| accept.contains(media) || accept.contains("*/*");
+    if !(accepts("application/json") && accepts("text/event-stream")) {
         return Err(Error::new(
             Kind::InvalidRequest,
             "the client must accept JSON and event streams",
@@ -424,27 +435,29 @@ fn check_media_types(headers: &mut HeaderMap) -> Result<()> {
 /// to a session, and the session to a principal: a message must not be able to evade that check.
 fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<bool> {
     let Some(method) = message.get("method").and_then(Value::as_str) else { return Ok(false) };
-    let own = message
+    let body_version = message
         .get("params")
         .and_then(|params| params.get("_meta"))
         .and_then(|meta| meta.get("io.modelcontextprotocol/protocolVersion"));
-    let said = headers.get(VERSION_HEADER).map(|value| value.to_str().unwrap_or_default());
-    if own.is_none()
-        && let Some(said) = said
-        && !version::supported_versions().contains(&said)
+    let header_version =
+        headers.get(VERSION_HEADER).map(|value| value.to_str().unwrap_or_default());
+    if body_version.is_none()
+        && let Some(header_version) = header_version
+        && !version::supported_versions().contains(&header_version)
     {
-        let shown: String = said.chars().take(64).collect();
+        let shown_version: String = header_version.chars().take(64).collect();
         return Err(Error::new(
             Kind::UnsupportedVersion,
             "this MCP-Protocol-Version is not supported",
         )
         .with_code(-32022)
         .with_fact("supported", json!(version::supported_versions()))
-        .with_fact("requested", shown));
+        .with_fact("requested", shown_version));
     }
-    let speaks = own.and_then(Value::as_str).or(said);
+    let protocol_version = body_version.and_then(Value::as_str).or(header_version);
     Ok(method != "initialize"
-        && (method == "server/discover" || speaks.is_some_and(|it| it >= version::STATELESS)))
+        && (method == "server/discover"
+            || protocol_version.is_some_and(|it| it >= version::STATELESS)))
 }
 
 /// Adds the fields that all our errors have to the engine's own error responses.

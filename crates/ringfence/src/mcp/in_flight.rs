@@ -50,8 +50,8 @@ impl InFlightRequests {
             return Ok(());
         };
         let refused = |error: Error| Err(envelope::refusal_message(Some(id.clone()), &error));
-        let text = id.to_string();
-        if ids.open.contains(&text) || ids.cancelled.contains(&text) {
+        let id_text = id.to_string();
+        if ids.open.contains(&id_text) || ids.cancelled.contains(&id_text) {
             return refused(duplicate_id_error());
         }
         if ids.open.len() + self.unread.load(Ordering::Relaxed) >= MAX_IN_FLIGHT {
@@ -60,7 +60,7 @@ impl InFlightRequests {
                 format!("{MAX_IN_FLIGHT} requests are already in flight"),
             ));
         }
-        ids.open.insert(text);
+        ids.open.insert(id_text);
         Ok(())
     }
 

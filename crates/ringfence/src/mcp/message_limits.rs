@@ -27,21 +27,21 @@ pub(super) struct MessageOutline {
 impl MessageOutline {
     pub(super) fn scan_bytes(bytes: &[u8]) -> MessageOutline {
         let mut outline = MessageOutline { values: 1, ..MessageOutline::default() };
-        let (mut depth, mut at) = (0_usize, 0);
+        let (mut depth, mut index) = (0_usize, 0);
         // The last string at the top level, which is a key if a colon follows, and the start of the
         // value of `id`.
         let (mut key, mut id_start) = (0..0, None);
-        while at < bytes.len() {
-            match bytes[at] {
+        while index < bytes.len() {
+            match bytes[index] {
                 b'"' => {
-                    let end = find_string_end(bytes, at);
+                    let end = find_string_end(bytes, index);
                     if depth == 1 {
-                        key = at + 1..end;
+                        key = index + 1..end;
                     }
-                    at = end;
+                    index = end;
                 }
                 b':' if depth == 1 => match &bytes[key.clone()] {
-                    b"id" => id_start = Some(at + 1),
+                    b"id" => id_start = Some(index + 1),
                     b"method" => outline.has_method = true,
                     b"result" | b"error" => outline.is_answer = true,
                     _ => {}
@@ -49,7 +49,7 @@ impl MessageOutline {
                 b',' => {
                     outline.values += 1;
                     if depth == 1 {
-                        outline.id = id_start.take().map(|start| start..at).or(outline.id);
+                        outline.id = id_start.take().map(|start| start..index).or(outline.id);
                     }
                 }
                 b'[' | b'{' => {
@@ -60,13 +60,13 @@ impl MessageOutline {
                 }
                 b']' | b'}' => {
                     if depth == 1 {
-                        outline.id = id_start.take().map(|start| start..at).or(outline.id);
+                        outline.id = id_start.take().map(|start| start..index).or(outline.id);
                     }
                     depth = depth.saturating_sub(1);
                 }
                 _ => {}
             }
-            at += 1;
+            index += 1;
         }
         outline
     }
@@ -95,12 +95,12 @@ impl MessageOutline {
 
 /// Returns the index of the closing quote, or the length of the message if there is none.
 fn find_string_end(bytes: &[u8], start: usize) -> usize {
-    let mut at = start + 1;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'\\' => at += 2,
-            b'"' => return at,
-            _ => at += 1,
+    let mut index = start + 1;
+    while index < bytes.len() {
+        match bytes[index] {
+            b'\\' => index += 2,
+            b'"' => return index,
+            _ => index += 1,
         }
     }
     bytes.len()

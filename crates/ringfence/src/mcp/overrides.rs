@@ -50,50 +50,56 @@ pub fn update_session(
             .with_hint("Give `cwd_override` (a string or null) and `env_overrides` (an object of strings, or null).")
             .with_source(error)
     })?;
-    let mut wanted = Overrides::clone(&session.overrides());
+    let mut new_overrides = Overrides::clone(&session.overrides());
     if let Some(cwd) = update.cwd_override {
-        wanted.cwd = cwd;
+        new_overrides.cwd = cwd;
     }
     if let Some(env) = update.env_overrides {
-        wanted.env = env.unwrap_or_default().into_iter().collect();
+        new_overrides.env = env.unwrap_or_default().into_iter().collect();
     }
-    let checked = overrides::check_overrides(&wanted, &state.config, &session.workspace)?;
+    let checked = overrides::check_overrides(&new_overrides, &state.config, &session.workspace)?;
     session.set_overrides(checked);
     Ok(overrides::describe_overrides(&session.overrides()))
 }
 
 /// Returns the overrides of a request: its `_meta` takes precedence over its headers.
-pub fn read_request(about: &RequestMetaObject, extensions: &Extensions) -> Result<Overrides> {
-    let unfit = |what: &str| {
-        Error::invalid_arguments(format!("{what} is invalid"))
+pub fn read_request(
+    request_meta: &RequestMetaObject,
+    extensions: &Extensions,
+) -> Result<Overrides> {
+    let invalid_error = |label: &str| {
+        Error::invalid_arguments(format!("{label} is invalid"))
             .with_hint("A directory is a string; variables are an object of strings.")
     };
-    let variables = |value: Value, what: &str| -> Result<Vec<(String, String)>> {
+    let variables = |value: Value, label: &str| -> Result<Vec<(String, String)>> {
         let map: BTreeMap<String, String> =
-            serde_json::from_value(value).map_err(|_| unfit(what))?;
+            serde_json::from_value(value).map_err(|_| invalid_error(label))?;
         Ok(map.into_iter().collect())
     };
     let headers = extensions.get::<::http::request::Parts>().map(|parts| &parts.headers);
     let header = |name: &str| -> Result<Option<String>> {
         let value = headers.and_then(|headers| headers.get(name));
-        value.map(|value| value.to_str().map(str::to_owned).map_err(|_| unfit(name))).transpose()
+        value
+            .map(|value| value.to_str().map(str::to_owned).map_err(|_| invalid_error(name)))
+            .transpose()
     };
     let from_headers = Overrides {
         cwd: header(CWD_HEADER)?,
         env: match header(ENV_HEADER)? {
-            Some(text) => {
-                variables(serde_json::from_str(&text).map_err(|_| unfit(ENV_HEADER))?, ENV_HEADER)?
-            }
+            Some(text) => variables(
+                serde_json::from_str(&text).map_err(|_| invalid_error(ENV_HEADER))?,
+                ENV_HEADER,
+            )?,
             None => Vec::new(),
         },
     };
     let from_meta = Overrides {
-        cwd: match about.get(meta::CWD_OVERRIDE) {
+        cwd: match request_meta.get(meta::CWD_OVERRIDE) {
             None | Some(Value::Null) => None,
             Some(Value::String(cwd)) => Some(cwd.clone()),
-            Some(_) => return Err(unfit(meta::CWD_OVERRIDE)),
+            Some(_) => return Err(invalid_error(meta::CWD_OVERRIDE)),
         },
-        env: match about.get(meta::ENV_OVERRIDES) {
+        env: match request_meta.get(meta::ENV_OVERRIDES) {
             None | Some(Value::Null) => Vec::new(),
             Some(value) => variables(value.clone(), meta::ENV_OVERRIDES)?,
         },

@@ -54,10 +54,10 @@ impl AcceptedConnection {
         let verdict = self.verdict.get_or_init(|| async {
             let (remote, local) = (self.remote, self.local);
             // Reads files of /proc, one for each descriptor of other processes in the worst case.
-            let judged = tokio::task::spawn_blocking(move || {
+            let verdict_task = tokio::task::spawn_blocking(move || {
                 judge_peer(remote, local, exempt_other_machines)
             });
-            judged.await.unwrap_or(PeerVerdict::Unknown)
+            verdict_task.await.unwrap_or(PeerVerdict::Unknown)
         });
         let (reason, message, hint) = match verdict.await {
             PeerVerdict::Admitted => return Ok(()),

@@ -81,9 +81,13 @@ impl Server {
     }
 
     /// Creates a server that reloads its config.
-    pub fn with_reload(config: Config, made: ConfigSource, seen: FileStamps) -> Result<Arc<Self>> {
+    pub fn with_reload(
+        config: Config,
+        source: ConfigSource,
+        stamps: FileStamps,
+    ) -> Result<Arc<Self>> {
         let config = Arc::new(config);
-        Self::build(Arc::clone(&config), Some(ConfigReloader::new(made, seen, config)))
+        Self::build(Arc::clone(&config), Some(ConfigReloader::new(source, stamps, config)))
     }
 
     fn build(config: Arc<Config>, reload: Option<ConfigReloader>) -> Result<Arc<Self>> {
@@ -120,12 +124,13 @@ impl Server {
     }
 
     fn open_workspace(&self, principal: &Principal) -> Result<Arc<Workspace>> {
-        let opened = crate::config::open_workspace_for(&self.config, &principal.directory_name())?;
-        let rights = crate::sandbox::profile::run_rights(&self.config, opened.path())?;
-        let opened = opened.with_rights(rights)?;
+        let workspace =
+            crate::config::open_workspace_for(&self.config, &principal.directory_name())?;
+        let rights = crate::sandbox::profile::run_rights(&self.config, workspace.path())?;
+        let workspace = workspace.with_rights(rights)?;
         let mut workspaces = lock(&self.workspaces);
         Ok(Arc::clone(
-            workspaces.entry(opened.path().to_owned()).or_insert_with(|| Arc::new(opened)),
+            workspaces.entry(workspace.path().to_owned()).or_insert_with(|| Arc::new(workspace)),
         ))
     }
 
@@ -134,11 +139,16 @@ impl Server {
     pub fn end_idle_sessions(&self) {
         // A call may still wait in a session that looks idle, but none lasts longer than its time
         // limit.
-        let longest =
+        let max_idle =
             HANDLE_IDLE_LIMIT.saturating_add(self.pipeline.state().config.limits.timeout_ceiling);
-        lock(&self.handle_sessions).retain(|_, held| match held.last_used.elapsed() {
-            idle if idle < HANDLE_IDLE_LIMIT => true,
-            idle => idle < longest && Arc::strong_count(&held.session) > 1 || held.end_session(),
+        lock(&self.handle_sessions).retain(|_, handle_session| {
+            match handle_session.last_used.elapsed() {
+                idle if idle < HANDLE_IDLE_LIMIT => true,
+                idle => {
+                    idle < max_idle && Arc::strong_count(&handle_session.session) > 1
+                        || handle_session.end_session()
+                }
+            }
         });
     }
 
@@ -146,35 +156,44 @@ impl Server {
     /// that is not persistent.
     pub fn session_by_handle(
         &self,
-        line: &ClientConnection,
+        connection: &ClientConnection,
         handle: Option<&str>,
     ) -> Result<SessionRef> {
         let Some(sealed) = handle else {
-            return Ok(SessionRef { session: Arc::clone(&line.session), persistent: false });
+            return Ok(SessionRef { session: Arc::clone(&connection.session), persistent: false });
         };
-        let handle: SessionHandle = self.handle_sealer.open(&handle_purpose(&line.principal), sealed).ok_or_else(|| {
+        let handle: SessionHandle = self.handle_sealer.open(&handle_purpose(&connection.principal), sealed).ok_or_else(|| {
             Error::invalid_arguments("this session handle was not issued by this server")
                 .with_reason("bad_session")
                 .with_hint("Use the handle of a result's _meta exactly as it was given, or leave it out.")
         })?;
         self.end_idle_sessions();
-        let mut lasting = lock(&self.handle_sessions);
-        if let Some(held) = lasting.get_mut(&handle.id) {
-            held.last_used = Instant::now();
-            return Ok(SessionRef { session: Arc::clone(&held.session), persistent: true });
+        let mut sessions = lock(&self.handle_sessions);
+        if let Some(handle_session) = sessions.get_mut(&handle.id) {
+            handle_session.last_used = Instant::now();
+            return Ok(SessionRef {
+                session: Arc::clone(&handle_session.session),
+                persistent: true,
+            });
         }
         // The limit is per principal, so that none can take the places of others: a principal with
         // too many sessions loses the one it has not used for longest.
-        let own = || lasting.iter().filter(|(_, held)| held.session.principal == line.principal);
-        if own().count() >= HANDLES_PER_PRINCIPAL
-            && let Some(oldest) =
-                own().min_by_key(|(_, held)| held.last_used).map(|(id, _)| id.clone())
-            && let Some(held) = lasting.remove(&oldest)
+        let own_sessions = || {
+            sessions.iter().filter(|(_, handle_session)| {
+                handle_session.session.principal == connection.principal
+            })
+        };
+        if own_sessions().count() >= HANDLES_PER_PRINCIPAL
+            && let Some(oldest) = own_sessions()
+                .min_by_key(|(_, handle_session)| handle_session.last_used)
+                .map(|(id, _)| id.clone())
+            && let Some(handle_session) = sessions.remove(&oldest)
         {
-            held.end_session();
+            handle_session.end_session();
         }
-        let session = self.connect_client(line.principal.clone(), line.transport)?.session;
-        lasting.insert(
+        let session =
+            self.connect_client(connection.principal.clone(), connection.transport)?.session;
+        sessions.insert(
             handle.id,
             HandleSession { session: Arc::clone(&session), last_used: Instant::now() },
         );
@@ -195,17 +214,17 @@ impl Server {
 
     /// Cancels a call in flight. Returns false if there is none.
     pub fn cancel_call(&self, session: &str, request: &str, cause: CancelCause) -> bool {
-        let found =
+        let token =
             lock(&self.calls_in_flight).get(&(session.to_owned(), request.to_owned())).cloned();
-        found.map(|cancel| cancel.cancel(cause)).is_some()
+        token.map(|cancel| cancel.cancel(cause)).is_some()
     }
 
     /// Stops every call, and the engines once the answers have been sent.
-    pub async fn shut_down(&self, at_most: Duration) {
-        let busy = !lock(&self.calls_in_flight).is_empty();
+    pub async fn shut_down(&self, timeout: Duration) {
+        let had_calls = !lock(&self.calls_in_flight).is_empty();
         self.shutdown.cancel(CancelCause::Shutdown);
-        self.pipeline.wait_until_idle(at_most).await;
-        if busy {
+        self.pipeline.wait_until_idle(timeout).await;
+        if had_calls {
             tokio::time::sleep(ANSWER_DELAY).await;
         }
         self.engine_shutdown.cancel();
@@ -218,7 +237,7 @@ impl Server {
 
     /// Returns whether no request of this session is in flight.
     pub fn is_session_idle(&self, session: &str) -> bool {
-        !lock(&self.calls_in_flight).keys().any(|(of, _)| of == session)
+        !lock(&self.calls_in_flight).keys().any(|(owner, _)| owner == session)
     }
 }
 

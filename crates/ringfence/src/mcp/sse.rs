@@ -63,8 +63,8 @@ struct StreamGuard {
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
-        if let Some(open) = self.streams.lock().remove(&self.id) {
-            open.connection.session.cancel.cancel(CancelCause::Disconnect);
+        if let Some(stream) = self.streams.lock().remove(&self.id) {
+            stream.connection.session.cancel.cancel(CancelCause::Disconnect);
         }
     }
 }
@@ -84,12 +84,13 @@ impl Transport<RoleServer> for SseTransport {
     ) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
         let outbox = self.outbox.clone();
         self.in_flight.release_answered(&message);
-        let unread = self.in_flight.count_unread();
+        let unread_guard = self.in_flight.count_unread();
         async move {
             let bytes = serialize_answer(&message)?;
-            let sent = outbox.send(bytes).await.map_err(|_| std::io::ErrorKind::BrokenPipe.into());
-            drop(unread);
-            sent
+            let result =
+                outbox.send(bytes).await.map_err(|_| std::io::ErrorKind::BrokenPipe.into());
+            drop(unread_guard);
+            result
         }
     }
 
@@ -110,32 +111,32 @@ impl Transport<RoleServer> for SseTransport {
 pub async fn open_stream(
     Extension(server): Extension<Arc<Server>>,
     Extension(streams): Extension<Arc<SseStreams>>,
-    Extension(places): Extension<Arc<PrincipalLimits>>,
+    Extension(limits): Extension<Arc<PrincipalLimits>>,
     Extension(caller): Extension<AuthenticatedCaller>,
 ) -> Response {
-    let place = match places.acquire_resource(&caller.principal, LimitedResource::Stream) {
-        Ok(place) => place,
+    let resource_guard = match limits.acquire_resource(&caller.principal, LimitedResource::Stream) {
+        Ok(resource_guard) => resource_guard,
         Err(error) => return json_error(None, &error),
     };
-    let line = match server.connect_client(caller.principal.clone(), "sse") {
-        Ok(line) => line,
+    let connection = match server.connect_client(caller.principal.clone(), "sse") {
+        Ok(connection) => connection,
         Err(error) => return json_error(None, &error),
     };
     let id = to_hex(&random_bytes::<16>());
     let (to_engine, inbox) = mpsc::channel(16);
     let (outbox, from_engine) = mpsc::channel(16);
-    let limit = server.config.limits.message_bytes;
+    let max_message_bytes = server.config.limits.message_bytes;
     let in_flight = Arc::<InFlightRequests>::default();
-    let open = SseStream {
+    let stream = SseStream {
         principal: caller.principal,
-        connection: line,
+        connection,
         inbox: to_engine,
         outbox: outbox.clone(),
-        max_message_bytes: limit,
+        max_message_bytes,
         in_flight: Arc::clone(&in_flight),
     };
-    streams.lock().insert(id.clone(), open);
-    let closing = StreamGuard { streams, id: id.clone() };
+    streams.lock().insert(id.clone(), stream);
+    let close_guard = StreamGuard { streams, id: id.clone() };
     let running = serve_directly_with_ct(
         ProtocolHandler { server: Arc::clone(&server) },
         SseTransport { inbox, outbox, in_flight },
@@ -143,26 +144,30 @@ pub async fn open_stream(
         server.engine_shutdown.child_token(),
     );
     tokio::spawn(running.waiting());
-    let response =
-        Sse::new(stream_events(id, from_engine, closing, server)).keep_alive(KeepAlive::default());
-    hold_guards(response.into_response(), place)
+    let response = Sse::new(stream_events(id, from_engine, close_guard, server))
+        .keep_alive(KeepAlive::default());
+    hold_guards(response.into_response(), resource_guard)
 }
 
 fn stream_events(
     id: String,
     outbox: mpsc::Receiver<Vec<u8>>,
-    closing: StreamGuard,
+    close_guard: StreamGuard,
     server: Arc<Server>,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
-    let first = Event::default().event("endpoint").data(format!("/mcp/message?session_id={id}"));
-    let messages = futures::stream::unfold((outbox, closing), |(mut outbox, closing)| async move {
-        let bytes = outbox.recv().await?;
-        // Our own serializer made these bytes, so they are UTF-8 and hold no line break.
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        Some((Ok(Event::default().event("message").data(text)), (outbox, closing)))
-    });
-    let over = server.engine_shutdown.clone();
-    futures::stream::iter([Ok(first)]).chain(messages).take_until(over.cancelled_owned())
+    let endpoint_event =
+        Event::default().event("endpoint").data(format!("/mcp/message?session_id={id}"));
+    let messages =
+        futures::stream::unfold((outbox, close_guard), |(mut outbox, close_guard)| async move {
+            let bytes = outbox.recv().await?;
+            // Our own serializer made these bytes, so they are UTF-8 and hold no line break.
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            Some((Ok(Event::default().event("message").data(text)), (outbox, close_guard)))
+        });
+    let shutdown = server.engine_shutdown.clone();
+    futures::stream::iter([Ok(endpoint_event)])
+        .chain(messages)
+        .take_until(shutdown.cancelled_owned())
 }
 
 /// Query of a posted message, which names its stream.
@@ -185,17 +190,17 @@ fn body_error(rejection: &BytesRejection, limit: usize) -> Error {
 pub async fn post_message(
     Extension(streams): Extension<Arc<SseStreams>>,
     Extension(caller): Extension<AuthenticatedCaller>,
-    address: Result<Query<StreamQuery>, QueryRejection>,
+    query: Result<Query<StreamQuery>, QueryRejection>,
     request: Request,
 ) -> Response {
-    let Ok(Query(address)) = address else {
+    let Ok(Query(query)) = query else {
         let error = Error::new(Kind::InvalidRequest, "there is no session_id")
             .with_hint("Open `GET /mcp/sse` and post to the address in its first event.");
         return json_error(None, &error);
     };
-    let found = streams.lock().get(&address.session_id).cloned();
+    let found = streams.lock().get(&query.session_id).cloned();
     // A stream of another principal must look like a missing one.
-    let Some(open) = found.filter(|open| open.principal == caller.principal) else {
+    let Some(stream) = found.filter(|stream| stream.principal == caller.principal) else {
         let error = Error::new(Kind::NotFound, "there is no such stream")
             .with_reason("unknown_session")
             .with_hint("Open `GET /mcp/sse` and post to the address in its first event.");
@@ -204,19 +209,19 @@ pub async fn post_message(
     let body = match tokio::time::timeout(BODY_TIMEOUT, Bytes::from_request(request, &())).await {
         Ok(Ok(body)) => body,
         Ok(Err(rejection)) => {
-            return json_error(None, &body_error(&rejection, open.max_message_bytes));
+            return json_error(None, &body_error(&rejection, stream.max_message_bytes));
         }
         Err(_) => return json_error(None, &slow_body_error()),
     };
     let delivered = match envelope::judge_message(&body) {
         EnvelopeVerdict::Ignore => return StatusCode::ACCEPTED.into_response(),
         EnvelopeVerdict::Refuse(_, refusal) => {
-            open.outbox.send(refusal.to_string().into_bytes()).await.is_ok()
+            stream.outbox.send(refusal.to_string().into_bytes()).await.is_ok()
         }
         EnvelopeVerdict::Pass(message) => {
-            match parse_message(message, &open.connection, &open.in_flight) {
-                Ok(message) => open.inbox.send(message).await.is_ok(),
-                Err(refusal) => open.outbox.send(refusal.to_string().into_bytes()).await.is_ok(),
+            match parse_message(message, &stream.connection, &stream.in_flight) {
+                Ok(message) => stream.inbox.send(message).await.is_ok(),
+                Err(refusal) => stream.outbox.send(refusal.to_string().into_bytes()).await.is_ok(),
             }
         }
     };

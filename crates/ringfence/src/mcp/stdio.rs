@@ -28,13 +28,13 @@ pub fn connect_client(server: &Server) -> Result<ClientConnection> {
 }
 
 /// Serves one client on this process's own standard input and output until either side ends.
-pub async fn serve_client(server: Arc<Server>, line: ClientConnection) -> Result<()> {
-    let session = Arc::clone(&line.session);
-    let pipe = StdioTransport {
+pub async fn serve_client(server: Arc<Server>, connection: ClientConnection) -> Result<()> {
+    let session = Arc::clone(&connection.session);
+    let transport = StdioTransport {
         input: BufReader::with_capacity(64 * 1024, stdio_streams::open_stdin()),
         output: Arc::new(Mutex::new(stdio_streams::open_stdout())),
         max_message_bytes: server.config.limits.message_bytes,
-        connection: line,
+        connection,
         skipping: false,
         buffer: Vec::new(),
         pending_refusal: None,
@@ -45,13 +45,13 @@ pub async fn serve_client(server: Arc<Server>, line: ClientConnection) -> Result
     // unexpected message.
     let running = serve_directly_with_ct(
         ProtocolHandler { server: Arc::clone(&server) },
-        pipe,
+        transport,
         None,
         server.shutdown.inner_token().child_token(),
     );
-    let ended = running.waiting().await;
+    let result = running.waiting().await;
     session.cancel.cancel(CancelCause::Eof);
-    ended
+    result
         .map(|_| ())
         .map_err(|error| Error::internal("the connection ended unexpectedly").with_source(error))
 }
@@ -90,20 +90,20 @@ impl<R: AsyncBufRead + Unpin, W> StdioTransport<R, W> {
                 return Ok(if rest.is_empty() { StdioInput::End } else { StdioInput::Line(rest) });
             }
             let end = available.iter().position(|byte| *byte == b'\n');
-            let taken = end.map_or(available.len(), |at| at + 1);
+            let consumed = end.map_or(available.len(), |index| index + 1);
             if !self.skipping {
-                self.buffer.extend_from_slice(&available[..taken]);
+                self.buffer.extend_from_slice(&available[..consumed]);
             }
-            self.input.consume(taken);
-            let over = self.buffer.len() > self.max_message_bytes;
+            self.input.consume(consumed);
+            let is_too_long = self.buffer.len() > self.max_message_bytes;
             match end {
                 Some(_) if std::mem::take(&mut self.skipping) => return Ok(StdioInput::TooLong),
-                Some(_) if over => {
+                Some(_) if is_too_long => {
                     self.buffer = Vec::new();
                     return Ok(StdioInput::TooLong);
                 }
                 Some(_) => return Ok(StdioInput::Line(std::mem::take(&mut self.buffer))),
-                None if over => {
+                None if is_too_long => {
                     self.buffer = Vec::new();
                     self.skipping = true;
                 }
@@ -146,7 +146,7 @@ fn is_sent_after_eof(message: &ServerJsonRpcMessage) -> bool {
 /// that fails, or if its id is in use.
 pub(super) fn parse_message(
     message: serde_json::Map<String, Value>,
-    line: &ClientConnection,
+    connection: &ClientConnection,
     in_flight: &InFlightRequests,
 ) -> std::result::Result<ClientJsonRpcMessage, Value> {
     let id = envelope::request_id(&message);
@@ -154,7 +154,7 @@ pub(super) fn parse_message(
     let pushed = PushedState::store_from_message(
         message.get("method"),
         message.get("params"),
-        &line.session,
+        &connection.session,
     );
     let mut parsed: ClientJsonRpcMessage =
         serde_json::from_value(Value::Object(message)).map_err(|error| {
@@ -170,13 +170,13 @@ pub(super) fn parse_message(
     match &mut parsed {
         JsonRpcMessage::Request(request) => {
             let extensions = request.request.extensions_mut();
-            extensions.insert(line.clone());
+            extensions.insert(connection.clone());
             if let Some(pushed) = pushed {
                 extensions.insert(pushed);
             }
         }
         JsonRpcMessage::Notification(notification) => {
-            notification.notification.extensions_mut().insert(line.clone());
+            notification.notification.extensions_mut().insert(connection.clone());
         }
         _ => {}
     }
@@ -208,24 +208,24 @@ where
     ) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
         let output = Arc::clone(&self.output);
         self.in_flight.release_answered(&message);
-        let unread = self.in_flight.count_unread();
+        let unread_guard = self.in_flight.count_unread();
         let has_ended = Arc::clone(&self.has_ended);
         async move {
             if has_ended.load(Ordering::Acquire) && !is_sent_after_eof(&message) {
                 return Ok(());
             }
-            let written = write_line(&output, serialize_answer(&message)?).await;
-            drop(unread);
-            written
+            let result = write_line(&output, serialize_answer(&message)?).await;
+            drop(unread_guard);
+            result
         }
     }
 
     async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
         loop {
-            if let Some(refusing) = &mut self.pending_refusal {
-                let written = refusing.await;
+            if let Some(refusal_task) = &mut self.pending_refusal {
+                let result = refusal_task.await;
                 self.pending_refusal = None;
-                if let Ok(Err(error)) = written {
+                if let Ok(Err(error)) = result {
                     tracing::error!("standard output failed: {error}");
                     break;
                 }

@@ -52,8 +52,9 @@ fn file_type(fd: BorrowedFd<'_>) -> Option<FileType> {
 /// standard error shares it: then writing a log line must still be able to block, and the mode is
 /// refused.
 fn nonblocking_socket(fd: BorrowedFd<'_>) -> Result<UnixStream> {
-    let (ours, log) = (rustix::fs::fstat(fd)?, rustix::fs::fstat(rustix::stdio::stderr())?);
-    if (ours.st_dev, ours.st_ino) == (log.st_dev, log.st_ino) {
+    let (own_stat, stderr_stat) =
+        (rustix::fs::fstat(fd)?, rustix::fs::fstat(rustix::stdio::stderr())?);
+    if (own_stat.st_dev, own_stat.st_ino) == (stderr_stat.st_dev, stderr_stat.st_ino) {
         return Err(std::io::ErrorKind::ResourceBusy.into());
     }
     let socket = std::os::unix::net::UnixStream::from(fd.try_clone_to_owned()?);

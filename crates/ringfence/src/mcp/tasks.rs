@@ -51,7 +51,7 @@ enum TaskRequest {
 impl BackgroundTasks {
     /// Takes over a run that no request is attached to any more. The task can be inspected as soon
     /// as this returns.
-    pub fn add_task(&self, held: ResumableCall, principal: &Principal) -> Result<Task> {
+    pub fn add_task(&self, call: ResumableCall, principal: &Principal) -> Result<Task> {
         let now = now_utc();
         let lifetime_ms = u64::try_from(TASK_LIFETIME.as_millis()).unwrap_or(u64::MAX);
         let id = format!("t-{}", to_hex(&random_bytes::<16>()));
@@ -60,25 +60,25 @@ impl BackgroundTasks {
             .with_poll_interval_ms(POLL_INTERVAL_MS);
         let (requests, inbox) = mpsc::channel(1);
         {
-            let mut kept = lock(&self.entries);
-            if kept.len() >= MAX_TASKS {
-                held.run.cancel.cancel(CancelCause::Unanswered);
+            let mut entries = lock(&self.entries);
+            if entries.len() >= MAX_TASKS {
+                call.run.cancel.cancel(CancelCause::Unanswered);
                 return Err(Error::new(
                     Kind::ResourceExhausted,
                     "there are too many tasks already",
                 ));
             }
-            let cancel = held.run.cancel.clone();
-            kept.insert(
+            let cancel = call.run.cancel.clone();
+            entries.insert(
                 id.clone(),
                 TaskEntry { principal: principal.clone(), cancel, inbox: requests },
             );
         }
-        let kept = Arc::clone(&self.entries);
-        let tended = AttendedTask { call: held, task: task.clone(), payload: None };
+        let entries = Arc::clone(&self.entries);
+        let attended = AttendedTask { call, task: task.clone(), payload: None };
         tokio::spawn(async move {
-            tended.attend_run(inbox).await;
-            lock(&kept).remove(&id);
+            attended.attend_run(inbox).await;
+            lock(&entries).remove(&id);
         });
         Ok(task)
     }
@@ -95,12 +95,12 @@ impl BackgroundTasks {
         id: &str,
         answers: BTreeMap<String, Value>,
     ) -> Result<()> {
-        self.send_request(principal, id, |done| TaskRequest::Answer(answers, done)).await
+        self.send_request(principal, id, |reply| TaskRequest::Answer(answers, reply)).await
     }
 
     /// Cancels a task. Has no effect on one that has ended.
     pub fn cancel_task(&self, principal: &Principal, id: &str) -> Result<()> {
-        let cancel = self.find_task(principal, id, |kept| kept.cancel.clone())?;
+        let cancel = self.find_task(principal, id, |entry| entry.cancel.clone())?;
         cancel.cancel(CancelCause::Client);
         Ok(())
     }
@@ -109,11 +109,11 @@ impl BackgroundTasks {
         &self,
         principal: &Principal,
         id: &str,
-        make: impl FnOnce(oneshot::Sender<Result<T>>) -> TaskRequest,
+        make_request: impl FnOnce(oneshot::Sender<Result<T>>) -> TaskRequest,
     ) -> Result<T> {
-        let inbox = self.find_task(principal, id, |kept| kept.inbox.clone())?;
-        let (done, answer) = oneshot::channel();
-        inbox.send(make(done)).await.map_err(|_| unknown_task_error())?;
+        let inbox = self.find_task(principal, id, |entry| entry.inbox.clone())?;
+        let (reply, answer) = oneshot::channel();
+        inbox.send(make_request(reply)).await.map_err(|_| unknown_task_error())?;
         answer.await.map_err(|_| unknown_task_error())?
     }
 
@@ -121,13 +121,13 @@ impl BackgroundTasks {
         &self,
         principal: &Principal,
         id: &str,
-        take: impl FnOnce(&TaskEntry) -> T,
+        read_entry: impl FnOnce(&TaskEntry) -> T,
     ) -> Result<T> {
         // A task of another principal must look like a missing one.
         lock(&self.entries)
             .get(id)
-            .filter(|kept| kept.principal == *principal)
-            .map(take)
+            .filter(|entry| entry.principal == *principal)
+            .map(read_entry)
             .ok_or_else(unknown_task_error)
     }
 }
@@ -151,9 +151,9 @@ struct AttendedTask {
 impl AttendedTask {
     /// Follows the run to its end and answers requests about it until its lifetime is over.
     async fn attend_run(mut self, mut inbox: mpsc::Receiver<TaskRequest>) {
-        let over = tokio::time::sleep(TASK_LIFETIME);
-        tokio::pin!(over);
-        let mut speaks = true;
+        let lifetime = tokio::time::sleep(TASK_LIFETIME);
+        tokio::pin!(lifetime);
+        let mut events_open = true;
         loop {
             tokio::select! {
                 // The end first, so that every inspection sees it; and a run that sends events
@@ -165,7 +165,7 @@ impl AttendedTask {
                     self.mark_updated();
                 }
                 request = inbox.recv() => match request {
-                    Some(TaskRequest::Inspect(to)) => { let _ = to.send(self.describe_task()); }
+                    Some(TaskRequest::Inspect(reply)) => { let _ = reply.send(self.describe_task()); }
                     Some(TaskRequest::Answer(answers, done)) => {
                         self.call.deliver_answers(answers);
                         self.mark_updated();
@@ -173,11 +173,11 @@ impl AttendedTask {
                     }
                     None => return,
                 },
-                event = self.call.run.events.recv(), if speaks => match event {
+                event = self.call.run.events.recv(), if events_open => match event {
                     Some(event) => self.handle_event(event),
-                    None => speaks = false,
+                    None => events_open = false,
                 },
-                () = &mut over => {
+                () = &mut lifetime => {
                     self.call.run.cancel.cancel(CancelCause::Unanswered);
                     return;
                 }
@@ -208,7 +208,7 @@ impl AttendedTask {
     fn describe_task(&mut self) -> Result<DetailedTask> {
         self.call.drop_closed_questions();
         let payload = match &self.payload {
-            Some(ended) => ended.clone(),
+            Some(finished) => finished.clone(),
             None if self.call.open_questions.is_empty() => TaskPayload::Working,
             None => TaskPayload::InputRequired { input_requests: collect_questions(&self.call)? },
         };

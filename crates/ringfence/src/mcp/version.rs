@@ -17,15 +17,15 @@ pub fn supported_versions() -> Vec<&'static str> {
 /// Returns the version to answer `initialize` with. An unknown date gets our newest, as MCP
 /// demands; anything that is not a date, or is older than the first release, is refused.
 pub fn negotiate_version(requested: &str) -> Result<&'static str> {
-    if let Some(known) = WITH_INITIALIZE.iter().find(|known| **known == requested) {
-        return Ok(known);
+    if let Some(version) = WITH_INITIALIZE.iter().find(|version| **version == requested) {
+        return Ok(version);
     }
     if !is_date(requested) || requested < WITH_INITIALIZE[0] {
-        let shown: String = requested.chars().take(64).collect();
+        let shown_version: String = requested.chars().take(64).collect();
         return Err(Error::new(Kind::UnsupportedVersion, "this protocol version is not supported")
             .with_hint(format!("Ask for one of {}.", supported_versions().join(", ")))
             .with_fact("supported", json!(supported_versions()))
-            .with_fact("requested", json!(shown)));
+            .with_fact("requested", json!(shown_version)));
     }
     Ok(WITH_INITIALIZE[WITH_INITIALIZE.len() - 1])
 }
@@ -35,8 +35,8 @@ fn is_date(text: &str) -> bool {
     let number =
         |range: std::ops::Range<usize>| text.get(range).and_then(|part| part.parse::<u32>().ok());
     bytes.len() == 10
-        && bytes.iter().enumerate().all(|(at, byte)| {
-            if at == 4 || at == 7 { *byte == b'-' } else { byte.is_ascii_digit() }
+        && bytes.iter().enumerate().all(|(index, byte)| {
+            if index == 4 || index == 7 { *byte == b'-' } else { byte.is_ascii_digit() }
         })
         && number(5..7).is_some_and(|month| (1..=12).contains(&month))
         && number(8..10).is_some_and(|day| (1..=31).contains(&day))

@@ -37,11 +37,11 @@ const NON_PUBLIC_V6: &[(Ipv6Addr, u32, &str)] = &[
 
 /// Returns whether an address is reachable from everywhere, judging by its number alone.
 pub fn is_public(address: IpAddr) -> bool {
-    let open = match address {
+    let is_public_range = match address {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => is_public_v6(address),
     };
-    open && !is_metadata_address(address)
+    is_public_range && !is_metadata_address(address)
 }
 
 /// Returns whether an address cannot belong to a host: unspecified, multicast, reserved.
@@ -53,19 +53,19 @@ pub fn is_not_a_host(address: IpAddr) -> bool {
 }
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
-    let inside = |(first, length, _): &(Ipv4Addr, u32, _)| {
-        (u32::from(*first) ^ u32::from(address)) >> (32 - length) == 0
+    let is_in_range = |(network, prefix_length, _): &(Ipv4Addr, u32, _)| {
+        (u32::from(*network) ^ u32::from(address)) >> (32 - prefix_length) == 0
     };
-    !NON_PUBLIC_V4.iter().any(inside)
+    !NON_PUBLIC_V4.iter().any(is_in_range)
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
-    let inside = |(first, length, _): &(Ipv6Addr, u32, _)| {
-        (u128::from(*first) ^ u128::from(address)) >> (128 - length) == 0
+    let is_in_range = |(network, prefix_length, _): &(Ipv6Addr, u32, _)| {
+        (u128::from(*network) ^ u128::from(address)) >> (128 - prefix_length) == 0
     };
     match extract_nat64(address) {
-        Some(inner) => is_public_v4(inner),
-        None => address.segments()[0] & 0xe000 == 0x2000 && !NON_PUBLIC_V6.iter().any(inside),
+        Some(embedded) => is_public_v4(embedded),
+        None => address.segments()[0] & 0xe000 == 0x2000 && !NON_PUBLIC_V6.iter().any(is_in_range),
     }
 }
 
@@ -78,13 +78,14 @@ pub fn is_local_machine(address: IpAddr) -> bool {
     if address.is_loopback() || address.is_unspecified() {
         return true;
     }
-    let any: IpAddr =
+    let unspecified: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // Without a socket we cannot tell, and an unknown address must not be dialled.
-    let Ok(socket) = UdpSocket::bind(SocketAddr::new(any, 0)) else { return true };
+    let Ok(socket) = UdpSocket::bind(SocketAddr::new(unspecified, 0)) else { return true };
     // Without a route it cannot be reached, so it is not local.
-    let connected = socket.connect(SocketAddr::new(address, 9)).and_then(|()| socket.local_addr());
-    connected.is_ok_and(|local| local.ip() == address)
+    let local_address =
+        socket.connect(SocketAddr::new(address, 9)).and_then(|()| socket.local_addr());
+    local_address.is_ok_and(|local| local.ip() == address)
 }
 
 #[cfg(test)]

@@ -32,13 +32,14 @@ impl AllowList {
     /// nothing.
     pub fn from_lists(
         domains: &[String],
-        deny: &[String],
+        denied: &[String],
         addresses: &[String],
     ) -> Result<AllowList> {
-        let addresses = addresses.iter().enumerate().map(|(at, text)| parse_address(at, text));
+        let addresses =
+            addresses.iter().enumerate().map(|(index, text)| parse_address(index, text));
         Ok(AllowList {
             allowed: parse_entries("allow_domains", domains)?,
-            denied: parse_entries("deny_domains", deny)?,
+            denied: parse_entries("deny_domains", denied)?,
             allowed_addresses: addresses.collect::<Result<_>>()?,
             ..AllowList::default()
         })
@@ -47,52 +48,53 @@ impl AllowList {
     /// Returns every error in such lists: the list, the index in it, and the error.
     pub fn find_errors(
         domains: &[String],
-        deny: &[String],
+        denied: &[String],
         addresses: &[String],
     ) -> Vec<(&'static str, usize, Error)> {
-        let names = [("allow_domains", domains), ("deny_domains", deny)].into_iter().flat_map(
+        let names = [("allow_domains", domains), ("deny_domains", denied)].into_iter().flat_map(
             |(key, texts)| {
-                texts.iter().enumerate().filter_map(move |(at, text)| {
-                    Some((key, at, parse_entry(key, at, text).err()?))
+                texts.iter().enumerate().filter_map(move |(index, text)| {
+                    Some((key, index, parse_entry(key, index, text).err()?))
                 })
             },
         );
         let addresses = addresses.iter().enumerate();
-        let addresses = addresses
-            .filter_map(|(at, text)| Some(("allow_addresses", at, parse_address(at, text).err()?)));
+        let addresses = addresses.filter_map(|(index, text)| {
+            Some(("allow_addresses", index, parse_address(index, text).err()?))
+        });
         names.chain(addresses).collect()
     }
 
     /// Allows every name and address of the public network except what is denied, plus the listed
     /// addresses.
-    pub fn allow_public_net(deny: &[String], addresses: &[String]) -> Result<AllowList> {
-        Ok(AllowList { public_net: true, ..AllowList::from_lists(&[], deny, addresses)? })
+    pub fn allow_public_net(denied: &[String], addresses: &[String]) -> Result<AllowList> {
+        Ok(AllowList { public_net: true, ..AllowList::from_lists(&[], denied, addresses)? })
     }
 
     /// Returns a copy with more names and addresses denied.
     pub fn with_denied(&self, names: &[String]) -> Result<AllowList> {
-        let mut less = self.clone();
-        for (at, name) in names.iter().enumerate() {
+        let mut restricted = self.clone();
+        for (index, name) in names.iter().enumerate() {
             match name.trim_matches(['[', ']']).parse::<IpAddr>() {
-                Ok(address) => drop(less.denied_addresses.insert(address.to_canonical())),
-                Err(_) => less.denied.push(parse_entry("network_rule", at, name)?),
+                Ok(address) => drop(restricted.denied_addresses.insert(address.to_canonical())),
+                Err(_) => restricted.denied.push(parse_entry("network_rule", index, name)?),
             }
         }
-        Ok(less)
+        Ok(restricted)
     }
 
     /// Returns a copy with one more name or public address, for this port only.
     pub fn with_granted(&self, host: &str, port: u16) -> Result<AllowList> {
-        let mut more = self.clone();
+        let mut extended = self.clone();
         match host.trim_matches(['[', ']']).parse::<IpAddr>() {
             // Private addresses stay closed even if the user approves.
             Ok(address) if is_public(address) && !is_local_machine(address) => {
-                more.allowed_addresses.insert(SocketAddr::new(address, port));
+                extended.allowed_addresses.insert(SocketAddr::new(address, port));
             }
             Ok(_) => {}
-            Err(_) => more.allowed.extend(parse_entries("url", &[format!("{host}:{port}")])?),
+            Err(_) => extended.allowed.extend(parse_entries("url", &[format!("{host}:{port}")])?),
         }
-        Ok(more)
+        Ok(extended)
     }
 
     /// Returns whether the lists allow this, as far as that is known without a lookup.
@@ -111,11 +113,9 @@ impl AllowList {
     /// gives it.
     pub(super) fn check_name(&self, name: &str, port: u16) -> Result<(), RefusalReason> {
         // A denial without a port applies to all ports, unlike a permission.
-        if self
-            .denied
-            .iter()
-            .any(|entry| entry.matches_name(name) && entry.port.is_none_or(|denied| denied == port))
-        {
+        if self.denied.iter().any(|entry| {
+            entry.matches_name(name) && entry.port.is_none_or(|denied_port| denied_port == port)
+        }) {
             return Err(RefusalReason::Denied);
         }
         if self.public_net
@@ -123,8 +123,8 @@ impl AllowList {
         {
             return Ok(());
         }
-        let known = self.allowed.iter().any(|entry| entry.matches_name(name));
-        Err(if known { RefusalReason::Port } else { RefusalReason::NotAllowed })
+        let is_listed = self.allowed.iter().any(|entry| entry.matches_name(name));
+        Err(if is_listed { RefusalReason::Port } else { RefusalReason::NotAllowed })
     }
 
     /// Checks whether an address that the request itself named may be dialled.
@@ -139,23 +139,25 @@ impl AllowList {
     }
 
     /// Returns the addresses of an allowed name that may be dialled.
-    pub(super) fn filter_addresses(&self, found: Vec<IpAddr>, port: u16) -> Vec<IpAddr> {
-        let mut kept = Vec::new();
-        for address in found.into_iter().map(|address| address.to_canonical()) {
+    pub(super) fn filter_addresses(&self, resolved: Vec<IpAddr>, port: u16) -> Vec<IpAddr> {
+        let mut usable = Vec::new();
+        for address in resolved.into_iter().map(|address| address.to_canonical()) {
             if self.denied_addresses.contains(&address) {
                 continue;
             }
-            let listed = self.allowed_addresses.contains(&SocketAddr::new(address, port));
-            let alike =
-                kept.iter().filter(|other: &&IpAddr| other.is_ipv4() == address.is_ipv4()).count();
-            if alike < MAX_ADDRESSES
-                && !kept.contains(&address)
-                && (listed || is_reachable(address))
+            let is_listed = self.allowed_addresses.contains(&SocketAddr::new(address, port));
+            let same_family = usable
+                .iter()
+                .filter(|other: &&IpAddr| other.is_ipv4() == address.is_ipv4())
+                .count();
+            if same_family < MAX_ADDRESSES
+                && !usable.contains(&address)
+                && (is_listed || is_reachable(address))
             {
-                kept.push(address);
+                usable.push(address);
             }
         }
-        kept
+        usable
     }
 }
 
@@ -182,81 +184,89 @@ impl DomainEntry {
     }
 
     fn allows_port(&self, port: u16) -> bool {
-        self.port.map_or_else(|| WEB_PORTS.contains(&port), |opened| opened == port)
+        self.port.map_or_else(|| WEB_PORTS.contains(&port), |allowed_port| allowed_port == port)
     }
 }
 
 fn parse_entries(key: &str, texts: &[String]) -> Result<Vec<DomainEntry>> {
-    texts.iter().enumerate().map(|(at, text)| parse_entry(key, at, text)).collect()
+    texts.iter().enumerate().map(|(index, text)| parse_entry(key, index, text)).collect()
 }
 
-fn parse_entry(key: &str, at: usize, text: &str) -> Result<DomainEntry> {
-    let wrong = |what: &str, hint: &str| Err(entry_error(key, at, text, what, hint));
+fn parse_entry(key: &str, index: usize, text: &str) -> Result<DomainEntry> {
+    let invalid = |problem: &str, hint: &str| Err(entry_error(key, index, text, problem, hint));
     let (name, port) = match text.rsplit_once(':') {
         Some((name, port)) => (name, Some(port)),
         None => (text, None),
     };
     if text.contains("://") || text.contains('/') {
-        return wrong(
+        return invalid(
             "is a URL",
             "Write the host alone: \"example.com\", or \"example.com:8443\" for another port.",
         );
     }
     let port = match port.map(|port| parse_port(port.as_bytes())) {
         Some(None) => {
-            return wrong("has no usable port", "Write a number from 1 to 65535 after the colon.");
+            return invalid(
+                "has no usable port",
+                "Write a number from 1 to 65535 after the colon.",
+            );
         }
         port => port.flatten(),
     };
-    let (below, name) = match name.strip_prefix("*.") {
+    let (subdomains_only, name) = match name.strip_prefix("*.") {
         Some(name) => (true, name),
         None => (false, name),
     };
     if name == "*" {
-        return wrong(
+        return invalid(
             "would match every name",
             "List the names; to allow the whole network, set `allow_network = true`.",
         );
     }
     match Host::parse(name.as_bytes()) {
         // Denying more than intended is safe, allowing more is not.
-        Some(Host::Name(name)) if below && !name.contains('.') && key == "allow_domains" => wrong(
-            "would match a whole top-level domain",
-            &format!("Be more specific, as in \"*.example.{name}\"."),
-        ),
-        Some(Host::Name(name)) => Ok(DomainEntry { name, subdomains_only: below, port }),
-        Some(Host::Address(_)) => {
-            wrong("is an address", "List addresses in `allow_addresses`, with their port.")
+        Some(Host::Name(name))
+            if subdomains_only && !name.contains('.') && key == "allow_domains" =>
+        {
+            invalid(
+                "would match a whole top-level domain",
+                &format!("Be more specific, as in \"*.example.{name}\"."),
+            )
         }
-        None => wrong(
+        Some(Host::Name(name)) => Ok(DomainEntry { name, subdomains_only, port }),
+        Some(Host::Address(_)) => {
+            invalid("is an address", "List addresses in `allow_addresses`, with their port.")
+        }
+        None => invalid(
             "is not a DNS name",
             "Write \"example.com\", or \"*.example.com\" for the names below it.",
         ),
     }
 }
 
-fn parse_address(at: usize, text: &str) -> Result<SocketAddr> {
-    let wrong = |what: &str, hint: &str| Err(entry_error("allow_addresses", at, text, what, hint));
+fn parse_address(index: usize, text: &str) -> Result<SocketAddr> {
+    let invalid =
+        |problem: &str, hint: &str| Err(entry_error("allow_addresses", index, text, problem, hint));
     let hint = "Write address and port: \"127.0.0.1:8080\" or \"[::1]:8080\".";
     match text.parse::<SocketAddr>() {
-        Err(_) => wrong("is not an address with a port", hint),
+        Err(_) => invalid("is not an address with a port", hint),
         Ok(_) if text.contains('%') => {
-            wrong("has a zone", "Write the address without `%` and what follows it.")
+            invalid("has a zone", "Write the address without `%` and what follows it.")
         }
-        Ok(address) if address.port() == 0 => wrong("has port 0", hint),
-        Ok(address) if address.ip().to_canonical() != address.ip() => wrong(
+        Ok(address) if address.port() == 0 => invalid("has port 0", hint),
+        Ok(address) if address.ip().to_canonical() != address.ip() => invalid(
             "is an IPv4 address in IPv6 form",
             "Write it with dots, as in \"127.0.0.1:8080\".",
         ),
-        Ok(address) if is_not_a_host(address.ip()) => wrong("is not the address of a host", hint),
+        Ok(address) if is_not_a_host(address.ip()) => invalid("is not the address of a host", hint),
         Ok(address) => Ok(address),
     }
 }
 
-fn entry_error(key: &str, at: usize, text: &str, what: &str, hint: &str) -> Error {
+fn entry_error(key: &str, index: usize, text: &str, problem: &str, hint: &str) -> Error {
     // Entries are numbered from 1.
-    let shown = sanitize_host(text.as_bytes());
-    Error::invalid_arguments(format!("entry {} of `{key}` (\"{shown}\") {what}", at + 1))
+    let sanitized = sanitize_host(text.as_bytes());
+    Error::invalid_arguments(format!("entry {} of `{key}` (\"{sanitized}\") {problem}", index + 1))
         .with_hint(hint)
 }
 

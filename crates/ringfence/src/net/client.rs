@@ -25,26 +25,26 @@ pub struct ProxyClient {
 
 impl ProxyClient {
     /// Wraps an accepted connection.
-    pub fn new(stream: TcpStream, surplus: bool) -> ProxyClient {
+    pub fn new(stream: TcpStream, is_over_limit: bool) -> ProxyClient {
         let (read, write) = stream.into_split();
-        ProxyClient { read: BufReader::new(read), write, is_over_limit: surplus }
+        ProxyClient { read: BufReader::new(read), write, is_over_limit }
     }
 
     /// Copies bytes in both directions until both sides have closed. When one side closes, the
     /// other is notified and may continue.
     pub async fn tunnel_to(&mut self, mut upstream: TcpStream) -> io::Result<()> {
-        let mut inside = tokio::io::join(&mut self.read, &mut self.write);
-        tokio::io::copy_bidirectional(&mut inside, &mut upstream).await.map(|_| ())
+        let mut client_stream = tokio::io::join(&mut self.read, &mut self.write);
+        tokio::io::copy_bidirectional(&mut client_stream, &mut upstream).await.map(|_| ())
     }
 
     /// Reports a refusal to the run's owner and to the client.
     pub async fn send_refusal(
         &mut self,
-        reach: &Connector,
+        connector: &Connector,
         via: &'static str,
         refusal: &ProxyRefusal,
     ) -> io::Result<()> {
-        (reach.on_decision)(&refusal.to_decision(via));
+        (connector.on_decision)(&refusal.to_decision(via));
         let message = refusal.message();
         self.send_text(refusal, &message).await
     }
@@ -55,13 +55,13 @@ impl ProxyClient {
         let body = format!("ringfence: {message}\n");
         // Mark only what the proxy itself refused; a failure beyond it looks like any gateway's
         // failure.
-        let mark = if reason.is_upstream_failure() {
+        let denied_header = if reason.is_upstream_failure() {
             String::new()
         } else {
             format!("X-Ringfence-Denied: {}\r\n", reason.name())
         };
         let head = format!(
-            "HTTP/1.1 {}\r\n{mark}Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            "HTTP/1.1 {}\r\n{denied_header}Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             reason.http_status(),
             body.len()
         );

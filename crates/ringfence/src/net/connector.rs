@@ -64,9 +64,9 @@ impl Connector {
         target: &ConnectTarget,
         via: &'static str,
     ) -> Result<TcpStream, ProxyRefusal> {
-        let own = self.dial_inside.as_ref().zip(loopback_addresses(&target.host));
-        let (addresses, dial) = match own {
-            Some((inside, addresses)) => (addresses, inside),
+        let loopback = self.dial_inside.as_ref().zip(loopback_addresses(&target.host));
+        let (addresses, dial) = match loopback {
+            Some((inside_dialer, addresses)) => (addresses, inside_dialer),
             None => (self.check_target(target).await?, &self.dial),
         };
         let host = target.host.display_text();
@@ -112,12 +112,13 @@ impl Connector {
         };
         // Check before the lookup, because the lookup itself already sends the name to others.
         self.allow_list.check_name(name, target.port).map_err(refuse)?;
-        let found = match timeout(self.limits.lookup_timeout, self.resolver.resolve(name)).await {
-            Ok(Ok(found)) if !found.is_empty() => found,
+        let resolved = match timeout(self.limits.lookup_timeout, self.resolver.resolve(name)).await
+        {
+            Ok(Ok(resolved)) if !resolved.is_empty() => resolved,
             _ => return Err(refuse(RefusalReason::ResolveFailed)),
         };
-        let kept = self.allow_list.filter_addresses(found, target.port);
-        if kept.is_empty() { Err(refuse(RefusalReason::PrivateAddress)) } else { Ok(kept) }
+        let usable = self.allow_list.filter_addresses(resolved, target.port);
+        if usable.is_empty() { Err(refuse(RefusalReason::PrivateAddress)) } else { Ok(usable) }
     }
 
     /// Dials the addresses and returns the first one that answers. The next one is started when the
@@ -128,16 +129,17 @@ impl Connector {
         addresses: &[IpAddr],
         port: u16,
     ) -> io::Result<(TcpStream, IpAddr)> {
-        let mut waiting = addresses.iter();
-        let mut tries = FuturesUnordered::new();
+        let mut remaining = addresses.iter();
+        let mut attempts = FuturesUnordered::new();
         let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
         loop {
-            let more = waiting.next().map(|address| {
+            let next_attempt = remaining.next().map(|address| {
                 let dial = dial(SocketAddr::new(*address, port));
-                tries.push(async move { dial.await.map(|stream| (stream, *address)) });
+                attempts.push(async move { dial.await.map(|stream| (stream, *address)) });
             });
-            let patience = if more.is_some() { STAGGER } else { self.limits.dial_timeout };
-            match timeout(patience, tries.next()).await {
+            let attempt_timeout =
+                if next_attempt.is_some() { STAGGER } else { self.limits.dial_timeout };
+            match timeout(attempt_timeout, attempts.next()).await {
                 Ok(Some(Ok(connected))) => return Ok(connected),
                 Ok(Some(Err(error))) => failure = error,
                 Ok(None) => return Err(failure),

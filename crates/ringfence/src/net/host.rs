@@ -61,24 +61,24 @@ fn parse_name(text: &[u8]) -> Option<String> {
     let name = Uts46::new()
         .to_ascii(text, AsciiDenyList::EMPTY, Hyphens::Allow, DnsLength::Verify)
         .ok()?;
-    let last = name.rsplit('.').next()?;
-    (name.split('.').all(is_label) && !is_numeric_label(last)).then(|| name.into_owned())
+    let last_label = name.rsplit('.').next()?;
+    (name.split('.').all(is_label) && !is_numeric_label(last_label)).then(|| name.into_owned())
 }
 
 fn is_label(label: &str) -> bool {
-    let known = |byte: u8| {
+    let is_allowed = |byte: u8| {
         byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_'
     };
-    (1..=63).contains(&label.len()) && label.bytes().all(known)
+    (1..=63).contains(&label.len()) && label.bytes().all(is_allowed)
 }
 
 /// Returns whether a label is numeric. No top-level domain is a number; a name that ends in one is
 /// an IPv4 address in octal, hex, short or decimal form, which `getaddrinfo` would accept.
 fn is_numeric_label(label: &str) -> bool {
-    let hex = label
+    let is_hex = label
         .strip_prefix("0x")
         .is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    hex || label.bytes().all(|byte| byte.is_ascii_digit())
+    is_hex || label.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Destination of a request.
@@ -93,8 +93,8 @@ impl ConnectTarget {
     pub fn parse(text: &[u8], default_port: Option<u16>) -> Result<ConnectTarget, ProxyRefusal> {
         let (host, port) = split_host_port(text);
         let port = port.map_or(default_port, parse_port);
-        let shown = sanitize_host(host);
-        let refuse = |reason| ProxyRefusal::new(reason, &shown, port.unwrap_or(0));
+        let sanitized = sanitize_host(host);
+        let refuse = |reason| ProxyRefusal::new(reason, &sanitized, port.unwrap_or(0));
         let parsed = match host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")) {
             Some(inner) => parse_v6(inner).and_then(|address| Host::from_address(address.into())),
             None => Host::parse(host),
@@ -125,8 +125,8 @@ pub fn parse_v6(text: &[u8]) -> Option<Ipv6Addr> {
 /// refused later, and so is text with an `@`, where the colon may be part of a password.
 fn split_host_port(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     match text.iter().rposition(|byte| *byte == b':') {
-        Some(at) if !text[at..].contains(&b']') && !text.contains(&b'@') => {
-            (&text[..at], Some(&text[at + 1..]))
+        Some(colon) if !text[colon..].contains(&b']') && !text.contains(&b'@') => {
+            (&text[..colon], Some(&text[colon + 1..]))
         }
         _ => (text, None),
     }
@@ -134,8 +134,8 @@ fn split_host_port(text: &[u8]) -> (&[u8], Option<&[u8]>) {
 
 /// Parses plain digits; `u16::from_str` would also accept `+80`.
 pub fn parse_port(text: &[u8]) -> Option<u16> {
-    let plain = !text.is_empty() && text.iter().all(u8::is_ascii_digit) && text[0] != b'0';
-    plain.then(|| std::str::from_utf8(text).ok()?.parse().ok())?
+    let is_valid = !text.is_empty() && text.iter().all(u8::is_ascii_digit) && text[0] != b'0';
+    is_valid.then(|| std::str::from_utf8(text).ok()?.parse().ok())?
 }
 
 /// Returns a refused host in a form that may be logged: never the user and password before it or a
@@ -143,7 +143,7 @@ pub fn parse_port(text: &[u8]) -> Option<u16> {
 pub fn sanitize_host(text: &[u8]) -> String {
     let end = text.iter().position(|byte| b"/?#%\\".contains(byte)).unwrap_or(text.len());
     let text = &text[..end];
-    let start = text.iter().rposition(|byte| *byte == b'@').map_or(0, |at| at + 1);
+    let start = text.iter().rposition(|byte| *byte == b'@').map_or(0, |index| index + 1);
     let printable = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { '?' };
     text[start..].iter().take(MAX_HOST_BYTES).map(printable).collect()
 }

@@ -26,10 +26,10 @@ use super::http::response::copy_response;
 /// host.
 pub async fn serve_http(
     client: &mut ProxyClient,
-    reach: &Connector,
+    connector: &Connector,
     deadline: Instant,
 ) -> io::Result<()> {
-    let read =
+    let request_head =
         match timeout_at(deadline, MessageHead::read(&mut client.read, MAX_REQUEST_HEAD_BYTES))
             .await
         {
@@ -39,57 +39,57 @@ pub async fn serve_http(
             Ok(Err(HeadError::TooLarge)) => Err(RefusalReason::HeadTooLarge),
             Err(_) => Err(RefusalReason::HeadTooSlow),
         };
-    let served = match read {
+    let outcome = match request_head {
         Ok(head) if head.start_line.starts_with(b"CONNECT ") => {
-            serve_connect(client, reach, &head).await
+            serve_connect(client, connector, &head).await
         }
-        Ok(head) => serve_forward(client, reach, &head).await,
+        Ok(head) => serve_forward(client, connector, &head).await,
         Err(reason) => {
-            client.send_refusal(reach, "http", &ProxyRefusal::from_unreadable(reason)).await
+            client.send_refusal(connector, "http", &ProxyRefusal::from_unreadable(reason)).await
         }
     };
     client.finish_connection().await;
-    served
+    outcome
 }
 
 async fn serve_connect(
     client: &mut ProxyClient,
-    reach: &Connector,
+    connector: &Connector,
     head: &MessageHead,
 ) -> io::Result<()> {
-    let reached = match tunnel_target(head) {
-        Ok(target) => open_upstream(client, reach, &target, "connect").await,
+    let connection = match tunnel_target(head) {
+        Ok(target) => open_upstream(client, connector, &target, "connect").await,
         Err(refusal) => Err(refusal),
     };
-    match reached {
+    match connection {
         Ok(upstream) => {
             client.write.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
             client.tunnel_to(upstream).await
         }
-        Err(refusal) => client.send_refusal(reach, "connect", &refusal).await,
+        Err(refusal) => client.send_refusal(connector, "connect", &refusal).await,
     }
 }
 
 async fn serve_forward(
     client: &mut ProxyClient,
-    reach: &Connector,
+    connector: &Connector,
     head: &MessageHead,
 ) -> io::Result<()> {
-    let reached = match ForwardRequest::parse(head) {
-        Ok(request) => open_upstream(client, reach, &request.target, "http")
+    let connection = match ForwardRequest::parse(head) {
+        Ok(request) => open_upstream(client, connector, &request.target, "http")
             .await
             .map(|upstream| (request, upstream)),
         Err(refusal) => Err(refusal),
     };
-    match reached {
+    match connection {
         Ok((request, upstream)) => exchange_messages(client, &request, upstream).await,
-        Err(refusal) => client.send_refusal(reach, "http", &refusal).await,
+        Err(refusal) => client.send_refusal(connector, "http", &refusal).await,
     }
 }
 
 async fn open_upstream(
     client: &ProxyClient,
-    reach: &Connector,
+    connector: &Connector,
     target: &ConnectTarget,
     via: &'static str,
 ) -> Result<TcpStream, ProxyRefusal> {
@@ -100,7 +100,7 @@ async fn open_upstream(
             target.port,
         ));
     }
-    reach.connect(target, via).await
+    connector.connect(target, via).await
 }
 
 async fn exchange_messages(
@@ -108,9 +108,9 @@ async fn exchange_messages(
     request: &ForwardRequest<'_>,
     upstream: TcpStream,
 ) -> io::Result<()> {
-    let mut started = false;
-    match relay_messages(client, request, upstream, &mut started).await {
-        Err(_) if !started => {
+    let mut response_started = false;
+    match relay_messages(client, request, upstream, &mut response_started).await {
+        Err(_) if !response_started => {
             let ConnectTarget { host, port } = &request.target;
             let refusal =
                 ProxyRefusal::new(RefusalReason::Unreachable, &host.display_text(), *port);
@@ -118,7 +118,7 @@ async fn exchange_messages(
                 .send_text(&refusal, &format!("{} sent a malformed response.", refusal.host))
                 .await
         }
-        done => done,
+        outcome => outcome,
     }
 }
 
@@ -128,24 +128,24 @@ async fn relay_messages(
     client: &mut ProxyClient,
     request: &ForwardRequest<'_>,
     upstream: TcpStream,
-    started: &mut bool,
+    response_started: &mut bool,
 ) -> io::Result<()> {
-    let (from, mut to) = upstream.into_split();
-    let mut from = BufReader::new(from);
+    let (upstream_reader, mut upstream_writer) = upstream.into_split();
+    let mut upstream_reader = BufReader::new(upstream_reader);
     let ProxyClient { read, write, .. } = client;
     let send = async {
-        to.write_all(&request.build_head()).await?;
-        copy_body(read, &mut to, request.framing).await
+        upstream_writer.write_all(&request.build_head()).await?;
+        copy_body(read, &mut upstream_writer, request.framing).await
     };
-    let receive = copy_response(&mut from, write, request.method, started);
+    let receive = copy_response(&mut upstream_reader, write, request.method, response_started);
     tokio::pin!(receive);
     tokio::select! {
-        done = &mut receive => done,
+        outcome = &mut receive => outcome,
         sent = send => match sent {
             Ok(()) => receive.await,
             // The server closed the connection, perhaps with a response that explains why.
             Err(error) if is_hang_up(&error) => {
-                let _ = to.shutdown().await;
+                let _ = upstream_writer.shutdown().await;
                 receive.await
             }
             // The client aborted its own body, so no one waits for a response.
@@ -197,9 +197,10 @@ impl<'a> ForwardRequest<'a> {
             ProxyRefusal::new(RefusalReason::BadRequest, &target.host.display_text(), target.port)
         };
         let host = head.single_value("host").map_err(|_| refuse())?;
-        let same = host.map(|host| ConnectTarget::parse(host, Some(80)).as_ref() == Ok(&target));
+        let is_same_host =
+            host.map(|host| ConnectTarget::parse(host, Some(80)).as_ref() == Ok(&target));
         // Only HTTP/1.0 may omit the host.
-        if !same.unwrap_or(version == b"HTTP/1.0") || path.contains(&b'#') {
+        if !is_same_host.unwrap_or(version == b"HTTP/1.0") || path.contains(&b'#') {
             return Err(refuse());
         }
         let framing = match head.body_framing() {
@@ -212,23 +213,28 @@ impl<'a> ForwardRequest<'a> {
 
     fn build_head(&self) -> Vec<u8> {
         let slash: &[u8] = if self.path.starts_with(b"/") { b"" } else { b"/" };
-        let start = [self.method, b" ", slash, self.path, b" ", self.version].concat();
+        let start_line = [self.method, b" ", slash, self.path, b" ", self.version].concat();
         let host = self.target.host_header();
-        let length = framing_field(self.framing);
-        let own = [(&b"Host"[..], host.as_bytes()), (b"Connection", b"close")];
-        let own = own.into_iter().chain(length.iter().map(|(name, value)| (*name, &**value)));
-        let theirs = self.head.end_to_end_fields().filter(|field| !field.has_name("host"));
-        write_head(&start, own.chain(theirs.map(|field| (&*field.name, &*field.value))))
+        let framing_header = framing_field(self.framing);
+        let own_fields = [(&b"Host"[..], host.as_bytes()), (b"Connection", b"close")];
+        let own_fields = own_fields
+            .into_iter()
+            .chain(framing_header.iter().map(|(name, value)| (*name, &**value)));
+        let client_fields = self.head.end_to_end_fields().filter(|field| !field.has_name("host"));
+        write_head(
+            &start_line,
+            own_fields.chain(client_fields.map(|field| (&*field.name, &*field.value))),
+        )
     }
 }
 
 /// Splits a request line into method, target and version, which must be separated by exactly one
 /// space.
 fn split_request_line(line: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
-    let mut words = line.split(|byte| *byte == b' ');
-    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
-    let known = version == b"HTTP/1.1" || version == b"HTTP/1.0";
-    (words.next().is_none() && is_token(method) && !target.is_empty() && known)
+    let mut parts = line.split(|byte| *byte == b' ');
+    let (method, target, version) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_known_version = version == b"HTTP/1.1" || version == b"HTTP/1.0";
+    (parts.next().is_none() && is_token(method) && !target.is_empty() && is_known_version)
         .then_some((method, target, version))
 }
 

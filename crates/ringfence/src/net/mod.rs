@@ -42,7 +42,7 @@ pub use session_router::{OnDecision, SessionRouter};
 pub fn proxy_environment(port: &str) -> Vec<(String, String)> {
     let proxy = format!("http://127.0.0.1:{port}");
     // The run's own loopback is inside its namespace, where the server cannot dial.
-    let direct = "localhost,127.0.0.1,::1";
+    let no_proxy = "localhost,127.0.0.1,::1";
     let mut variables = Vec::new();
     // ALL_PROXY names HTTP as well, although SOCKS5 is also served: clients that support SOCKS5
     // only through an optional package fail as soon as any of these variables says `socks5`,
@@ -51,7 +51,7 @@ pub fn proxy_environment(port: &str) -> Vec<(String, String)> {
         ("HTTP_PROXY", &*proxy),
         ("HTTPS_PROXY", &proxy),
         ("ALL_PROXY", &proxy),
-        ("NO_PROXY", direct),
+        ("NO_PROXY", no_proxy),
     ] {
         variables.push((name.to_owned(), value.to_owned()));
         variables.push((name.to_lowercase(), value.to_owned()));

@@ -28,46 +28,46 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts serving. `decided` is called for each request, in the order of the decisions, and
+    /// Starts serving. `on_decision` is called for each request, in the order of the decisions, and
     /// must not block. A run can cause any number of decisions, so a callback that stores them must
     /// bound them.
     pub fn start(
         listener: std::net::TcpListener,
-        allow: Arc<AllowList>,
+        allow_list: Arc<AllowList>,
         resolver: Arc<dyn Resolver>,
-        decided: Arc<dyn Fn(&ProxyDecision) + Send + Sync>,
+        on_decision: Arc<dyn Fn(&ProxyDecision) + Send + Sync>,
     ) -> io::Result<Proxy> {
-        let reach = Connector {
-            allow_list: allow,
+        let connector = Connector {
+            allow_list,
             resolver,
             dial: direct_dialer(),
             dial_inside: None,
-            on_decision: decided,
+            on_decision,
             limits: ProxyLimits::default(),
         };
-        Proxy::start_with(listener, reach)
+        Proxy::start_with(listener, connector)
     }
 
     /// Starts serving several sessions that share a listener.
     pub fn start_shared(
         listener: std::net::TcpListener,
-        switch: Arc<SessionRouter>,
+        router: Arc<SessionRouter>,
     ) -> io::Result<Proxy> {
-        Proxy::spawn_accept(listener, ProxyRoutes::Many(switch))
+        Proxy::spawn_accept(listener, ProxyRoutes::Many(router))
     }
 
     pub(super) fn start_with(
         listener: std::net::TcpListener,
-        reach: Connector,
+        connector: Connector,
     ) -> io::Result<Proxy> {
-        Proxy::spawn_accept(listener, ProxyRoutes::One(Arc::new(reach)))
+        Proxy::spawn_accept(listener, ProxyRoutes::One(Arc::new(connector)))
     }
 
-    fn spawn_accept(listener: std::net::TcpListener, roads: ProxyRoutes) -> io::Result<Proxy> {
+    fn spawn_accept(listener: std::net::TcpListener, routes: ProxyRoutes) -> io::Result<Proxy> {
         let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
-        Ok(Proxy { task: runtime.spawn(accept_connections(listener, roads)) })
+        Ok(Proxy { task: runtime.spawn(accept_connections(listener, routes)) })
     }
 }
 
@@ -80,14 +80,14 @@ enum ProxyRoutes {
 impl ProxyRoutes {
     fn connector_for(&self, stream: &TcpStream) -> Option<Arc<Connector>> {
         match self {
-            ProxyRoutes::One(reach) => Some(Arc::clone(reach)),
-            ProxyRoutes::Many(switch) => switch.connector_for(stream.local_addr().ok()?.ip()),
+            ProxyRoutes::One(connector) => Some(Arc::clone(connector)),
+            ProxyRoutes::Many(router) => router.connector_for(stream.local_addr().ok()?.ip()),
         }
     }
 
     fn max_connections(&self) -> usize {
         match self {
-            ProxyRoutes::One(reach) => reach.limits.max_connections,
+            ProxyRoutes::One(connector) => connector.limits.max_connections,
             // Browsers open many connections at once.
             ProxyRoutes::Many(_) => 4 * ProxyLimits::default().max_connections,
         }
@@ -101,12 +101,12 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept_connections(listener: TcpListener, roads: ProxyRoutes) {
-    let places = Arc::new(Semaphore::new(roads.max_connections()));
-    let mut running = JoinSet::new();
+async fn accept_connections(listener: TcpListener, routes: ProxyRoutes) {
+    let permits = Arc::new(Semaphore::new(routes.max_connections()));
+    let mut tasks = JoinSet::new();
     loop {
         let accepted = tokio::select! {
-            Some(_) = running.join_next() => continue,
+            Some(_) = tasks.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, _)) = accepted else {
@@ -114,29 +114,33 @@ async fn accept_connections(listener: TcpListener, roads: ProxyRoutes) {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let place = Arc::clone(&places).try_acquire_owned().ok();
-        let Some(reach) = roads.connector_for(&stream) else { continue };
-        if place.is_some() || running.len() < roads.max_connections() + MAX_OVER_LIMIT {
-            running.spawn(async move {
+        let permit = Arc::clone(&permits).try_acquire_owned().ok();
+        let Some(connector) = routes.connector_for(&stream) else { continue };
+        if permit.is_some() || tasks.len() < routes.max_connections() + MAX_OVER_LIMIT {
+            tasks.spawn(async move {
                 // Errors have already been reported to the client, or the client is gone.
-                let _ = serve_connection(stream, &reach, place.is_none()).await;
-                drop(place);
+                let _ = serve_connection(stream, &connector, permit.is_none()).await;
+                drop(permit);
             });
         }
     }
 }
 
-async fn serve_connection(stream: TcpStream, reach: &Connector, surplus: bool) -> io::Result<()> {
-    let deadline = Instant::now() + reach.limits.head_timeout;
+async fn serve_connection(
+    stream: TcpStream,
+    connector: &Connector,
+    is_over_limit: bool,
+) -> io::Result<()> {
+    let deadline = Instant::now() + connector.limits.head_timeout;
     stream.set_nodelay(true)?;
-    let mut client = ProxyClient::new(stream, surplus);
-    let Ok(first) = timeout_at(deadline, client.read.fill_buf()).await else {
+    let mut client = ProxyClient::new(stream, is_over_limit);
+    let Ok(first_bytes) = timeout_at(deadline, client.read.fill_buf()).await else {
         // The client never sent anything, so there is nothing to answer.
         return Ok(());
     };
-    match first?.first() {
-        Some(5) => socks::serve_socks(&mut client, reach, deadline).await,
-        Some(_) => http::serve_http(&mut client, reach, deadline).await,
+    match first_bytes?.first() {
+        Some(5) => socks::serve_socks(&mut client, connector, deadline).await,
+        Some(_) => http::serve_http(&mut client, connector, deadline).await,
         None => Ok(()),
     }
 }

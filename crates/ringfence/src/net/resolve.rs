@@ -35,11 +35,11 @@ impl Resolver for SystemResolver {
         Box::pin(async move {
             let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)?;
             let lookup = move || {
-                let found = (name.as_str(), 0)
+                let addresses = (name.as_str(), 0)
                     .to_socket_addrs()
-                    .map(|found| found.map(|at| at.ip()).collect());
+                    .map(|addresses| addresses.map(|address| address.ip()).collect());
                 drop(slot);
-                found
+                addresses
             };
             tokio::task::spawn_blocking(lookup).await.map_err(io::Error::other)?
         })

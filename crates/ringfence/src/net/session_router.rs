@@ -22,32 +22,32 @@ pub struct SessionRouter {
 }
 
 impl SessionRouter {
-    /// Adds or replaces the connector for an address. `inside` dials the loopback of the session it
-    /// belongs to; without it that loopback cannot be reached.
+    /// Adds or replaces the connector for an address. `dial_inside` dials the loopback of the
+    /// session it belongs to; without it that loopback cannot be reached.
     pub fn set_route(
         &self,
-        at: IpAddr,
-        allow: AllowList,
-        inside: Option<DialFn>,
-        decided: OnDecision,
+        address: IpAddr,
+        allow_list: AllowList,
+        dial_inside: Option<DialFn>,
+        on_decision: OnDecision,
     ) {
-        let reach = Connector {
-            allow_list: Arc::new(allow),
+        let connector = Connector {
+            allow_list: Arc::new(allow_list),
             resolver: Arc::new(SystemResolver::default()),
             dial: direct_dialer(),
-            dial_inside: inside,
-            on_decision: decided,
+            dial_inside,
+            on_decision,
             limits: ProxyLimits::default(),
         };
-        self.connectors.write().ignore_poison().insert(at, Arc::new(reach));
+        self.connectors.write().ignore_poison().insert(address, Arc::new(connector));
     }
 
     /// Removes the connector for an address.
-    pub fn remove_route(&self, at: IpAddr) {
-        self.connectors.write().ignore_poison().remove(&at);
+    pub fn remove_route(&self, address: IpAddr) {
+        self.connectors.write().ignore_poison().remove(&address);
     }
 
-    pub(super) fn connector_for(&self, at: IpAddr) -> Option<Arc<Connector>> {
-        self.connectors.read().ignore_poison().get(&at).cloned()
+    pub(super) fn connector_for(&self, address: IpAddr) -> Option<Arc<Connector>> {
+        self.connectors.read().ignore_poison().get(&address).cloned()
     }
 }

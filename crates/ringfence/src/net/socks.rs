@@ -28,31 +28,31 @@ impl From<ProxyRefusal> for SocksFailure {
 /// Serves one SOCKS5 request.
 pub async fn serve_socks(
     client: &mut ProxyClient,
-    reach: &Connector,
+    connector: &Connector,
     deadline: Instant,
 ) -> io::Result<()> {
-    let asked = match timeout_at(deadline, read_request(client)).await {
-        Ok(asked) => asked?,
+    let request = match timeout_at(deadline, read_request(client)).await {
+        Ok(request) => request?,
         Err(_) => Err(SocksFailure {
             refusal: ProxyRefusal::from_unreadable(RefusalReason::HeadTooSlow),
             code: None,
         }),
     };
-    let reached = match asked {
+    let connection = match request {
         Ok(target) if client.is_over_limit => {
             Err(ProxyRefusal::new(RefusalReason::Limit, &target.host.display_text(), target.port)
                 .into())
         }
-        Ok(target) => reach.connect(&target, "socks5").await.map_err(SocksFailure::from),
-        Err(stop) => Err(stop),
+        Ok(target) => connector.connect(&target, "socks5").await.map_err(SocksFailure::from),
+        Err(failure) => Err(failure),
     };
-    let served = match reached {
+    let outcome = match connection {
         Ok(upstream) => {
             send_reply(client, 0).await?;
             client.tunnel_to(upstream).await
         }
         Err(SocksFailure { refusal, code }) => {
-            (reach.on_decision)(&refusal.to_decision("socks5"));
+            (connector.on_decision)(&refusal.to_decision("socks5"));
             match code {
                 Some(code) => send_reply(client, code).await,
                 None => Ok(()),
@@ -60,7 +60,7 @@ pub async fn serve_socks(
         }
     };
     client.finish_connection().await;
-    served
+    outcome
 }
 
 /// Reads greeting and request. The outer error means that the client disconnected.
@@ -74,7 +74,7 @@ async fn read_request(client: &mut ProxyClient) -> io::Result<Result<ConnectTarg
     client.write.write_all(&[VERSION, 0]).await?;
     let mut request = [0; 4];
     client.read.read_exact(&mut request).await?;
-    let [version, command, reserved, kind] = request;
+    let [version, command, reserved, address_type] = request;
     if version != VERSION || reserved != 0 {
         return Ok(Err(bad_request_failure(Some(1))));
     }
@@ -82,7 +82,7 @@ async fn read_request(client: &mut ProxyClient) -> io::Result<Result<ConnectTarg
     if command != 1 {
         return Ok(Err(bad_request_failure(Some(7))));
     }
-    let (host, shown) = match kind {
+    let (host, host_text) = match address_type {
         1 => host_from_address(client.read.read_u32().await.map(Ipv4Addr::from)?.into()),
         3 => {
             let name = read_length_prefixed(client).await?;
@@ -94,8 +94,8 @@ async fn read_request(client: &mut ProxyClient) -> io::Result<Result<ConnectTarg
     let port = client.read.read_u16().await?;
     Ok(match host {
         Some(host) if port != 0 => Ok(ConnectTarget { host, port }),
-        Some(_) => Err(ProxyRefusal::new(RefusalReason::BadRequest, &shown, port).into()),
-        None => Err(ProxyRefusal::new(RefusalReason::BadName, &shown, port).into()),
+        Some(_) => Err(ProxyRefusal::new(RefusalReason::BadRequest, &host_text, port).into()),
+        None => Err(ProxyRefusal::new(RefusalReason::BadName, &host_text, port).into()),
     })
 }
 

@@ -1,9 +1,9 @@
 //! Search for the values of all secrets that this process has looked up, to redact them from
 //! everything it emits.
 //!
-//! Values that were replaced stay known, up to a limit on their number: a running command or a
-//! file may still contain them. Values shorter than [`MIN_SECRET_BYTES`] occur in ordinary text by chance
-//! and cannot be searched for.
+//! Values that were replaced stay known, up to a limit on their number: a running command or a file
+//! may still contain them. Values shorter than [`MIN_SECRET_BYTES`] occur in ordinary text by
+//! chance and cannot be searched for.
 
 mod encodings;
 mod utf16;
@@ -52,9 +52,9 @@ impl KnownSecrets {
         if values.is_empty() {
             return None;
         }
-        let built = NFA::builder().prefilter(false).build(values.iter().map(|(value, _)| value));
-        let machine = match built {
-            Ok(machine) => machine,
+        let result = NFA::builder().prefilter(false).build(values.iter().map(|(value, _)| value));
+        let automaton = match result {
+            Ok(automaton) => automaton,
             // Happens only with more states than the automaton can number; the limits of all
             // sources are far below.
             Err(error) => {
@@ -62,21 +62,14 @@ impl KnownSecrets {
                 return None;
             }
         };
-        let start = machine.start_state(Anchored::No).ok()?;
-        let mut first = [false; 256];
+        let start = automaton.start_state(Anchored::No).ok()?;
+        let mut first_bytes = [false; 256];
         for (value, _) in &values {
-            first[usize::from(value[0])] = true;
+            first_bytes[usize::from(value[0])] = true;
         }
-        let pending = compute_pending(&machine, start, &values);
-        let longest = values.iter().map(|(value, _)| value.len()).max().unwrap_or(0);
-        Some(KnownSecrets {
-            values,
-            automaton: machine,
-            start,
-            first_bytes: first,
-            pending,
-            longest_value: longest,
-        })
+        let pending = compute_pending(&automaton, start, &values);
+        let longest_value = values.iter().map(|(value, _)| value.len()).max().unwrap_or(0);
+        Some(KnownSecrets { values, automaton, start, first_bytes, pending, longest_value })
     }
 
     /// Returns the automaton's start state.
@@ -99,22 +92,22 @@ impl KnownSecrets {
         &self,
         mut state: StateID,
         bytes: &[u8],
-        mut found: impl FnMut(usize, usize, usize),
+        mut on_match: impl FnMut(usize, usize, usize),
     ) -> StateID {
-        let mut at = 0;
-        while at < bytes.len() {
+        let mut offset = 0;
+        while offset < bytes.len() {
             if state == self.start {
-                match bytes[at..].iter().position(|byte| self.first_bytes[usize::from(*byte)]) {
-                    Some(skipped) => at += skipped,
+                match bytes[offset..].iter().position(|byte| self.first_bytes[usize::from(*byte)]) {
+                    Some(skipped) => offset += skipped,
                     None => break,
                 }
             }
-            state = self.automaton.next_state(Anchored::No, state, bytes[at]);
-            at += 1;
+            state = self.automaton.next_state(Anchored::No, state, bytes[offset]);
+            offset += 1;
             if self.automaton.is_special(state) && self.automaton.is_match(state) {
                 for index in 0..self.automaton.match_len(state) {
                     let value = self.automaton.match_pattern(state, index).as_usize();
-                    found(at, self.values[value].0.len(), value);
+                    on_match(offset, self.values[value].0.len(), value);
                 }
             }
         }
@@ -126,30 +119,30 @@ impl KnownSecrets {
 /// represents exactly these bytes. After a complete value that is not a prefix of a longer one,
 /// only a suffix of it can be the beginning of another.
 fn compute_pending(
-    machine: &NFA,
+    automaton: &NFA,
     start: StateID,
     values: &[(Vec<u8>, String)],
 ) -> HashMap<StateID, usize> {
-    let step = |state, byte: &u8| machine.next_state(Anchored::No, state, *byte);
+    let step = |state, byte: &u8| automaton.next_state(Anchored::No, state, *byte);
     let mut pending = HashMap::new();
-    let mut whole = Vec::new();
+    let mut final_states = Vec::new();
     for (value, _) in values {
         let mut state = start;
-        for (at, byte) in value.iter().enumerate() {
+        for (index, byte) in value.iter().enumerate() {
             state = step(state, byte);
-            if at + 1 < value.len() {
-                pending.insert(state, at + 1);
+            if index + 1 < value.len() {
+                pending.insert(state, index + 1);
             }
         }
-        whole.push((value, state));
+        final_states.push((value, state));
     }
     // Shorter values first: the suffix of one may be the whole of another.
-    whole.sort_by_key(|(value, _)| value.len());
-    for (value, state) in whole {
+    final_states.sort_by_key(|(value, _)| value.len());
+    for (value, state) in final_states {
         if !pending.contains_key(&state) {
             let end = value[1..].iter().fold(start, step);
-            let open = pending.get(&end).copied().unwrap_or(0);
-            pending.insert(state, open);
+            let pending_bytes = pending.get(&end).copied().unwrap_or(0);
+            pending.insert(state, pending_bytes);
         }
     }
     pending
@@ -174,38 +167,40 @@ pub fn current_set() -> Option<Arc<KnownSecrets>> {
 /// it), in URLs and in base64, and its lines are found one by one.
 pub fn register_secrets<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret)>) {
     // Writers wait for each other; readers do not wait for writers.
-    let mut learnt = REGISTERED.lock().ignore_poison();
-    let now: Vec<(&str, &Secret)> =
+    let mut registered = REGISTERED.lock().ignore_poison();
+    let new_secrets: Vec<(&str, &Secret)> =
         secrets.into_iter().filter(|(_, secret)| is_searchable(secret)).collect();
-    let is = |one: &Secret, other: &Secret| one.expose() == other.expose();
-    let is_new = now.iter().any(|(_, secret)| !learnt.iter().any(|(_, old)| is(old, secret)));
+    let is_same = |one: &Secret, other: &Secret| one.expose() == other.expose();
+    let is_new = new_secrets
+        .iter()
+        .any(|(_, secret)| !registered.iter().any(|(_, old)| is_same(old, secret)));
     // Newest last.
-    learnt.retain(|(_, old)| !now.iter().any(|(_, secret)| is(old, secret)));
-    let forgotten = learnt.len().saturating_sub(MAX_RETIRED);
-    learnt.drain(..forgotten);
-    for (name, secret) in now {
-        if !learnt.iter().any(|(_, old)| is(old, secret)) {
-            learnt.push((name.to_owned(), secret.clone()));
+    registered.retain(|(_, old)| !new_secrets.iter().any(|(_, secret)| is_same(old, secret)));
+    let dropped = registered.len().saturating_sub(MAX_RETIRED);
+    registered.drain(..dropped);
+    for (name, secret) in new_secrets {
+        if !registered.iter().any(|(_, old)| is_same(old, secret)) {
+            registered.push((name.to_owned(), secret.clone()));
         }
     }
-    if !is_new && forgotten == 0 {
+    if !is_new && dropped == 0 {
         return;
     }
-    let mut all = HashSet::new();
+    let mut seen_encodings = HashSet::new();
     let mut values = Vec::new();
-    for (name, secret) in learnt.iter() {
+    for (name, secret) in registered.iter() {
         for form in encodings::all_encodings(secret.expose()) {
-            if all.insert(form.clone()) {
+            if seen_encodings.insert(form.clone()) {
                 values.push((form, name.clone()));
             }
         }
     }
-    let made = KnownSecrets::from_values(values).map(Arc::new);
-    *CURRENT_SET.write().ignore_poison() = made;
+    let secret_set = KnownSecrets::from_values(values).map(Arc::new);
+    *CURRENT_SET.write().ignore_poison() = secret_set;
     SET_VERSION.fetch_add(1, Ordering::AcqRel);
-    if forgotten > 0 {
+    if dropped > 0 {
         tracing::warn!(
-            "{forgotten} secret values that were replaced long ago are no longer redacted"
+            "{dropped} secret values that were replaced long ago are no longer redacted"
         );
     }
 }
@@ -217,29 +212,31 @@ pub fn is_searchable(secret: &Secret) -> bool {
 
 /// Returns how many bytes around a part have to be read to find values that are only partly in it.
 pub fn max_overlap() -> usize {
-    current_set().map_or(0, |known| known.longest_value.saturating_sub(1))
+    current_set().map_or(0, |secrets| secrets.longest_value.saturating_sub(1))
 }
 
 /// Returns the ranges within a part that belong to values reaching beyond it, and to values that
 /// overlap those: none of them could be found in the part alone.
 pub fn find_crossing(bytes: &[u8], part: Range<usize>) -> Vec<Range<usize>> {
-    let Some(known) = current_set() else { return Vec::new() };
-    let mut finds = Vec::new();
-    known.scan_bytes(known.start_state(), bytes, |end, length, _| finds.push(end - length..end));
-    let crosses = |find: &Range<usize>, edge: usize| find.start < edge && edge < find.end;
-    let (mut cut, mut rest): (Vec<_>, Vec<_>) =
-        finds.into_iter().partition(|find| crosses(find, part.start) || crosses(find, part.end));
+    let Some(secrets) = current_set() else { return Vec::new() };
+    let mut ranges = Vec::new();
+    secrets
+        .scan_bytes(secrets.start_state(), bytes, |end, length, _| ranges.push(end - length..end));
+    let crosses = |range: &Range<usize>, edge: usize| range.start < edge && edge < range.end;
+    let (mut crossing, mut rest): (Vec<_>, Vec<_>) = ranges
+        .into_iter()
+        .partition(|range| crosses(range, part.start) || crosses(range, part.end));
     loop {
-        let touches = |find: &Range<usize>| {
-            cut.iter().any(|one| one.start < find.end && find.start < one.end)
+        let touches = |range: &Range<usize>| {
+            crossing.iter().any(|one| one.start < range.end && range.start < one.end)
         };
-        let (more, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(touches);
-        if more.is_empty() {
+        let (touching, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(touches);
+        if touching.is_empty() {
             break;
         }
-        (cut, rest) = (cut.into_iter().chain(more).collect(), others);
+        (crossing, rest) = (crossing.into_iter().chain(touching).collect(), others);
     }
-    let inside = cut.into_iter().map(|one| one.start.max(part.start)..one.end.min(part.end));
+    let inside = crossing.into_iter().map(|one| one.start.max(part.start)..one.end.min(part.end));
     inside.filter(|one| !one.is_empty()).collect()
 }
 
@@ -247,8 +244,8 @@ pub fn find_crossing(bytes: &[u8], part: Range<usize>) -> Vec<Range<usize>> {
 /// anywhere: no offset changes.
 pub fn mask_secrets(bytes: &[u8]) -> Cow<'_, [u8]> {
     let mut masked = Cow::Borrowed(bytes);
-    let Some(known) = current_set() else { return masked };
-    known.scan_bytes(known.start_state(), bytes, |end, length, _| {
+    let Some(secrets) = current_set() else { return masked };
+    secrets.scan_bytes(secrets.start_state(), bytes, |end, length, _| {
         masked.to_mut()[end - length..end].fill(b'*')
     });
     masked
@@ -256,23 +253,26 @@ pub fn mask_secrets(bytes: &[u8]) -> Cow<'_, [u8]> {
 
 /// Replaces every value in this part of the bytes with stars, including values in UTF-16 and those
 /// that reach beyond the part. For bytes that are returned in an encoding, where no later search
-/// would find a value. `read` returns bytes from an offset on. Returns whether there was a value.
+/// would find a value. `read_bytes` returns bytes from an offset on. Returns whether there was a
+/// value.
 pub fn mask_part<E>(
-    at: u64,
+    offset: u64,
     part: &mut [u8],
-    read: impl FnOnce(u64, usize) -> Result<Vec<u8>, E>,
+    read_bytes: impl FnOnce(u64, usize) -> Result<Vec<u8>, E>,
 ) -> Result<bool, E> {
-    let Some(known) = current_set().filter(|_| !part.is_empty()) else { return Ok(false) };
+    let Some(secrets) = current_set().filter(|_| !part.is_empty()) else { return Ok(false) };
     // A UTF-16 code unit has two bytes.
-    let reach = 2 * known.longest_value;
-    let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
-    let around = read(at - before as u64, before + part.len() + reach)?;
-    let mut finds = utf16::find_utf16(&known, &around);
-    known.scan_bytes(known.start_state(), &around, |end, length, _| finds.push(end - length..end));
+    let margin = 2 * secrets.longest_value;
+    let bytes_before = usize::try_from(offset).unwrap_or(usize::MAX).min(margin);
+    let context = read_bytes(offset - bytes_before as u64, bytes_before + part.len() + margin)?;
+    let mut ranges = utf16::find_utf16(&secrets, &context);
+    secrets.scan_bytes(secrets.start_state(), &context, |end, length, _| {
+        ranges.push(end - length..end)
+    });
     let mut is_masked = false;
-    for find in finds {
-        let inside = find.start.max(before) - before
-            ..find.end.min(before + part.len()).saturating_sub(before);
+    for range in ranges {
+        let inside = range.start.max(bytes_before) - bytes_before
+            ..range.end.min(bytes_before + part.len()).saturating_sub(bytes_before);
         if let Some(hidden) = part.get_mut(inside).filter(|hidden| !hidden.is_empty()) {
             hidden.fill(b'*');
             is_masked = true;
@@ -298,8 +298,8 @@ pub fn redact_bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
     if !has_secrets() {
         return Cow::Borrowed(bytes);
     }
-    let Some(known) = current_set() else { return Cow::Borrowed(bytes) };
-    StreamRedactor::from_set(known).redact_all(bytes)
+    let Some(secrets) = current_set() else { return Cow::Borrowed(bytes) };
+    StreamRedactor::from_set(secrets).redact_all(bytes)
 }
 
 /// Redacts every string in a JSON value, including member names.

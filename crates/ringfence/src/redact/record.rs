@@ -30,12 +30,12 @@ pub fn redact_fields(fields: Map<String, Value>) -> Map<String, Value> {
 
 fn redact_member(name: &str, value: Value) -> Value {
     let name = name.to_ascii_lowercase();
-    let plain = SAFE_SUFFIXES.iter().any(|end| name.ends_with(end));
-    let secret = is_sensitive(&name);
+    let is_safe = SAFE_SUFFIXES.iter().any(|end| name.ends_with(end));
+    let is_secret = is_sensitive(&name);
     match value {
         // A number or boolean under such a name is a count or a switch.
         Value::Null | Value::Bool(_) | Value::Number(_) => value,
-        _ if CALLER_INPUT.contains(&name.as_str()) || secret && !plain => REDACTED.into(),
+        _ if CALLER_INPUT.contains(&name.as_str()) || is_secret && !is_safe => REDACTED.into(),
         Value::Object(map) => Value::Object(redact_fields(map)),
         Value::Array(items) => items.into_iter().map(|item| redact_member(&name, item)).collect(),
         Value::String(mut text) => {
@@ -47,7 +47,7 @@ fn redact_member(name: &str, value: Value) -> Value {
 
 fn truncate_text(mut text: String) -> String {
     if text.len() > TEXT_LIMIT {
-        let end = (0..=TEXT_LIMIT).rfind(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let end = (0..=TEXT_LIMIT).rfind(|index| text.is_char_boundary(*index)).unwrap_or(0);
         text.truncate(end);
         text.push('…');
     }

@@ -50,33 +50,34 @@ const REDACTED_TEXT: &str = "[redacted]";
 /// Returns the arguments of a command, safe to show: the value after a sensitive name is hidden.
 /// Only text that could be such a value is hidden: with blanks or shell metacharacters in it, it
 /// could be code, and a human must see code.
-pub fn redact_command_args(words: &[String]) -> Vec<String> {
-    let mut shown = Vec::with_capacity(words.len());
+pub fn redact_command_args(argv: &[String]) -> Vec<String> {
+    let mut redacted = Vec::with_capacity(argv.len());
     let mut hide_next = false;
-    for word in words {
+    for argument in argv {
         let hide = std::mem::take(&mut hide_next);
-        let option = word.starts_with('-');
+        let is_option = argument.starts_with('-');
         // Before anything quotes or cuts it, which would change the text.
-        if let Cow::Owned(clean) = known_secrets::redact_str(word) {
-            shown.push(clean);
+        if let Cow::Owned(clean) = known_secrets::redact_str(argument) {
+            redacted.push(clean);
             continue;
         }
-        shown.push(match word.split_once(['=', ':']) {
-            _ if hide && !option && is_plain_value(word) => REDACTED_TEXT.to_owned(),
+        redacted.push(match argument.split_once(['=', ':']) {
+            _ if hide && !is_option && is_plain_value(argument) => REDACTED_TEXT.to_owned(),
             Some((name, value))
                 if is_plain_value(name)
                     && is_plain_value(strip_auth_scheme(value))
                     && is_sensitive(&name.replace('-', "_")) =>
             {
-                format!("{}{REDACTED_TEXT}", &word[..=name.len()])
+                format!("{}{REDACTED_TEXT}", &argument[..=name.len()])
             }
             _ => {
-                hide_next = option && is_sensitive(&word.trim_start_matches('-').replace('-', "_"));
-                redact_userinfo(word)
+                hide_next =
+                    is_option && is_sensitive(&argument.trim_start_matches('-').replace('-', "_"));
+                redact_userinfo(argument)
             }
         });
     }
-    shown
+    redacted
 }
 
 /// Strips the scheme in front of a credential: `Authorization: Bearer …`.
@@ -94,21 +95,22 @@ fn is_plain_value(text: &str) -> bool {
 /// Returns the value of a variable, safe to show: references to secrets stay, passwords in URLs are
 /// hidden.
 pub fn redact_url_passwords(value: &str) -> String {
-    let mut shown = String::new();
+    let mut redacted = String::new();
     let mut rest = value;
     while let Some(at) = rest.find("://") {
         let (before, after) = rest.split_at(at + 3);
-        shown.push_str(before);
+        redacted.push_str(before);
         let end = after.find(['/', '?', '#']).unwrap_or(after.len());
         rest = after;
         if let Some(at) = after[..end].rfind('@') {
-            let is_named =
-                after[..at].split_once(':').is_some_and(|(_, word)| is_secret_reference(word));
-            shown.push_str(if is_named { &after[..at] } else { REDACTED_TEXT });
+            let is_named = after[..at]
+                .split_once(':')
+                .is_some_and(|(_, password)| is_secret_reference(password));
+            redacted.push_str(if is_named { &after[..at] } else { REDACTED_TEXT });
             rest = &after[at..];
         }
     }
-    shown + rest
+    redacted + rest
 }
 
 /// Returns whether the text is exactly one `${NAME}`.
@@ -119,14 +121,14 @@ fn is_secret_reference(text: &str) -> bool {
 }
 
 /// Hides the part before the `@` in `https://name:password@host`.
-fn redact_userinfo(word: &str) -> String {
-    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
+fn redact_userinfo(argument: &str) -> String {
+    let Some((scheme, rest)) = argument.split_once("://") else { return argument.to_owned() };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     match rest[..end].rfind('@') {
-        Some(at) if is_plain_value(scheme) && is_plain_value(&rest[..at]) => {
-            format!("{scheme}://{REDACTED_TEXT}{}", &rest[at..])
+        Some(at_sign) if is_plain_value(scheme) && is_plain_value(&rest[..at_sign]) => {
+            format!("{scheme}://{REDACTED_TEXT}{}", &rest[at_sign..])
         }
-        _ => word.to_owned(),
+        _ => argument.to_owned(),
     }
 }
 

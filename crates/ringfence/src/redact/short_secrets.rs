@@ -15,15 +15,15 @@ impl ShortSecrets {
 
     /// Returns the arguments of a command, safe to show. An argument that contains such a value is
     /// not shown at all: the rest of it would give the value away.
-    pub fn redact_argv(&self, words: &[String]) -> Vec<String> {
-        let mut shown = redact_command_args(words);
-        for (word, shown) in words.iter().zip(&mut shown) {
-            let holds = |secret: &Secret| {
+    pub fn redact_argv(&self, argv: &[String]) -> Vec<String> {
+        let mut shown = redact_command_args(argv);
+        for (argument, shown) in argv.iter().zip(&mut shown) {
+            let contains_secret = |secret: &Secret| {
                 let value = secret.expose();
                 !value.is_empty()
-                    && word.as_bytes().windows(value.len()).any(|window| window == value)
+                    && argument.as_bytes().windows(value.len()).any(|window| window == value)
             };
-            if let Some((name, _)) = self.0.iter().find(|(_, secret)| holds(secret)) {
+            if let Some((name, _)) = self.0.iter().find(|(_, secret)| contains_secret(secret)) {
                 *shown = format!("[secret:{name}]");
             }
         }

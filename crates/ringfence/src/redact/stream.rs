@@ -42,14 +42,14 @@ impl StreamRedactor {
     }
 
     /// Creates a redactor for a fixed set.
-    pub fn from_set(known: Arc<KnownSecrets>) -> StreamRedactor {
-        StreamRedactor::with_set(Some(known))
+    pub fn from_set(secrets: Arc<KnownSecrets>) -> StreamRedactor {
+        StreamRedactor::with_set(Some(secrets))
     }
 
-    fn with_set(known: Option<Arc<KnownSecrets>>) -> StreamRedactor {
-        let state = known.as_ref().map_or_else(StateID::default, |known| known.start_state());
+    fn with_set(secrets: Option<Arc<KnownSecrets>>) -> StreamRedactor {
+        let state = secrets.as_ref().map_or_else(StateID::default, |secrets| secrets.start_state());
         StreamRedactor {
-            secrets: known,
+            secrets,
             set_version: None,
             state,
             held_bytes: Vec::new(),
@@ -63,101 +63,104 @@ impl StreamRedactor {
     /// Consumes the next piece, and returns what can be shown by now.
     pub fn push<'a>(&mut self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         self.refresh_set();
-        let Some(known) = self.secrets.clone() else { return Cow::Borrowed(bytes) };
-        self.search_bytes(&known, bytes);
-        let open = known.pending_bytes(self.state);
+        let Some(secrets) = self.secrets.clone() else { return Cow::Borrowed(bytes) };
+        self.search_bytes(&secrets, bytes);
+        let pending = secrets.pending_bytes(self.state);
         if self.held_bytes.is_empty()
             && self.matches.is_empty()
-            && open == 0
+            && pending == 0
             && self.covered_until <= self.held_offset
         {
             self.held_offset += bytes.len() as u64;
             return Cow::Borrowed(bytes);
         }
         self.held_bytes.extend_from_slice(bytes);
-        Cow::Owned(self.take_ready(&known, open))
+        Cow::Owned(self.take_ready(&secrets, pending))
     }
 
     /// Returns the rest at the end of the stream.
     pub fn finish(&mut self) -> Vec<u8> {
-        let Some(known) = self.secrets.clone() else { return Vec::new() };
-        self.state = known.start_state();
-        self.take_ready(&known, 0)
+        let Some(secrets) = self.secrets.clone() else { return Vec::new() };
+        self.state = secrets.start_state();
+        self.take_ready(&secrets, 0)
     }
 
     /// Redacts a complete text.
     pub fn redact_all(mut self, bytes: &[u8]) -> Cow<'_, [u8]> {
         match self.push(bytes) {
             Cow::Borrowed(bytes) => Cow::Borrowed(bytes),
-            Cow::Owned(mut shown) => {
-                shown.extend(self.finish());
-                if shown == bytes { Cow::Borrowed(bytes) } else { Cow::Owned(shown) }
+            Cow::Owned(mut redacted) => {
+                redacted.extend(self.finish());
+                if redacted == bytes { Cow::Borrowed(bytes) } else { Cow::Owned(redacted) }
             }
         }
     }
 
     /// Switches to the current set of values. Bytes that are held back are searched again.
     fn refresh_set(&mut self) {
-        if self.set_version.is_none_or(|count| count == known_secrets::set_version()) {
+        if self.set_version.is_none_or(|version| version == known_secrets::set_version()) {
             return;
         }
         self.set_version = Some(known_secrets::set_version());
-        let Some(known) = known_secrets::current_set() else { return };
-        self.state = known.start_state();
+        let Some(secrets) = known_secrets::current_set() else { return };
+        self.state = secrets.start_state();
         self.matches.clear();
         self.last_value = None;
-        let held = std::mem::take(&mut self.held_bytes);
-        self.search_bytes(&known, &held);
-        self.held_bytes = held;
-        self.secrets = Some(known);
+        let held_bytes = std::mem::take(&mut self.held_bytes);
+        self.search_bytes(&secrets, &held_bytes);
+        self.held_bytes = held_bytes;
+        self.secrets = Some(secrets);
     }
 
     /// Finds the values that end in these bytes, which follow the undecided ones.
-    fn search_bytes(&mut self, known: &KnownSecrets, bytes: &[u8]) {
-        let at = self.held_offset + self.held_bytes.len() as u64;
-        let finds = &mut self.matches;
-        self.state = known.scan_bytes(self.state, bytes, |end, length, value| {
-            let end = at + end as u64;
-            finds.push(SecretMatch { start: end - length as u64, end, value });
+    fn search_bytes(&mut self, secrets: &KnownSecrets, bytes: &[u8]) {
+        let offset = self.held_offset + self.held_bytes.len() as u64;
+        let matches = &mut self.matches;
+        self.state = secrets.scan_bytes(self.state, bytes, |end, length, value| {
+            let end = offset + end as u64;
+            matches.push(SecretMatch { start: end - length as u64, end, value });
         });
     }
 
-    /// Returns the decided bytes: all but the last `open` ones. No value found later can begin
+    /// Returns the decided bytes: all but the last `pending` ones. No value found later can begin
     /// before those.
-    fn take_ready(&mut self, known: &KnownSecrets, open: usize) -> Vec<u8> {
-        let until = self.held_offset + (self.held_bytes.len() - open) as u64;
-        self.matches.sort_unstable_by_key(|find| (find.start, Reverse(find.end)));
-        let decided = self.matches.partition_point(|find| find.start < until);
-        let mut shown = Vec::with_capacity(self.held_bytes.len());
-        for find in self.matches.drain(..decided).collect::<Vec<_>>() {
-            if find.end <= self.covered_until {
+    fn take_ready(&mut self, secrets: &KnownSecrets, pending: usize) -> Vec<u8> {
+        let ready_until = self.held_offset + (self.held_bytes.len() - pending) as u64;
+        self.matches
+            .sort_unstable_by_key(|secret_match| (secret_match.start, Reverse(secret_match.end)));
+        let ready_count =
+            self.matches.partition_point(|secret_match| secret_match.start < ready_until);
+        let mut output = Vec::with_capacity(self.held_bytes.len());
+        for secret_match in self.matches.drain(..ready_count).collect::<Vec<_>>() {
+            if secret_match.end <= self.covered_until {
                 continue;
             }
-            let apart = find.start >= self.covered_until;
-            if apart {
-                shown.extend_from_slice(self.text_before(find.start));
+            let is_separate = secret_match.start >= self.covered_until;
+            if is_separate {
+                output.extend_from_slice(self.text_before(secret_match.start));
             }
-            if apart || self.last_value != Some(find.value) {
-                shown.extend_from_slice(
-                    format!("[secret:{}]", known.secret_name(find.value)).as_bytes(),
+            if is_separate || self.last_value != Some(secret_match.value) {
+                output.extend_from_slice(
+                    format!("[secret:{}]", secrets.secret_name(secret_match.value)).as_bytes(),
                 );
             }
-            (self.covered_until, self.last_value) = (find.end, Some(find.value));
+            (self.covered_until, self.last_value) = (secret_match.end, Some(secret_match.value));
         }
-        shown.extend_from_slice(self.text_before(until));
-        self.held_bytes.drain(..self.held_bytes.len() - open);
-        self.held_offset = until;
-        shown
+        output.extend_from_slice(self.text_before(ready_until));
+        self.held_bytes.drain(..self.held_bytes.len() - pending);
+        self.held_offset = ready_until;
+        output
     }
 
-    /// Returns the bytes from the last output up to `until`, except those that a replaced value
+    /// Returns the bytes from the last output up to `end`, except those that a replaced value
     /// covers.
-    fn text_before(&self, until: u64) -> &[u8] {
-        let from = self.covered_until.max(self.held_offset).min(until);
-        let place = |at: u64| {
-            usize::try_from(at.saturating_sub(self.held_offset)).unwrap_or(self.held_bytes.len())
+    fn text_before(&self, end: u64) -> &[u8] {
+        let start = self.covered_until.max(self.held_offset).min(end);
+        let to_index = |offset: u64| {
+            usize::try_from(offset.saturating_sub(self.held_offset))
+                .unwrap_or(self.held_bytes.len())
         };
-        self.held_bytes.get(place(from)..place(until)).unwrap_or_default()
+        self.held_bytes.get(to_index(start)..to_index(end)).unwrap_or_default()
     }
 }
 

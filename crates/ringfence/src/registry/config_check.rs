@@ -15,19 +15,19 @@ use crate::sandbox::profile;
 
 /// Checks the config that these flags and this environment select.
 pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck> {
-    let mut look = config::check_config(flags, env)?;
-    let Some(config) = &look.config else { return Ok(look) };
+    let mut check = config::check_config(flags, env)?;
+    let Some(config) = &check.config else { return Ok(check) };
     let mut errors = find_list_errors(config);
     let mut warnings = Vec::new();
     // A profile reports only the first of its bad lists; all of them have been reported above.
     let reported: BTreeSet<String> = errors.iter().map(|(key, _)| key.clone()).collect();
-    // The keys are sorted, so those below `home` follow it and one lookup finds them. A scan per
-    // entry would be quadratic.
-    let is_reported = |home: &str| {
+    // The keys are sorted, so those below `key_prefix` follow it and one lookup finds them. A scan
+    // per entry would be quadratic.
+    let is_reported = |key_prefix: &str| {
         reported
-            .range::<str, _>((Bound::Included(home), Bound::Unbounded))
+            .range::<str, _>((Bound::Included(key_prefix), Bound::Unbounded))
             .next()
-            .is_some_and(|key| key.starts_with(home))
+            .is_some_and(|key| key.starts_with(key_prefix))
     };
     if let Err(error) = profile::check_profile(config)
         && !is_reported("sandbox.")
@@ -36,9 +36,9 @@ pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck
     }
     let mut registry = Registry::new(config);
     for (entry, error) in std::mem::take(&mut registry.failed_commands) {
-        let home = command_key(&entry.name);
-        if !is_reported(&format!("{home}.")) {
-            errors.push((to_entry_key(&key_from_error(&error, ""), &home), error));
+        let key_prefix = command_key(&entry.name);
+        if !is_reported(&format!("{key_prefix}.")) {
+            errors.push((to_entry_key(&key_from_error(&error, ""), &key_prefix), error));
         }
     }
     for entry in config.commands.iter() {
@@ -54,56 +54,63 @@ pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck
     }
     for (key, error) in errors {
         let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
-        look.add_finding(FindingSeverity::Error, &key, error.message_chain(), hint);
+        check.add_finding(FindingSeverity::Error, &key, error.message_chain(), hint);
     }
     for key in warnings {
         let hint = "Add its directory to `cwd` under [surface], or see `surface.arguments`.";
-        look.add_finding(
+        check.add_finding(
             FindingSeverity::Warning,
             &key,
             "the tool is not listed: it is outside of what [surface] allows",
             hint,
         );
     }
-    look.sort_findings();
-    Ok(look)
+    check.sort_findings();
+    Ok(check)
 }
 
-/// Returns the key that an error names, or `other`.
-fn key_from_error(error: &Error, other: &str) -> String {
-    error.get_fact("key").and_then(|key| key.as_str()).unwrap_or(other).to_owned()
+/// Returns the key that an error names, or `default_key`.
+fn key_from_error(error: &Error, default_key: &str) -> String {
+    error.get_fact("key").and_then(|key| key.as_str()).unwrap_or(default_key).to_owned()
 }
 
 /// Translates a key of the sandbox into the key of an entry.
-fn to_entry_key(key: &str, home: &str) -> String {
+fn to_entry_key(key: &str, entry_key: &str) -> String {
     match key {
-        "sandbox.profile" => format!("{home}.sandbox_profile"),
-        "" => home.to_owned(),
-        _ => format!("{home}.{}", key.trim_start_matches("sandbox.")),
+        "sandbox.profile" => format!("{entry_key}.sandbox_profile"),
+        "" => entry_key.to_owned(),
+        _ => format!("{entry_key}.{}", key.trim_start_matches("sandbox.")),
     }
 }
 
 /// Returns the workspace if it is known and matters for this entry. Over HTTP each principal has
 /// its own, and a relative `cwd` is inside it.
 fn known_workspace<'a>(config: &'a Config, entry: &CommandTool) -> Option<&'a Path> {
-    let named = config
+    let is_workspace_explicit = config
         .settings
         .iter()
         .any(|setting| setting.key == "workspace" && setting.origin.is_explicit());
     match &entry.cwd {
-        Some(cwd) if cwd.is_absolute() && !named => None,
+        Some(cwd) if cwd.is_absolute() && !is_workspace_explicit => None,
         _ => Some(config.workspace.as_deref().unwrap_or(Path::new("/workspace"))),
     }
 }
 
 /// Returns all errors in lists of names and addresses, with their keys.
 fn find_list_errors(config: &Config) -> Vec<(String, Error)> {
-    let mut wrong = Vec::new();
-    let mut add = |home: &str, skip: [usize; 2], found: Vec<(&'static str, usize, Error)>| {
-        for (list, at, error) in found {
+    let mut errors = Vec::new();
+    let mut add = |key_prefix: &str,
+                   inherited_counts: [usize; 2],
+                   list_errors: Vec<(&'static str, usize, Error)>| {
+        for (list, index, error) in list_errors {
             // A wider list starts with the entries that it extends, which have been checked above.
-            let before = if list == "allow_addresses" { skip[1] } else { skip[0] };
-            wrong.extend(at.checked_sub(before).map(|at| (format!("{home}.{list}[{at}]"), error)));
+            let inherited_count =
+                if list == "allow_addresses" { inherited_counts[1] } else { inherited_counts[0] };
+            errors.extend(
+                index
+                    .checked_sub(inherited_count)
+                    .map(|index| (format!("{key_prefix}.{list}[{index}]"), error)),
+            );
         }
     };
     let sandbox = &config.sandbox;
@@ -117,10 +124,10 @@ fn find_list_errors(config: &Config) -> Vec<(String, Error)> {
         ),
     );
     if let Some(wider) = &config.policy.wider {
-        let skip = [sandbox.allow_domains.len(), sandbox.allow_addresses.len()];
+        let inherited_counts = [sandbox.allow_domains.len(), sandbox.allow_addresses.len()];
         add(
             "policy.wider",
-            skip,
+            inherited_counts,
             AllowList::find_errors(&wider.allow_domains, &[], &wider.allow_addresses),
         );
     }
@@ -131,7 +138,7 @@ fn find_list_errors(config: &Config) -> Vec<(String, Error)> {
             AllowList::find_errors(&entry.allow_domains, &[], &entry.allow_addresses),
         );
     }
-    wrong
+    errors
 }
 
 #[cfg(test)]

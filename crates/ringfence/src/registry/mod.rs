@@ -50,9 +50,9 @@ pub struct ToolTexts {
 }
 
 impl ToolSchemas {
-    fn new(tool: &dyn DynTool, surface_enabled: bool, respeller: &NameRewriter) -> ToolSchemas {
+    fn new(tool: &dyn DynTool, surface_enabled: bool, name_rewriter: &NameRewriter) -> ToolSchemas {
         let spec = tool.spec();
-        let wording = |style| {
+        let texts_in_style = |style| {
             // Texts of an operator's command are passed on as written.
             if tool.own_sandbox().is_some() {
                 return ToolTexts {
@@ -61,9 +61,9 @@ impl ToolSchemas {
                 };
             }
             let mut input = spec.input_schema.clone();
-            respeller.rewrite_schema(style, &mut input);
+            name_rewriter.rewrite_schema(style, &mut input);
             ToolTexts {
-                description: respeller.rewrite_text(style, &spec.description),
+                description: name_rewriter.rewrite_text(style, &spec.description),
                 input_schema: Arc::new(input),
             }
         };
@@ -74,8 +74,8 @@ impl ToolSchemas {
             false => spec.output_schema.clone(),
         };
         ToolSchemas {
-            dotted: wording(NameStyle::Dots),
-            underscored: wording(NameStyle::Underscores),
+            dotted: texts_in_style(NameStyle::Dots),
+            underscored: texts_in_style(NameStyle::Underscores),
             output_outline: output.clone().map(output_schema::outline_schema).map(Arc::new),
             output_schema: output,
         }
@@ -93,7 +93,7 @@ impl ToolSchemas {
 impl Registry {
     /// Builds the registry for a config, and collects the operator commands that fail.
     pub fn new(config: &Config) -> Self {
-        let all = BUILTIN_TOOLS.iter().map(|make| make(config));
+        let builtin_tools = BUILTIN_TOOLS.iter().map(|make| make(config));
         let is_shell = |tool: &Arc<dyn DynTool>| tool.spec().name == shell::NAME;
         // An agent that must see exactly one shell gets `shell` and none of our other tools; the
         // operator's commands are still listed. In the default set `shell` can be called by agents
@@ -101,51 +101,45 @@ impl Registry {
         let is_legacy = |tool: &Arc<dyn DynTool>| LEGACY_TOOLS.contains(&tool.spec().name.as_str());
         let (mut tools, unlisted): (Vec<_>, Vec<_>) = match config.tools {
             // With the surface off, only the legacy tools exist.
-            _ if !config.surface.enabled => (all.filter(is_legacy).collect(), Vec::new()),
-            ToolSet::Shell => (all.filter(is_shell).collect(), Vec::new()),
+            _ if !config.surface.enabled => (builtin_tools.filter(is_legacy).collect(), Vec::new()),
+            ToolSet::Shell => (builtin_tools.filter(is_shell).collect(), Vec::new()),
             ToolSet::Core => {
-                all.partition(|tool| !UNLISTED_TOOLS.contains(&tool.spec().name.as_str()))
+                builtin_tools.partition(|tool| !UNLISTED_TOOLS.contains(&tool.spec().name.as_str()))
             }
-            ToolSet::All => (all.collect(), Vec::new()),
+            ToolSet::All => (builtin_tools.collect(), Vec::new()),
         };
-        let mut dropped = Vec::new();
+        let mut failed_commands = Vec::new();
         for entry in config.commands.iter().filter(|_| config.surface.enabled) {
             match ConfiguredTool::new(entry, config) {
                 Ok(tool) => tools.push(Arc::new(tool)),
-                Err(error) => dropped.push((Arc::clone(entry), error)),
+                Err(error) => failed_commands.push((Arc::clone(entry), error)),
             }
         }
         if config.conformance_fixtures && config.surface.enabled {
             tools.extend(crate::tools::fixtures::all_fixtures());
         }
-        let (named, unlisted): (Vec<_>, Vec<_>) =
+        let (named_tools, unlisted): (Vec<_>, Vec<_>) =
             unlisted.into_iter().partition(|tool| config.surface.names_tool(&tool.spec().name));
-        tools.extend(named);
+        tools.extend(named_tools);
         tools.retain(|tool| {
             !config.surface.enabled || config.surface.allows_tool(&tool.spec().name)
         });
-        let listed = tools.len();
+        let listed_count = tools.len();
         tools.extend(
             unlisted.into_iter().filter(|tool| config.surface.allows_tool(&tool.spec().name)),
         );
         let mut by_name = HashMap::new();
-        for (at, tool) in tools.iter().enumerate() {
-            by_name.insert(tool.spec().name.clone(), at);
-            by_name.entry(with_underscores(&tool.spec().name)).or_insert(at);
+        for (index, tool) in tools.iter().enumerate() {
+            by_name.insert(tool.spec().name.clone(), index);
+            by_name.entry(with_underscores(&tool.spec().name)).or_insert(index);
         }
-        let own = tools.iter().filter(|tool| tool.own_sandbox().is_none());
-        let respeller = NameRewriter::new(own.map(|tool| tool.spec().name.clone()));
-        let schemas =
-            tools.iter().map(|tool| ToolSchemas::new(&**tool, config.surface.enabled, &respeller));
+        let own_tools = tools.iter().filter(|tool| tool.own_sandbox().is_none());
+        let name_rewriter = NameRewriter::new(own_tools.map(|tool| tool.spec().name.clone()));
+        let schemas = tools
+            .iter()
+            .map(|tool| ToolSchemas::new(&**tool, config.surface.enabled, &name_rewriter));
         let schemas = schemas.collect();
-        Registry {
-            tools,
-            listed_count: listed,
-            by_name,
-            schemas,
-            name_rewriter: respeller,
-            failed_commands: dropped,
-        }
+        Registry { tools, listed_count, by_name, schemas, name_rewriter, failed_commands }
     }
 
     /// Rewrites the names of our tools in one of our texts to this style.
@@ -155,12 +149,12 @@ impl Registry {
 
     /// Returns the tool with this name, in either spelling.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn DynTool>> {
-        self.by_name.get(name).map(|at| &self.tools[*at])
+        self.by_name.get(name).map(|index| &self.tools[*index])
     }
 
     /// Returns the schemas of the tool with this name, in either spelling.
     pub fn get_schemas(&self, name: &str) -> Option<&ToolSchemas> {
-        self.by_name.get(name).map(|at| &self.schemas[*at])
+        self.by_name.get(name).map(|index| &self.schemas[*index])
     }
 
     /// Returns the listed tools with their schemas; with a workspace, only those visible in it.

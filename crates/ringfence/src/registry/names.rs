@@ -70,9 +70,9 @@ impl NameStyle {
             ToolNameStyle::Underscore => NameStyle::Underscores,
             ToolNameStyle::Auto => {
                 let name = client.name.to_ascii_lowercase();
-                let found =
+                let matching =
                     CLIENT_PATTERNS.iter().find(|pattern| matches_glob(pattern.glob, &name));
-                found.map_or(NameStyle::Dots, |pattern| pattern.style)
+                matching.map_or(NameStyle::Dots, |pattern| pattern.style)
             }
         }
     }
@@ -128,14 +128,16 @@ impl NameRewriter {
             return text;
         }
         for name in self.names.iter() {
-            let mut from = 0;
-            while let Some(at) = text[from..].find(name.as_str()).map(|at| at + from) {
-                let end = at + name.len();
-                if is_whole_name(&text[..at], &text[end..]) {
+            let mut search_start = 0;
+            while let Some(start) =
+                text[search_start..].find(name.as_str()).map(|start| start + search_start)
+            {
+                let end = start + name.len();
+                if is_whole_name(&text[..start], &text[end..]) {
                     // Both spellings have the same length.
-                    text.replace_range(at..end, &with_underscores(name));
+                    text.replace_range(start..end, &with_underscores(name));
                 }
-                from = end;
+                search_start = end;
             }
         }
         text

@@ -33,7 +33,7 @@ impl EscalationStatus {
     /// Returns why nothing can leave although the operator enabled it.
     pub fn obstacle(&self) -> Option<&str> {
         match self {
-            EscalationStatus::Prevented(why) => Some(why),
+            EscalationStatus::Prevented(reason) => Some(reason),
             EscalationStatus::Off | EscalationStatus::Possible => None,
         }
     }
@@ -78,13 +78,13 @@ impl Rulebook {
         {
             return EscalationStatus::Prevented(error.message_chain());
         }
-        let mut ways_out = self
+        let mut escalating_rules = self
             .table
             .prefixes
             .iter()
             .filter(|rule| rule.decision < Decision::Forbidden && !rule.project);
-        let is_possible = ways_out.clone().next().is_none()
-            || ways_out.any(|rule| can_escalate(rule, config, can_ask));
+        let is_possible = escalating_rules.clone().next().is_none()
+            || escalating_rules.any(|rule| can_escalate(rule, config, can_ask));
         match (is_possible, policy.escalate_risky) {
             (true, _) => EscalationStatus::Possible,
             (false, RiskyEscalation::Inside) => {

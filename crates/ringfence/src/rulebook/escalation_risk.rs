@@ -36,15 +36,15 @@ pub fn allows_exact_command(rule: &PrefixRule) -> bool {
     !rule.rest.is_empty() || lint::risk_reason(rule).is_none()
 }
 
-/// Returns why approval is required before a command of `words` words leaves under an `allow` rule
-/// that names `prefix`. Returns `None` if the rule is sufficient.
-pub fn reason_to_ask(prefix: &[String], words: usize) -> Option<&'static str> {
+/// Returns why approval is required before a command of `word_count` words leaves under an `allow`
+/// rule that names `prefix`. Returns `None` if the rule is sufficient.
+pub fn reason_to_ask(prefix: &[String], word_count: usize) -> Option<&'static str> {
     let program = prefix.first().map(String::as_str).unwrap_or_default();
     if is_harmless(program) {
         return None;
     }
     let reason = lint::risk_reason_for_words(prefix);
-    match (words <= prefix.len(), prefix.len()) {
+    match (word_count <= prefix.len(), prefix.len()) {
         (true, 1) => reason,
         (true, _) => None,
         (false, _) => Some(reason.unwrap_or(NOT_KNOWN)),

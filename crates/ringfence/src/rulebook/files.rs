@@ -42,21 +42,21 @@ pub struct RuleFileStamp {
 
 impl RuleFileStamp {
     /// Creates a stamp from metadata.
-    pub fn from_metadata(about: &Metadata) -> RuleFileStamp {
+    pub fn from_metadata(metadata: &Metadata) -> RuleFileStamp {
         RuleFileStamp {
-            device: about.dev(),
-            inode: about.ino(),
-            size: about.size(),
-            modified: (about.mtime(), about.mtime_nsec()),
-            changed: (about.ctime(), about.ctime_nsec()),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
         }
     }
 }
 
 impl RuleFile {
-    /// Creates an entry; `about` is the metadata, if it could be read.
-    pub fn new(path: PathBuf, about: Option<&Metadata>) -> RuleFile {
-        RuleFile { path, stamp: about.map(RuleFileStamp::from_metadata) }
+    /// Creates an entry; `metadata` is the metadata, if it could be read.
+    pub fn new(path: PathBuf, metadata: Option<&Metadata>) -> RuleFile {
+        RuleFile { path, stamp: metadata.map(RuleFileStamp::from_metadata) }
     }
 
     /// Returns the path as text.
@@ -76,9 +76,9 @@ impl FoundRules {
 }
 
 /// Finds the operator's rules files and, given a workspace, the project's.
-pub fn find_rule_files(places: &RuleLocations, workspace: Option<&Path>) -> FoundRules {
+pub fn find_rule_files(locations: &RuleLocations, workspace: Option<&Path>) -> FoundRules {
     let mut found = FoundRules::default();
-    for dir in &places.dirs {
+    for dir in &locations.dirs {
         if let Err(error) = add_directory(dir, &mut found)
             && error.kind() != ErrorKind::NotFound
         {
@@ -90,7 +90,10 @@ pub fn find_rule_files(places: &RuleLocations, workspace: Option<&Path>) -> Foun
     }
     // A missing file is reported when it is read.
     found.operator.extend(
-        places.files.iter().map(|path| RuleFile::new(path.clone(), path.metadata().ok().as_ref())),
+        locations
+            .files
+            .iter()
+            .map(|path| RuleFile::new(path.clone(), path.metadata().ok().as_ref())),
     );
     if let Some(workspace) = workspace {
         project::find_project_rules(workspace, &mut found);
@@ -101,7 +104,7 @@ pub fn find_rule_files(places: &RuleLocations, workspace: Option<&Path>) -> Foun
 /// Adds the regular files named `*.rules`, sorted. Like Codex, this does not follow links here, but
 /// it reports them.
 fn add_directory(dir: &Path, found: &mut FoundRules) -> io::Result<()> {
-    let mut rules = Vec::new();
+    let mut rule_files = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let path = entry.path();
@@ -109,27 +112,29 @@ fn add_directory(dir: &Path, found: &mut FoundRules) -> io::Result<()> {
             continue;
         }
         match entry.metadata() {
-            Ok(about) if about.is_file() => rules.push(RuleFile::new(path, Some(&about))),
-            Ok(about) if about.is_symlink() => found.ignored.push(IgnoredRule::for_file(
+            Ok(metadata) if metadata.is_file() => {
+                rule_files.push(RuleFile::new(path, Some(&metadata)))
+            }
+            Ok(metadata) if metadata.is_symlink() => found.ignored.push(IgnoredRule::for_file(
                 &path.to_string_lossy(),
                 "a symbolic link is not followed here, as in Codex: name its target with --rules",
             )),
             Ok(_) => {}
             // The file disappeared after it was listed; reading reports any other problem.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(_) => rules.push(RuleFile::new(path, None)),
+            Err(_) => rule_files.push(RuleFile::new(path, None)),
         }
     }
-    rules.sort_by(|one, other| one.path.cmp(&other.path));
-    found.operator.extend(rules);
+    rule_files.sort_by(|one, other| one.path.cmp(&other.path));
+    found.operator.extend(rule_files);
     Ok(())
 }
 
 /// Reads the operator's files.
-pub fn read_sources(rules: &[RuleFile]) -> (Vec<RulesSource>, Vec<RulesError>) {
+pub fn read_sources(rule_files: &[RuleFile]) -> (Vec<RulesSource>, Vec<RulesError>) {
     let mut sources = Vec::new();
     let mut faults = Vec::new();
-    for file in rules {
+    for file in rule_files {
         match File::open(&file.path).and_then(|opened| read_text(opened, MAX_FILE_BYTES)) {
             Ok(text) => sources.push(RulesSource { name: file.name(), text }),
             Err(error) => {
@@ -140,12 +145,12 @@ pub fn read_sources(rules: &[RuleFile]) -> (Vec<RulesSource>, Vec<RulesError>) {
     (sources, faults)
 }
 
-/// Reads a file completely, if it is UTF-8 and at most `most` bytes long.
-pub fn read_text(file: File, most: u64) -> io::Result<String> {
+/// Reads a file completely, if it is UTF-8 and at most `max_bytes` bytes long.
+pub fn read_text(file: File, max_bytes: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most {
-        return Err(io::Error::other(format!("it is larger than {} KiB", most >> 10)));
+    file.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max_bytes {
+        return Err(io::Error::other(format!("it is larger than {} KiB", max_bytes >> 10)));
     }
     String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))
 }

@@ -21,15 +21,15 @@ pub struct RuleWarning {
 /// Returns all warnings, in the order of the rules.
 pub fn lint_rules(table: &RuleTable) -> Vec<RuleWarning> {
     let mut warnings = Vec::new();
-    for (at, rule) in table.prefixes.iter().enumerate() {
-        let found = [
+    for (index, rule) in table.prefixes.iter().enumerate() {
+        let candidates = [
             warn_risky_program(rule),
             warn_hidden_rule(table, rule),
             warn_overridden_rule(table, rule),
             warn_missing_program(table, rule),
         ];
         warnings.extend(
-            found.into_iter().flatten().map(|what| RuleWarning { rule: at, message: what }),
+            candidates.into_iter().flatten().map(|message| RuleWarning { rule: index, message }),
         );
     }
     warnings
@@ -38,16 +38,16 @@ pub fn lint_rules(table: &RuleTable) -> Vec<RuleWarning> {
 /// Returns notes on the other `allow` rules that do not let every command they match leave, in
 /// order. Nothing is wrong with these rules.
 pub fn collect_notes(table: &RuleTable) -> Vec<RuleWarning> {
-    let asks = |rule: &PrefixRule| {
+    let needs_approval = |rule: &PrefixRule| {
         rule.decision == Decision::Allow
             && risk_reason(rule).is_none()
             && !escalation_risk::is_harmless(&rule.program)
             && warn_missing_program(table, rule).is_none()
     };
-    let rules = table.prefixes.iter().enumerate().filter(|(_, rule)| asks(rule));
+    let rules = table.prefixes.iter().enumerate().filter(|(_, rule)| needs_approval(rule));
     rules
-        .map(|(at, rule)| RuleWarning {
-            rule: at,
+        .map(|(index, rule)| RuleWarning {
+            rule: index,
             message: format!("`{}` {}", format_rule(rule), describe_unapproved(rule)),
         })
         .collect()
@@ -83,9 +83,9 @@ fn program_name(program: &str) -> &str {
 /// run outside the sandbox.
 fn warn_risky_program(rule: &PrefixRule) -> Option<String> {
     let reason = risk_reason(rule).filter(|_| rule.decision == Decision::Allow)?;
-    let (words, unasked) = (format_rule(rule), describe_unapproved(rule));
+    let (rule_text, approval_note) = (format_rule(rule), describe_unapproved(rule));
     Some(format!(
-        "`{words}` is allowed, and so is whatever it can be made to do: {reason}. It {unasked}"
+        "`{rule_text}` is allowed, and so is whatever it can be made to do: {reason}. It {approval_note}"
     ))
 }
 
@@ -108,31 +108,33 @@ pub fn risk_reason(rule: &PrefixRule) -> Option<&'static str> {
         .lines()
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.split_once("  "));
-    let fitting = lines.filter(|(words, _)| matches_rule(words, rule));
+    let matching = lines.filter(|(pattern, _)| matches_rule(pattern, rule));
     // Take the first of the longest lines: `max_by_key` would return the last.
-    fitting
-        .min_by_key(|(words, _)| std::cmp::Reverse(words.split(' ').count()))
+    matching
+        .min_by_key(|(pattern, _)| std::cmp::Reverse(pattern.split(' ').count()))
         .map(|(_, reason)| reason.trim())
 }
 
 fn matches_rule(line: &str, rule: &PrefixRule) -> bool {
-    let one = |names: &str, word: &str| {
+    let matches_word = |names: &str, word: &str| {
         names.split('|').any(|name| match name.strip_suffix('*') {
-            Some(start) => word.starts_with(start),
+            Some(prefix) => word.starts_with(prefix),
             None => word == name,
         })
     };
-    let mut places = line.split(' ');
-    places.next().is_some_and(|names| one(names, program_name(&rule.program)))
-        && places.enumerate().all(|(at, names)| {
-            rule.rest.get(at).is_some_and(|token| token.0.iter().any(|word| one(names, word)))
+    let mut patterns = line.split(' ');
+    patterns.next().is_some_and(|names| matches_word(names, program_name(&rule.program)))
+        && patterns.enumerate().all(|(index, names)| {
+            rule.rest
+                .get(index)
+                .is_some_and(|token| token.0.iter().any(|word| matches_word(names, word)))
         })
 }
 
 /// Warns about a rule on a path that hides stricter rules on the name when commands are checked as
 /// text.
 fn warn_hidden_rule(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
-    let hidden = |other: &&PrefixRule| {
+    let is_hidden = |other: &&PrefixRule| {
         rule.program.contains('/')
             && other.program == program_name(&rule.program)
             && other.decision > rule.decision
@@ -142,7 +144,7 @@ fn warn_hidden_rule(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
                 .zip(&rule.rest)
                 .all(|(one, two)| one.0.iter().any(|word| two.0.contains(word)))
     };
-    let other = table.prefixes.iter().find(hidden)?;
+    let other = table.prefixes.iter().find(is_hidden)?;
     Some(format!(
         "`{}` hides `{}` (line {} of {}) when a command is checked as text; at run time the stricter one applies",
         format_rule(rule),
@@ -154,7 +156,7 @@ fn warn_hidden_rule(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
 
 /// Warns about a rule that is always overridden, because a stricter one matches wherever it does.
 fn warn_overridden_rule(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
-    let stronger = |other: &&PrefixRule| {
+    let is_stricter = |other: &&PrefixRule| {
         other.program == rule.program
             && other.decision > rule.decision
             && other.rest.len() <= rule.rest.len()
@@ -164,7 +166,7 @@ fn warn_overridden_rule(table: &RuleTable, rule: &PrefixRule) -> Option<String> 
                 .zip(&rule.rest)
                 .all(|(one, two)| two.0.iter().all(|word| one.0.contains(word)))
     };
-    let other = table.prefixes.iter().find(stronger)?;
+    let other = table.prefixes.iter().find(is_stricter)?;
     Some(format!(
         "`{}` never takes effect: `{}` (line {} of {}) also matches and is stricter",
         format_rule(rule),
@@ -178,8 +180,8 @@ fn warn_overridden_rule(table: &RuleTable, rule: &PrefixRule) -> Option<String> 
 /// are fine.
 fn warn_missing_program(table: &RuleTable, rule: &PrefixRule) -> Option<String> {
     let program = table.programs.get(&rule.program)?;
-    let nowhere = rule.decision != Decision::Forbidden && program.files.is_empty();
-    let why =
+    let is_missing = rule.decision != Decision::Forbidden && program.files.is_empty();
+    let reason =
         match (rule.program.starts_with('/'), table.host_executables.contains_key(&rule.program)) {
             _ if rule.program.contains('/') && !rule.program.starts_with('/') => {
                 "a relative path does not identify a program at run time"
@@ -188,7 +190,7 @@ fn warn_missing_program(table: &RuleTable, rule: &PrefixRule) -> Option<String> 
             (_, true) => "none of the files listed in host_executable is a program here",
             _ => "no program of that name is on the search path",
         };
-    nowhere.then(|| format!("`{}` matches no program: {why}", format_rule(rule)))
+    is_missing.then(|| format!("`{}` matches no program: {reason}", format_rule(rule)))
 }
 
 #[cfg(test)]

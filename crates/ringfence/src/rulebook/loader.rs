@@ -39,8 +39,8 @@ pub struct IgnoredRule {
 
 impl IgnoredRule {
     /// Creates an entry that concerns a whole file.
-    pub fn for_file(file: &str, what: &str) -> IgnoredRule {
-        IgnoredRule { file: file.to_owned(), line: 0, message: what.to_owned() }
+    pub fn for_file(file: &str, message: &str) -> IgnoredRule {
+        IgnoredRule { file: file.to_owned(), line: 0, message: message.to_owned() }
     }
 
     /// Returns `file:line`, or the file alone.
@@ -52,8 +52,8 @@ impl IgnoredRule {
 impl Rulebook {
     /// Writes errors, ignored entries and a summary to the log.
     pub fn log_summary(&self) {
-        for fault in &self.faults {
-            tracing::warn!(at = ?fault.location(), "rules: {}; nothing leaves the sandbox until this is fixed", fault.message);
+        for error in &self.faults {
+            tracing::warn!(at = ?error.location(), "rules: {}; nothing leaves the sandbox until this is fixed", error.message);
         }
         for ignored in &self.ignored {
             tracing::warn!(at = ?ignored.location(), "rules: {}", ignored.message);
@@ -62,62 +62,68 @@ impl Rulebook {
         tracing::info!(generation = self.generation, rules, files, "rules loaded");
     }
 
-    fn add_reading(&mut self, source: &RulesSource, reading: ParsedRules) {
+    fn add_reading(&mut self, source: &RulesSource, parsed: ParsedRules) {
         self.files.push(PathBuf::from(&source.name));
-        self.example_counts.insert(source.name.clone(), reading.examples);
-        self.faults.extend(reading.faults);
-        rules::merge_tables(&mut self.table, reading.table);
+        self.example_counts.insert(source.name.clone(), parsed.examples);
+        self.faults.extend(parsed.faults);
+        rules::merge_tables(&mut self.table, parsed.table);
     }
 }
 
 /// Reads the files that were found, and looks up the programs that the rules refer to.
 pub async fn load_rulebook(
     launcher: &Launcher,
-    places: &RuleLocations,
+    locations: &RuleLocations,
     found: &FoundRules,
     workspace: Option<&Path>,
     generation: u64,
 ) -> (Rulebook, WatchedPaths) {
-    let mut book = Rulebook {
+    let mut rulebook = Rulebook {
         faults: found.faults.clone(),
         ignored: found.ignored.clone(),
         generation,
         ..Rulebook::default()
     };
     let operator = found.operator.clone();
-    let sources = read_blocking(move || files::read_sources(&operator), &mut book).await;
-    let readings = evaluate::evaluate_rules(launcher, &sources, &HostExecutables::new()).await;
-    for (source, reading) in sources.iter().zip(readings) {
-        book.add_reading(source, reading);
+    let sources = read_blocking(move || files::read_sources(&operator), &mut rulebook).await;
+    let parsed_files = evaluate::evaluate_rules(launcher, &sources, &HostExecutables::new()).await;
+    for (source, parsed) in sources.iter().zip(parsed_files) {
+        rulebook.add_reading(source, parsed);
     }
     if let Some(workspace) = workspace {
-        let (project, at) = (found.project.clone(), workspace.to_owned());
-        let sources =
-            read_blocking(move || project::read_project_rules(&at, &project), &mut book).await;
+        let (project, workspace_dir) = (found.project.clone(), workspace.to_owned());
+        let sources = read_blocking(
+            move || project::read_project_rules(&workspace_dir, &project),
+            &mut rulebook,
+        )
+        .await;
         // Evaluate in a separate child process, so that untrusted rules cannot break the
         // operator's.
-        let readings =
-            evaluate::evaluate_rules(launcher, &sources, &book.table.host_executables).await;
-        for (source, mut reading) in sources.iter().zip(readings) {
-            book.ignored.extend(project::keep_tightening_rules(&source.name, &mut reading.table));
-            book.add_reading(source, reading);
+        let parsed_files =
+            evaluate::evaluate_rules(launcher, &sources, &rulebook.table.host_executables).await;
+        for (source, mut parsed) in sources.iter().zip(parsed_files) {
+            rulebook
+                .ignored
+                .extend(project::keep_tightening_rules(&source.name, &mut parsed.table));
+            rulebook.add_reading(source, parsed);
         }
     }
-    let (table, path) = (book.table.clone(), places.search_path.clone());
-    let looked = tokio::task::spawn_blocking(move || programs::find_programs(&table, &path)).await;
-    let (programs, watched) = looked.unwrap_or_default();
-    book.table.programs = programs;
-    (book, watched)
+    let (table, path) = (rulebook.table.clone(), locations.search_path.clone());
+    let lookup = tokio::task::spawn_blocking(move || programs::find_programs(&table, &path)).await;
+    let (programs, watched) = lookup.unwrap_or_default();
+    rulebook.table.programs = programs;
+    (rulebook, watched)
 }
 
 /// Reads files on a blocking thread.
 async fn read_blocking(
     read: impl FnOnce() -> (Vec<RulesSource>, Vec<RulesError>) + Send + 'static,
-    book: &mut Rulebook,
+    rulebook: &mut Rulebook,
 ) -> Vec<RulesSource> {
-    let lost =
+    let read_failure =
         || (Vec::new(), vec![RulesError::for_file("rules", "the rules files could not be read")]);
-    let (sources, faults) = tokio::task::spawn_blocking(read).await.unwrap_or_else(|_| lost());
-    book.faults.extend(faults);
+    let (sources, faults) =
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(|_| read_failure());
+    rulebook.faults.extend(faults);
     sources
 }

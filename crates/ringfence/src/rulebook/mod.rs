@@ -1,9 +1,9 @@
 //! The rules in force: the files they come from, what they say, and which programs on this host
 //! they refer to.
 //!
-//! There is no file watcher. Every call asks [`RulebookCache::current_rules`], which checks whether anything has
-//! changed and only then reads the files again. A call keeps the rules that it started with: a
-//! [`Rulebook`] never changes.
+//! There is no file watcher. Every call asks [`RulebookCache::current_rules`], which checks whether
+//! anything has changed and only then reads the files again. A call keeps the rules that it started
+//! with: a [`Rulebook`] never changes.
 
 pub mod escalation;
 pub mod escalation_risk;
@@ -51,10 +51,11 @@ impl RuleLocations {
     pub fn from_env(variables: &ProcessEnv, files: Vec<PathBuf>) -> RuleLocations {
         let cwd = variables.cwd.clone().unwrap_or_default();
         let mut dirs = find_rules_dirs(variables, variables.cwd.as_deref());
-        if let Some(codex) = variables.get_path(env::CODEX_HOME).filter(|codex| codex.is_relative())
+        if let Some(codex_home) =
+            variables.get_path(env::CODEX_HOME).filter(|codex_home| codex_home.is_relative())
         {
             dirs.effective.truncate(1);
-            dirs.effective.push(cwd.join(codex).join("rules"));
+            dirs.effective.push(cwd.join(codex_home).join("rules"));
         }
         RuleLocations {
             dirs: dirs.effective,
@@ -92,15 +93,16 @@ impl RuleLocations {
 
     /// Returns a warning if no rules were found although the operator has written some in a Codex
     /// home that is not in use. Returns nothing if rules were found.
-    pub fn unused_rules_warning(&self, book: &Rulebook) -> Option<String> {
+    pub fn unused_rules_warning(&self, rulebook: &Rulebook) -> Option<String> {
         let is_rules = |entry: &std::fs::DirEntry| {
-            entry.path().extension().is_some_and(|ending| ending == "rules")
+            entry.path().extension().is_some_and(|extension| extension == "rules")
         };
         let count = |dir: &PathBuf| {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
             entries.filter(is_rules).count()
         };
-        let dir = self.unused_dirs.iter().find(|dir| book.files.is_empty() && count(dir) > 0)?;
+        let dir =
+            self.unused_dirs.iter().find(|dir| rulebook.files.is_empty() && count(dir) > 0)?;
         Some(format!(
             "no rules were found in {}, and those in {} are ignored: set CODEX_HOME for this server, or name the files \
              with --rules",
@@ -139,18 +141,18 @@ struct CachedRulebook {
 
 impl RulebookCache {
     /// Creates a cache that evaluates rules with this server's own binary.
-    pub fn new(places: RuleLocations) -> RulebookCache {
-        RulebookCache::with_launcher(places, Launcher::from_current_exe())
+    pub fn new(locations: RuleLocations) -> RulebookCache {
+        RulebookCache::with_launcher(locations, Launcher::from_current_exe())
     }
 
     /// Creates a cache that evaluates rules with another binary.
-    pub fn with_launcher(places: RuleLocations, launcher: Launcher) -> RulebookCache {
-        let books = Mutex::new(HashMap::new());
+    pub fn with_launcher(locations: RuleLocations, launcher: Launcher) -> RulebookCache {
+        let slots = Mutex::new(HashMap::new());
         let open_repositories = Mutex::default();
         RulebookCache(Arc::new(RulebookCacheInner {
-            locations: places,
+            locations,
             launcher,
-            slots: books,
+            slots,
             generation: AtomicU64::new(0),
             open_repositories,
         }))
@@ -170,14 +172,14 @@ impl RulebookCache {
 
     /// Returns the current rules for a workspace.
     pub async fn current_rules(&self, workspace: &Path) -> Arc<Rulebook> {
-        let shelf = self.slot_for(workspace);
-        let mut kept = shelf.lock().await;
-        let (found, still) = self.inspect_files(workspace, kept.take()).await;
-        if let Some(still) = still {
-            return Arc::clone(&kept.insert(still).book);
+        let slot = self.slot_for(workspace);
+        let mut cached = slot.lock().await;
+        let (found, unchanged) = self.inspect_files(workspace, cached.take()).await;
+        if let Some(unchanged) = unchanged {
+            return Arc::clone(&cached.insert(unchanged).book);
         }
         let generation = self.0.generation.fetch_add(1, Ordering::Relaxed) + 1;
-        let (book, watched) = loader::load_rulebook(
+        let (rulebook, watched_paths) = loader::load_rulebook(
             &self.0.launcher,
             &self.0.locations,
             &found,
@@ -185,11 +187,9 @@ impl RulebookCache {
             generation,
         )
         .await;
-        book.log_summary();
+        rulebook.log_summary();
         Arc::clone(
-            &kept
-                .insert(CachedRulebook { found, watched_paths: watched, book: Arc::new(book) })
-                .book,
+            &cached.insert(CachedRulebook { found, watched_paths, book: Arc::new(rulebook) }).book,
         )
     }
 
@@ -212,25 +212,25 @@ impl RulebookCache {
     async fn inspect_files(
         &self,
         workspace: &Path,
-        kept: Option<CachedRulebook>,
+        cached: Option<CachedRulebook>,
     ) -> (FoundRules, Option<CachedRulebook>) {
-        let (places, workspace) = (self.0.locations.clone(), workspace.to_owned());
-        let look = tokio::task::spawn_blocking(move || {
-            let found = files::find_rule_files(&places, Some(&workspace));
-            let still =
-                kept.filter(|kept| kept.found == found && kept.watched_paths.is_unchanged());
-            (found, still)
+        let (locations, workspace) = (self.0.locations.clone(), workspace.to_owned());
+        let inspection = tokio::task::spawn_blocking(move || {
+            let found = files::find_rule_files(&locations, Some(&workspace));
+            let unchanged = cached
+                .filter(|cached| cached.found == found && cached.watched_paths.is_unchanged());
+            (found, unchanged)
         });
         // Only a panic ends such a task early; the cached rulebook is then discarded.
-        look.await.unwrap_or_else(|_| (FoundRules::from_failure(), None))
+        inspection.await.unwrap_or_else(|_| (FoundRules::from_failure(), None))
     }
 
     fn slot_for(&self, workspace: &Path) -> RulebookSlot {
-        let mut books = self.0.slots.lock().ignore_poison();
-        if books.len() >= MAX_WORKSPACES && !books.contains_key(workspace) {
-            books.clear();
+        let mut slots = self.0.slots.lock().ignore_poison();
+        if slots.len() >= MAX_WORKSPACES && !slots.contains_key(workspace) {
+            slots.clear();
         }
-        Arc::clone(books.entry(workspace.to_owned()).or_default())
+        Arc::clone(slots.entry(workspace.to_owned()).or_default())
     }
 }
 

@@ -24,7 +24,7 @@ pub struct WatchedPaths(Vec<(PathBuf, Option<RuleFileStamp>)>);
 impl WatchedPaths {
     /// Returns whether none of the paths has changed.
     pub fn is_unchanged(&self) -> bool {
-        self.0.iter().all(|(path, before)| &stamp_path(path) == before)
+        self.0.iter().all(|(path, stamp)| &stamp_path(path) == stamp)
     }
 }
 
@@ -37,8 +37,8 @@ pub fn find_programs(
     table: &RuleTable,
     search_path: &OsStr,
 ) -> (BTreeMap<String, HostProgram>, WatchedPaths) {
-    let words: BTreeSet<&str> = table.prefixes.iter().map(|rule| rule.program.as_str()).collect();
-    if words.is_empty() {
+    let names: BTreeSet<&str> = table.prefixes.iter().map(|rule| rule.program.as_str()).collect();
+    if names.is_empty() {
         return Default::default();
     }
     // A relative directory would depend on the current directory.
@@ -49,23 +49,24 @@ pub fn find_programs(
         dirs.iter().map(|dir| (dir.clone(), stamp_path(dir))).collect();
     let entries = ExecutableIndex::scan_dirs(&dirs);
     let mut programs = BTreeMap::new();
-    for word in words {
-        let (candidates, further) = candidate_paths(table, &dirs, word);
-        watched
-            .extend(candidates.iter().chain(&further).map(|path| (path.clone(), stamp_path(path))));
+    for name in names {
+        let (candidates, further_paths) = candidate_paths(table, &dirs, name);
+        watched.extend(
+            candidates.iter().chain(&further_paths).map(|path| (path.clone(), stamp_path(path))),
+        );
         let mut program = HostProgram::default();
-        for (path, own) in candidates
+        for (path, is_candidate) in candidates
             .iter()
             .map(|path| (path, true))
-            .chain(further.iter().map(|path| (path, false)))
+            .chain(further_paths.iter().map(|path| (path, false)))
         {
             if let Some((file, id)) = resolve_executable(path) {
-                let known = entries.0.get(&id).into_iter().flatten().map(PathBuf::as_path);
-                let paths = known
+                let known_paths = entries.0.get(&id).into_iter().flatten().map(PathBuf::as_path);
+                let paths = known_paths
                     .chain([path.as_path(), Path::new(&file.path)])
                     .filter_map(|path| path.to_str());
                 program.paths.extend(paths.map(str::to_owned));
-                match own {
+                match is_candidate {
                     true => program.files.push(file),
                     false => program.also.push(file),
                 }
@@ -76,18 +77,18 @@ pub fn find_programs(
         program.files.dedup();
         program.also.retain(|other| !program.files.contains(other));
         program.also.dedup();
-        programs.insert(word.to_owned(), program);
+        programs.insert(name.to_owned(), program);
     }
     (programs, WatchedPaths(watched))
 }
 
 /// Returns the file that this word would run, started from here with this search path.
-pub fn locate_program(word: &str, search_path: &OsStr) -> Option<HostFile> {
-    if word.contains('/') {
-        return resolve_executable(Path::new(word)).map(|(file, _)| file);
+pub fn locate_program(name: &str, search_path: &OsStr) -> Option<HostFile> {
+    if name.contains('/') {
+        return resolve_executable(Path::new(name)).map(|(file, _)| file);
     }
     std::env::split_paths(search_path)
-        .find_map(|dir| resolve_executable(&dir.join(word)))
+        .find_map(|dir| resolve_executable(&dir.join(name)))
         .map(|(file, _)| file)
 }
 
@@ -96,36 +97,38 @@ pub fn locate_program(word: &str, search_path: &OsStr) -> Option<HostFile> {
 fn candidate_paths(
     table: &RuleTable,
     dirs: &[PathBuf],
-    word: &str,
+    name: &str,
 ) -> (Vec<PathBuf>, Vec<PathBuf>) {
-    if word.starts_with('/') {
-        return (vec![PathBuf::from(word)], Vec::new());
+    if name.starts_with('/') {
+        return (vec![PathBuf::from(name)], Vec::new());
     }
     // A relative path refers to a different file in every directory; a rule on one applies to text
     // only.
-    if word.is_empty() || word.contains('/') {
+    if name.is_empty() || name.contains('/') {
         return Default::default();
     }
-    let mut found =
-        dirs.iter().map(|dir| dir.join(word)).filter(|path| resolve_executable(path).is_some());
-    match table.host_executables.get(word) {
-        Some(listed) => (listed.iter().map(PathBuf::from).collect(), found.collect()),
-        None => (found.next().into_iter().collect(), found.collect()),
+    let mut executables =
+        dirs.iter().map(|dir| dir.join(name)).filter(|path| resolve_executable(path).is_some());
+    match table.host_executables.get(name) {
+        Some(listed_paths) => {
+            (listed_paths.iter().map(PathBuf::from).collect(), executables.collect())
+        }
+        None => (executables.next().into_iter().collect(), executables.collect()),
     }
 }
 
 type InodeId = (u64, u64);
 
-fn is_executable(about: &Metadata) -> bool {
-    about.is_file() && about.permissions().mode() & 0o111 != 0
+fn is_executable(metadata: &Metadata) -> bool {
+    metadata.is_file() && metadata.permissions().mode() & 0o111 != 0
 }
 
 /// Returns the file that a path finally leads to, if it is executable.
 fn resolve_executable(path: &Path) -> Option<(HostFile, InodeId)> {
-    let real = path.canonicalize().ok()?;
-    let about = real.metadata().ok().filter(is_executable)?;
-    let (device, inode, size) = (about.dev(), about.ino(), about.size());
-    Some((HostFile { path: real.to_str()?.to_owned(), device, inode, size }, (device, inode)))
+    let real_path = path.canonicalize().ok()?;
+    let metadata = real_path.metadata().ok().filter(is_executable)?;
+    let (device, inode, size) = (metadata.dev(), metadata.ino(), metadata.size());
+    Some((HostFile { path: real_path.to_str()?.to_owned(), device, inode, size }, (device, inode)))
 }
 
 /// All paths in the program directories, grouped by the file that they lead to.
@@ -135,11 +138,11 @@ impl ExecutableIndex {
     fn scan_dirs(dirs: &[PathBuf]) -> ExecutableIndex {
         let mut entries: HashMap<InodeId, Vec<PathBuf>> = HashMap::new();
         for dir in dirs {
-            let Ok(listed) = std::fs::read_dir(dir) else { continue };
-            for entry in listed.take(MAX_ENTRIES).flatten() {
+            let Ok(dir_entries) = std::fs::read_dir(dir) else { continue };
+            for entry in dir_entries.take(MAX_ENTRIES).flatten() {
                 let path = entry.path();
-                if let Some(about) = path.metadata().ok().filter(is_executable) {
-                    entries.entry((about.dev(), about.ino())).or_default().push(path);
+                if let Some(metadata) = path.metadata().ok().filter(is_executable) {
+                    entries.entry((metadata.dev(), metadata.ino())).or_default().push(path);
                 }
             }
         }

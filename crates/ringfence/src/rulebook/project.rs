@@ -19,17 +19,18 @@ const MAX_FILES: usize = 64;
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Adds the project's files, and any error in locating them.
-pub fn find_project_rules(at: &Path, found: &mut FoundRules) {
-    let folder = at.join(RULES_DIR).to_string_lossy().into_owned();
-    match list_rule_names(at) {
+pub fn find_project_rules(workspace: &Path, found: &mut FoundRules) {
+    let folder = workspace.join(RULES_DIR).to_string_lossy().into_owned();
+    match list_rule_names(workspace) {
         Ok(names) if names.len() > MAX_FILES => {
             let message =
                 format!("contains {} files; a project may have at most {MAX_FILES}", names.len());
             found.faults.push(RulesError::for_file(&folder, &message));
         }
         Ok(names) => found.project.extend(names.iter().map(|name| {
-            let about = open_rule_file(at, name).ok().and_then(|file| file.metadata().ok());
-            RuleFile::new(at.join(RULES_DIR).join(name), about.as_ref())
+            let metadata =
+                open_rule_file(workspace, name).ok().and_then(|file| file.metadata().ok());
+            RuleFile::new(workspace.join(RULES_DIR).join(name), metadata.as_ref())
         })),
         Err(error) if error.kind() == Kind::NotFound => {}
         Err(error) => found.faults.push(RulesError::for_file(
@@ -39,17 +40,17 @@ pub fn find_project_rules(at: &Path, found: &mut FoundRules) {
     }
 }
 
-fn list_rule_names(at: &Path) -> Result<Vec<String>, Error> {
-    let (dir, _) = Workspace::open(at, &[])?.open_dir(RULES_DIR)?;
-    let unreadable =
+fn list_rule_names(workspace: &Path) -> Result<Vec<String>, Error> {
+    let (dir, _) = Workspace::open(workspace, &[])?.open_dir(RULES_DIR)?;
+    let read_error =
         |error: rustix::io::Errno| Error::internal("the folder cannot be read").with_source(error);
     let mut names = Vec::new();
     // The directory was opened with O_PATH and cannot be listed; reopen it for reading relative to
     // itself.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = openat(dir, ".", flags, Mode::empty()).map_err(unreadable)?;
-    for entry in Dir::new(dir).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
+    let dir = openat(dir, ".", flags, Mode::empty()).map_err(read_error)?;
+    for entry in Dir::new(dir).map_err(read_error)? {
+        let entry = entry.map_err(read_error)?;
         let name = entry.file_name().to_string_lossy();
         if name.ends_with(".rules") && name != ".rules" {
             names.push(name.into_owned());
@@ -64,23 +65,26 @@ fn list_rule_names(at: &Path) -> Result<Vec<String>, Error> {
 }
 
 /// Opens a file beneath the workspace, never through a link that leads out of it.
-fn open_rule_file(at: &Path, name: &str) -> Result<std::fs::File, Error> {
-    Ok(Workspace::open(at, &[])?.open_read(&format!("{RULES_DIR}/{name}"))?.file)
+fn open_rule_file(workspace: &Path, name: &str) -> Result<std::fs::File, Error> {
+    Ok(Workspace::open(workspace, &[])?.open_read(&format!("{RULES_DIR}/{name}"))?.file)
 }
 
 /// Reads the project's files.
-pub fn read_project_rules(at: &Path, project: &[RuleFile]) -> (Vec<RulesSource>, Vec<RulesError>) {
+pub fn read_project_rules(
+    workspace: &Path,
+    project: &[RuleFile],
+) -> (Vec<RulesSource>, Vec<RulesError>) {
     let mut sources = Vec::new();
     let mut faults = Vec::new();
-    for rules in project {
-        let name = rules.path.file_name().unwrap_or_default().to_string_lossy();
-        let opened = open_rule_file(at, &name).map_err(|error| error.message_chain());
+    for rule_file in project {
+        let name = rule_file.path.file_name().unwrap_or_default().to_string_lossy();
+        let opened = open_rule_file(workspace, &name).map_err(|error| error.message_chain());
         match opened
             .and_then(|file| files::read_text(file, MAX_BYTES).map_err(|error| error.to_string()))
         {
-            Ok(text) => sources.push(RulesSource { name: rules.name(), text }),
+            Ok(text) => sources.push(RulesSource { name: rule_file.name(), text }),
             Err(error) => faults
-                .push(RulesError::for_file(&rules.name(), &format!("cannot be read: {error}"))),
+                .push(RulesError::for_file(&rule_file.name(), &format!("cannot be read: {error}"))),
         }
     }
     (sources, faults)
@@ -90,31 +94,23 @@ pub fn read_project_rules(at: &Path, project: &[RuleFile]) -> (Vec<RulesSource>,
 pub fn keep_tightening_rules(file: &str, table: &mut RuleTable) -> Vec<IgnoredRule> {
     let mut ignored = Vec::new();
     table.prefixes.retain(|rule| {
-        let kept = rule.decision != Decision::Allow;
-        if !kept {
-            let what = format!("a project's rules cannot allow `{}`", rule.program);
-            ignored.push(IgnoredRule {
-                file: file.to_owned(),
-                line: rule.origin.line,
-                message: what,
-            });
+        let is_kept = rule.decision != Decision::Allow;
+        if !is_kept {
+            let message = format!("a project's rules cannot allow `{}`", rule.program);
+            ignored.push(IgnoredRule { file: file.to_owned(), line: rule.origin.line, message });
         }
-        kept
+        is_kept
     });
     for rule in &mut table.prefixes {
         rule.project = true;
     }
     table.networks.retain(|rule| {
-        let kept = rule.decision != Decision::Allow;
-        if !kept {
-            let what = format!("a project's rules cannot allow {}", rule.host);
-            ignored.push(IgnoredRule {
-                file: file.to_owned(),
-                line: rule.origin.line,
-                message: what,
-            });
+        let is_kept = rule.decision != Decision::Allow;
+        if !is_kept {
+            let message = format!("a project's rules cannot allow {}", rule.host);
+            ignored.push(IgnoredRule { file: file.to_owned(), line: rule.origin.line, message });
         }
-        kept
+        is_kept
     });
     for name in std::mem::take(&mut table.host_executables).into_keys() {
         ignored.push(IgnoredRule::for_file(

@@ -15,14 +15,14 @@ use super::run_driver::KILL_ALLOWANCE;
 use super::run_handle::{OnLateEnd, ReportCompleteness, RunResult};
 
 /// Waits for the final report of a run whose result was already returned, and passes it to the
-/// record. `refused` lists what the run's proxy had refused by then.
+/// record. `denials` lists what the run's proxy had refused by then.
 pub(super) async fn follow_left_behind(
     mut run: StartedRun,
-    mut ended: RunResult,
-    refused: Vec<Value>,
-    late: OnLateEnd,
+    mut result: RunResult,
+    denials: Vec<Value>,
+    on_late_end: OnLateEnd,
 ) {
-    let last = timeout(run.grace + KILL_ALLOWANCE, async {
+    let final_report = timeout(run.grace + KILL_ALLOWANCE, async {
         loop {
             match run.next_report().await {
                 Ok(Some(SupervisorReport::Over(exit))) => return Some(exit),
@@ -31,14 +31,14 @@ pub(super) async fn follow_left_behind(
             }
         }
     });
-    match last.await {
+    match final_report.await {
         Ok(Some(exit)) => {
-            ended.set_report(&exit, ReportCompleteness::Whole);
-            ended.add_denials(refused);
+            result.set_report(&exit, ReportCompleteness::Whole);
+            result.add_denials(denials);
         }
         // Keep what is known so far; the record marks it as incomplete.
         Ok(None) | Err(_) => tracing::warn!("the final report of a run did not arrive"),
     }
-    run.finish_execs(&mut ended).await;
-    late(&mut ended);
+    run.finish_execs(&mut result).await;
+    on_late_end(&mut result);
 }

@@ -68,16 +68,16 @@ pub struct BrowserOptions {
     pub tasks: TaskTracker,
 }
 
-/// Starts a browser. `hide` lists the workspaces that it must not see.
+/// Starts a browser. `hidden_paths` lists the workspaces that it must not see.
 pub async fn start_browser(
     config: &Config,
     launcher: &Launcher,
     program: &Path,
     args: &[String],
-    hide: &[&Path],
-    terms: BrowserOptions,
+    hidden_paths: &[&Path],
+    options: BrowserOptions,
 ) -> Result<BrowserRun> {
-    let failed =
+    let launch_error =
         |error: io::Error| Error::internal("the browser could not be started").with_source(error);
     if config.sandbox.profile == ProfileSetting::Contained {
         return Err(Error::new(
@@ -89,25 +89,28 @@ pub async fn start_browser(
     }
     let root = config.root.clone();
     // Another server may hold the lock, and there may be much to sweep.
-    let room = tokio::task::spawn_blocking(move || BrowserProfileDir::create(&root)).await;
-    let room = room.map_err(io::Error::other).and_then(|room| room).map_err(failed)?;
-    let dir = room.dir.clone();
-    let cell = SessionSandbox::for_browser(
+    let profile_dir = tokio::task::spawn_blocking(move || BrowserProfileDir::create(&root)).await;
+    let profile_dir = profile_dir
+        .map_err(io::Error::other)
+        .and_then(|profile_dir| profile_dir)
+        .map_err(launch_error)?;
+    let dir = profile_dir.dir.clone();
+    let sandbox = SessionSandbox::for_browser(
         config,
         launcher.clone(),
-        browser_rights(config, &dir, program, hide)?,
+        browser_rights(config, &dir, program, hidden_paths)?,
     );
-    let (ours, theirs) = Socket::pair().map_err(failed)?;
-    ours.set_nonblocking(true).map_err(failed)?;
-    let switch = Arc::new(SessionRouter::default());
-    let mut words =
+    let (server_end, browser_end) = Socket::pair().map_err(launch_error)?;
+    server_end.set_nonblocking(true).map_err(launch_error)?;
+    let router = Arc::new(SessionRouter::default());
+    let mut command_args =
         vec!["-c".to_owned(), PASS_SOCKET_SCRIPT.to_owned(), program.display().to_string()];
-    words.push(format!("--user-data-dir={}", dir.join("profile").display()));
-    words.extend(args.iter().cloned());
-    let launch = LaunchRequest {
+    command_args.push(format!("--user-data-dir={}", dir.join("profile").display()));
+    command_args.extend(args.iter().cloned());
+    let request = LaunchRequest {
         program: find_shell().to_owned(),
-        args: words,
-        cwd: OwnedFd::from(std::fs::File::open(&dir).map_err(failed)?),
+        args: command_args,
+        cwd: OwnedFd::from(std::fs::File::open(&dir).map_err(launch_error)?),
         cwd_path: dir.clone(),
         env: env::build(&[])?,
         stdin: StdinSource::Empty,
@@ -115,41 +118,41 @@ pub async fn start_browser(
         rights: None,
         grace: config.limits.grace,
         on_decision: None,
-        execs: terms.execs,
+        execs: options.execs,
         denied_hosts: Vec::new(),
-        driver_socket: Some(theirs.into()),
-        session_router: Some(Arc::clone(&switch)),
+        driver_socket: Some(browser_end.into()),
+        session_router: Some(Arc::clone(&router)),
     };
-    let run = cell.start_run(launch).await?;
+    let run = sandbox.start_run(request).await?;
     let Some(port) = run.shared_proxy_port() else {
         return Err(Error::internal("the browser has no proxy"));
     };
-    let keep = RunOptions {
-        outputs: Arc::new(OutputStore::new(room.log_dir.clone())),
-        cancel: terms.cancel,
+    let run_options = RunOptions {
+        outputs: Arc::new(OutputStore::new(profile_dir.log_dir.clone())),
+        cancel: options.cancel,
         deadline: None,
         budget: MAX_LOGGED_BYTES,
         max_file_bytes: 0,
         stdout_filter: None,
-        on_end: Box::new(move |ended| {
-            tracing::debug!("a browser has ended: {:?} {:?}", ended.exit_code, ended.signal);
-            (terms.on_end)(ended);
+        on_end: Box::new(move |result| {
+            tracing::debug!("a browser has ended: {:?} {:?}", result.exit_code, result.signal);
+            (options.on_end)(result);
             // Its namespaces go with it, and then its files.
-            drop(cell);
-            drop(room);
+            drop(sandbox);
+            drop(profile_dir);
             Box::pin(async {})
         }),
         // No one waits for a result, so the end of its last process can be awaited.
         on_late_end: None,
         on_forgotten: Box::new(|| {}),
-        tasks: terms.tasks,
+        tasks: options.tasks,
     };
-    let line = Some(UnixStream::from_std(ours).map_err(failed)?);
+    let debug_pipe = Some(UnixStream::from_std(server_end).map_err(launch_error)?);
     Ok(BrowserRun {
-        debug_pipe: line,
+        debug_pipe,
         dir,
-        handle: run.into_handle(keep),
-        router: switch,
+        handle: run.into_handle(run_options),
+        router,
         proxy_port: port,
         next_address: AtomicU32::new(2),
     })
@@ -157,9 +160,14 @@ pub async fn start_browser(
 
 /// Builds its rights: it reads the system, writes its own directory, and sees neither the user's
 /// files nor the workspaces.
-fn browser_rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result<Rights> {
+fn browser_rights(
+    config: &Config,
+    dir: &Path,
+    program: &Path,
+    extra_hidden: &[&Path],
+) -> Result<Rights> {
     let mut hidden = profile::hidden_paths(config, dir);
-    hidden.extend(hide.iter().map(|path| path.to_path_buf()));
+    hidden.extend(extra_hidden.iter().map(|path| path.to_path_buf()));
     // A browser may be installed in its user's home directory, which is then read-only instead of
     // hidden.
     hidden.extend(
@@ -214,29 +222,29 @@ impl BrowserRun {
         config: &Config,
         launcher: &Launcher,
         denied: &[String],
-        decided: OnDecision,
+        on_decision: OnDecision,
     ) -> Result<SessionProxy> {
         let allow = page_allow_list(config)?;
         let number = self.next_address.fetch_add(1, Ordering::Relaxed);
-        let at = IpAddr::V4(Ipv4Addr::from(
+        let address = IpAddr::V4(Ipv4Addr::from(
             u32::from(Ipv4Addr::new(127, 0, 0, 0)) + (number & 0x00ff_ffff),
         ));
-        let cell = SessionSandbox::for_session(session, config, launcher)?;
-        let loopback = PageLoopback { network: cell.rights.network, sandbox: cell };
+        let sandbox = SessionSandbox::for_session(session, config, launcher)?;
+        let loopback = PageLoopback { network: sandbox.rights.network, sandbox };
         let denied = denied.to_vec();
         self.router.set_route(
-            at,
+            address,
             allow.with_denied(&denied)?,
             loopback_dialer(&loopback),
-            Arc::clone(&decided),
+            Arc::clone(&on_decision),
         );
-        let proxy = format!("http://{at}:{}", self.proxy_port);
+        let proxy_url = format!("http://{address}:{}", self.proxy_port);
         let allow = Mutex::new(PageAccess { granted: allow, denied_hosts: denied, loopback });
         Ok(SessionProxy {
-            proxy_url: proxy,
-            address: at,
+            proxy_url,
+            address,
             access: allow,
-            on_decision: decided,
+            on_decision,
             router: Arc::clone(&self.router),
             closed: Arc::default(),
         })
@@ -251,9 +259,9 @@ impl BrowserRun {
 impl SessionProxy {
     /// Lets this session reach one more host, which a human has approved.
     pub fn allow_host(&self, host: &str, port: u16) -> Result<()> {
-        let mut allow = self.lock_access();
-        allow.granted = allow.granted.with_granted(host, port)?;
-        self.apply_access(&allow)
+        let mut access = self.lock_access();
+        access.granted = access.granted.with_granted(host, port)?;
+        self.apply_access(&access)
     }
 
     /// Closes what the rules deny now, even if it was approved before, and switches to the loopback
@@ -261,40 +269,40 @@ impl SessionProxy {
     pub fn update_access(
         &self,
         denied: &[String],
-        cell: Arc<SessionSandbox>,
+        sandbox: Arc<SessionSandbox>,
         network: NetworkAccess,
     ) -> Result<()> {
-        let mut allow = self.lock_access();
+        let mut access = self.lock_access();
         let is_same =
-            Arc::ptr_eq(&allow.loopback.sandbox, &cell) && allow.loopback.network == network;
-        if allow.denied_hosts == denied && is_same {
+            Arc::ptr_eq(&access.loopback.sandbox, &sandbox) && access.loopback.network == network;
+        if access.denied_hosts == denied && is_same {
             return Ok(());
         }
-        allow.denied_hosts = denied.to_vec();
-        allow.loopback = PageLoopback { sandbox: cell, network };
-        self.apply_access(&allow)
+        access.denied_hosts = denied.to_vec();
+        access.loopback = PageLoopback { sandbox, network };
+        self.apply_access(&access)
     }
 
     /// Returns a function that closes the connection permanently, for a caller that does not own
     /// it.
     pub fn make_closer(&self) -> impl Fn() + Send + Sync + 'static {
-        let (switch, at, closed) =
+        let (router, address, closed) =
             (Arc::clone(&self.router), self.address, Arc::clone(&self.closed));
         move || {
             closed.store(true, Ordering::SeqCst);
-            switch.remove_route(at);
+            router.remove_route(address);
         }
     }
 
-    fn apply_access(&self, allow: &PageAccess) -> Result<()> {
-        let left = allow.granted.with_denied(&allow.denied_hosts)?;
+    fn apply_access(&self, access: &PageAccess) -> Result<()> {
+        let allow_list = access.granted.with_denied(&access.denied_hosts)?;
         if self.closed.load(Ordering::SeqCst) {
             return Ok(());
         }
         self.router.set_route(
             self.address,
-            left,
-            loopback_dialer(&allow.loopback),
+            allow_list,
+            loopback_dialer(&access.loopback),
             Arc::clone(&self.on_decision),
         );
         Ok(())
@@ -334,12 +342,12 @@ pub fn page_allow_list(config: &Config) -> Result<AllowList> {
 /// listed are reachable, like any others.
 fn loopback_dialer(loopback: &PageLoopback) -> Option<DialFn> {
     let network = SessionSandbox::network_number(loopback.network)?;
-    let cell = Arc::clone(&loopback.sandbox);
-    cell.zygote.as_ref()?;
+    let sandbox = Arc::clone(&loopback.sandbox);
+    sandbox.zygote.as_ref()?;
     Some(Arc::new(move |address| {
-        let cell = Arc::clone(&cell);
+        let sandbox = Arc::clone(&sandbox);
         Box::pin(async move {
-            let Some(zygote) = &cell.zygote else {
+            let Some(zygote) = &sandbox.zygote else {
                 return Err(io::ErrorKind::ConnectionRefused.into());
             };
             let socket =

@@ -34,17 +34,23 @@ pub struct CodexLaunch<'a> {
 }
 
 /// Returns these rights, of a session or of one call, with what Codex needs in addition.
-pub fn codex_rights(config: &Config, of: &Rights, run: CodexLaunch<'_>) -> Result<Rights> {
-    let CodexLaunch { program, home, nested } = run;
-    let mut rights = of.clone();
+pub fn codex_rights(
+    config: &Config,
+    base_rights: &Rights,
+    launch: CodexLaunch<'_>,
+) -> Result<Rights> {
+    let CodexLaunch { program, home, nested } = launch;
+    let mut rights = base_rights.clone();
     rights.network = NetworkAccess::All;
-    let users =
+    let codex_home =
         config.codex_home.as_ref().map(|home| home.canonicalize().unwrap_or_else(|_| home.clone()));
-    if let Some(users) = &users {
+    if let Some(codex_home) = &codex_home {
         // Anyone who works in the workspace could change its configuration.
-        let is_open =
-            of.writable_roots().chain([of.workspace.as_path()]).any(|root| users.starts_with(root));
-        if is_open || of.workspace.starts_with(users) {
+        let is_open = base_rights
+            .writable_roots()
+            .chain([base_rights.workspace.as_path()])
+            .any(|root| codex_home.starts_with(root));
+        if is_open || base_rights.workspace.starts_with(codex_home) {
             return Err(Error::permission_denied(
                 "codex_home",
                 "CODEX_HOME and the workspace overlap",
@@ -62,8 +68,8 @@ pub fn codex_rights(config: &Config, of: &Rights, run: CodexLaunch<'_>) -> Resul
     // without a sandbox left either.
     let name = if nested { "codex-nested" } else { "codex" };
     rights.home = Some(profile::cache_home(config, &rights.workspace, Some(&[name]))?);
-    if let Some(users) = users {
-        show_program(&mut rights, &users, config.codex_home.as_deref(), program);
+    if let Some(codex_home) = codex_home {
+        show_program(&mut rights, &codex_home, config.codex_home.as_deref(), program);
     }
     rights.writable.extend(home.map(Path::to_owned));
     Ok(rights)
@@ -71,14 +77,21 @@ pub fn codex_rights(config: &Config, of: &Rights, run: CodexLaunch<'_>) -> Resul
 
 /// Makes Codex visible if it is installed in the user's CODEX_HOME, which is hidden: the entry that
 /// contains it stays visible.
-fn show_program(rights: &mut Rights, users: &Path, named: Option<&Path>, program: &Path) {
-    let real = program.canonicalize().unwrap_or_else(|_| program.to_owned());
-    let parts = [program, &real]
+fn show_program(
+    rights: &mut Rights,
+    codex_home: &Path,
+    configured_home: Option<&Path>,
+    program: &Path,
+) {
+    let real_program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+    let parts = [program, &real_program]
         .into_iter()
-        .filter_map(|path| path.strip_prefix(users).ok()?.iter().next());
-    let keep: Vec<_> = parts.map(|part| users.join(part)).collect();
+        .filter_map(|path| path.strip_prefix(codex_home).ok()?.iter().next());
+    let keep: Vec<_> = parts.map(|part| codex_home.join(part)).collect();
     if !keep.is_empty() {
-        rights.hidden.retain(|hidden| hidden != users && Some(hidden.as_path()) != named);
-        rights.veils.push(PartialCover { path: users.to_owned(), keep });
+        rights
+            .hidden
+            .retain(|hidden| hidden != codex_home && Some(hidden.as_path()) != configured_home);
+        rights.veils.push(PartialCover { path: codex_home.to_owned(), keep });
     }
 }

@@ -62,22 +62,31 @@ impl DedicatedSandboxes {
 
     /// Drops the sandbox of this tool once it is idle.
     async fn release_when_idle(
-        grounds: Weak<DedicatedSandboxes>,
+        sandboxes: Weak<DedicatedSandboxes>,
         name: String,
-        cell: Weak<SessionSandbox>,
-        idle: Duration,
+        sandbox: Weak<SessionSandbox>,
+        idle_timeout: Duration,
     ) {
         loop {
-            tokio::time::sleep(idle).await;
-            let (Some(grounds), Some(known)) = (grounds.upgrade(), cell.upgrade()) else { return };
-            let mut grounds = grounds.lock_cache();
-            let Some(kept) = grounds.get_mut(&name) else { return };
-            if !kept.sandbox.as_ref().is_some_and(|cell| Arc::ptr_eq(cell, &known)) {
+            tokio::time::sleep(idle_timeout).await;
+            let (Some(sandboxes), Some(watched_sandbox)) = (sandboxes.upgrade(), sandbox.upgrade())
+            else {
+                return;
+            };
+            let mut sandboxes = sandboxes.lock_cache();
+            let Some(cached) = sandboxes.get_mut(&name) else { return };
+            if !cached
+                .sandbox
+                .as_ref()
+                .is_some_and(|sandbox| Arc::ptr_eq(sandbox, &watched_sandbox))
+            {
                 return;
             }
             // One of the two references is ours; a run has its own.
-            if kept.last_used.elapsed() >= idle && Arc::strong_count(&known) == 2 {
-                kept.sandbox = None;
+            if cached.last_used.elapsed() >= idle_timeout
+                && Arc::strong_count(&watched_sandbox) == 2
+            {
+                cached.sandbox = None;
                 return;
             }
         }
@@ -91,20 +100,20 @@ impl DedicatedSandbox {
         entry: &CommandTool,
         definition: &str,
     ) -> Result<DedicatedSandbox> {
-        let writes = entry.has_effect(SideEffect::FilesystemWrite);
-        let everybodys = &config.sandbox;
+        let may_write = entry.has_effect(SideEffect::FilesystemWrite);
+        let default_settings = &config.sandbox;
         let sandbox = SandboxSettings {
-            profile: entry.effective_profile(everybodys.profile),
+            profile: entry.effective_profile(default_settings.profile),
             allow_network: entry.allow_network,
             allow_domains: entry.allow_domains.clone(),
             allow_addresses: entry.allow_addresses.clone(),
             deny_domains: if entry.allow_network {
                 Vec::new()
             } else {
-                everybodys.deny_domains.clone()
+                default_settings.deny_domains.clone()
             },
-            writable: if writes { everybodys.writable.clone() } else { Vec::new() },
-            ..everybodys.clone()
+            writable: if may_write { default_settings.writable.clone() } else { Vec::new() },
+            ..default_settings.clone()
         };
         let mut config = Config { sandbox, settings: Vec::new(), ..config.clone() };
         // The tool gets what it declares and no more: no rule lets a part of it leave the sandbox.
@@ -114,7 +123,7 @@ impl DedicatedSandbox {
             tool_name: entry.name.clone(),
             definition: definition.to_owned(),
             config: Arc::new(config),
-            read_only: !writes,
+            read_only: !may_write,
             idle_timeout: IDLE_TIMEOUT,
             secret_refs: entry.secret_refs().cloned().collect(),
             own_variables: entry.env.iter().map(|(name, _)| name.clone()).collect(),
@@ -123,9 +132,9 @@ impl DedicatedSandbox {
 
     /// Drops what a session keeps for tools that no longer exist. A run in progress keeps its own
     /// until it ends.
-    pub fn release_stale(session: &Session, is_there: impl Fn(&str, &str) -> bool) -> Result<()> {
-        let grounds = session.get_or_create(|| Ok(DedicatedSandboxes::default()))?;
-        grounds.lock_cache().retain(|name, kept| is_there(name, &kept.definition));
+    pub fn release_stale(session: &Session, is_current: impl Fn(&str, &str) -> bool) -> Result<()> {
+        let sandboxes = session.get_or_create(|| Ok(DedicatedSandboxes::default()))?;
+        sandboxes.lock_cache().retain(|name, cached| is_current(name, &cached.definition));
         Ok(())
     }
 
@@ -146,7 +155,7 @@ impl DedicatedSandbox {
 
     /// Returns the session's workspace, restricted to what this tool may touch.
     pub fn restricted_workspace(&self, session: &Session) -> Result<Arc<Workspace>> {
-        self.with_cached(session, |_, kept| Ok(Arc::clone(&kept.workspace)))
+        self.with_cached(session, |_, cached| Ok(Arc::clone(&cached.workspace)))
     }
 
     /// Returns this environment as a run of the tool gets it.
@@ -159,9 +168,9 @@ impl DedicatedSandbox {
             return Ok(env);
         }
         let workspace = self.restricted_workspace(session)?;
-        let mut more = profile::sandbox_environment(&self.config, workspace.rights());
-        more.retain(|(name, _)| !self.own_variables.contains(name));
-        Ok(merge_env(env, more))
+        let mut sandbox_env = profile::sandbox_environment(&self.config, workspace.rights());
+        sandbox_env.retain(|(name, _)| !self.own_variables.contains(name));
+        Ok(merge_env(env, sandbox_env))
     }
 
     /// Returns the sandbox, which is created with its first run.
@@ -170,26 +179,26 @@ impl DedicatedSandbox {
         session: &Session,
         launcher: &Launcher,
     ) -> Result<Arc<SessionSandbox>> {
-        self.with_cached(session, |grounds, kept| {
-            kept.last_used = Instant::now();
-            if let Some(cell) = &kept.sandbox {
-                return Ok(Arc::clone(cell));
+        self.with_cached(session, |sandboxes, cached| {
+            cached.last_used = Instant::now();
+            if let Some(sandbox) = &cached.sandbox {
+                return Ok(Arc::clone(sandbox));
             }
-            let mut cell = SessionSandbox::from_rights(
-                kept.workspace.rights().clone(),
+            let mut sandbox = SessionSandbox::from_rights(
+                cached.workspace.rights().clone(),
                 &self.config,
                 launcher.clone(),
             )?;
-            cell.env.retain(|(name, _)| !self.own_variables.contains(name));
-            let cell = Arc::clone(kept.sandbox.insert(Arc::new(cell)));
+            sandbox.env.retain(|(name, _)| !self.own_variables.contains(name));
+            let sandbox = Arc::clone(cached.sandbox.insert(Arc::new(sandbox)));
             let watch = DedicatedSandboxes::release_when_idle(
-                Arc::downgrade(grounds),
+                Arc::downgrade(sandboxes),
                 self.tool_name.clone(),
-                Arc::downgrade(&cell),
+                Arc::downgrade(&sandbox),
                 self.idle_timeout,
             );
             tokio::spawn(watch);
-            Ok(cell)
+            Ok(sandbox)
         })
     }
 
@@ -198,15 +207,15 @@ impl DedicatedSandbox {
         session: &Session,
         work: impl FnOnce(&Arc<DedicatedSandboxes>, &mut CachedSandbox) -> Result<T>,
     ) -> Result<T> {
-        let all = session.get_or_create(|| Ok(DedicatedSandboxes::default()))?;
-        let mut grounds = all.lock_cache();
+        let sandboxes = session.get_or_create(|| Ok(DedicatedSandboxes::default()))?;
+        let mut cache = sandboxes.lock_cache();
         // A sandbox that was made for another definition goes with its last run.
-        let fits = |kept: &&mut CachedSandbox| {
-            kept.definition == self.definition
-                && profile::hides_private_paths(kept.workspace.rights(), &self.config)
+        let is_current = |cached: &&mut CachedSandbox| {
+            cached.definition == self.definition
+                && profile::hides_private_paths(cached.workspace.rights(), &self.config)
         };
-        if let Some(kept) = grounds.get_mut(&self.tool_name).filter(fits) {
-            return work(&all, kept);
+        if let Some(cached) = cache.get_mut(&self.tool_name).filter(is_current) {
+            return work(&sandboxes, cached);
         }
         let path = session.workspace.path();
         // Another definition or another caller could have left anything there.
@@ -214,15 +223,17 @@ impl DedicatedSandbox {
             [self.tool_name.as_str(), &self.definition, &session.principal.directory_name()];
         let mut rights = profile::tool_rights(&self.config, path, &owner)?;
         rights.read_only = self.read_only;
-        let workspace = Arc::new(session.workspace.with_restrictions(|held| *held = rights));
-        let mut kept = CachedSandbox {
+        let workspace = Arc::new(
+            session.workspace.with_restrictions(|current_rights| *current_rights = rights),
+        );
+        let mut cached = CachedSandbox {
             definition: self.definition.clone(),
             workspace,
             sandbox: None,
             last_used: Instant::now(),
         };
-        let result = work(&all, &mut kept);
-        grounds.insert(self.tool_name.clone(), kept);
+        let result = work(&sandboxes, &mut cached);
+        cache.insert(self.tool_name.clone(), cached);
         result
     }
 }

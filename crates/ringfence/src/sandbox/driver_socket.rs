@@ -27,23 +27,24 @@ pub struct DriverSocket {
 }
 
 impl DriverSocket {
-    /// Creates our end, and the end for the run. No message may be longer than `most` bytes.
-    pub fn new_pair(most: usize) -> Result<(DriverSocket, OwnedFd)> {
-        let failed = |error: io::Error| {
+    /// Creates our end, and the end for the run. No message may be longer than `max_message_bytes`
+    /// bytes.
+    pub fn new_pair(max_message_bytes: usize) -> Result<(DriverSocket, OwnedFd)> {
+        let socket_error = |error: io::Error| {
             Error::internal("cannot create the socket to the run").with_source(error)
         };
-        let (ours, theirs) = Socket::pair().map_err(failed)?;
-        ours.set_nonblocking(true).map_err(failed)?;
-        let (from, to) = UnixStream::from_std(ours).map_err(failed)?.into_split();
+        let (server_end, run_end) = Socket::pair().map_err(socket_error)?;
+        server_end.set_nonblocking(true).map_err(socket_error)?;
+        let (reader, writer) = UnixStream::from_std(server_end).map_err(socket_error)?.into_split();
         Ok((
             DriverSocket {
-                reader: BufReader::new(from),
-                writer: to,
+                reader: BufReader::new(reader),
+                writer,
                 partial: Vec::new(),
-                max_message_bytes: most,
+                max_message_bytes,
                 unanswered: 0,
             },
-            theirs.into(),
+            run_end.into(),
         ))
     }
 
@@ -51,7 +52,7 @@ impl DriverSocket {
     /// for.
     pub fn is_busy(&mut self) -> bool {
         while self.unanswered > 0
-            && self.receive().now_or_never().is_some_and(|said| matches!(said, Ok(Some(_))))
+            && self.receive().now_or_never().is_some_and(|received| matches!(received, Ok(Some(_))))
         {
         }
         self.unanswered > 0
@@ -67,8 +68,8 @@ impl DriverSocket {
     /// Receives the next message; `None` once the driver has gone. May be dropped and called again.
     pub async fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
-            let room = (self.max_message_bytes + 1).saturating_sub(self.partial.len()) as u64;
-            let count = (&mut self.reader).take(room).read_until(0, &mut self.partial).await?;
+            let remaining = (self.max_message_bytes + 1).saturating_sub(self.partial.len()) as u64;
+            let count = (&mut self.reader).take(remaining).read_until(0, &mut self.partial).await?;
             if self.partial.last() == Some(&0) {
                 self.partial.pop();
                 self.unanswered = self.unanswered.saturating_sub(1);

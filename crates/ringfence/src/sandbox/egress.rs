@@ -28,28 +28,28 @@ pub struct Egress {
 struct RefusalCounts(Arc<Mutex<BTreeMap<(String, &'static str), u64>>>);
 
 impl Egress {
-    /// Starts the proxy on the listener that the run's supervisor has put into `handout`, which
+    /// Starts the proxy on the listener that the run's supervisor has put into `channel`, which
     /// happens before the run begins.
     pub fn start(
-        handout: &PacketChannel,
-        allow: &Arc<AllowList>,
-        decided: Option<OnDecision>,
+        channel: &PacketChannel,
+        allow_list: &Arc<AllowList>,
+        on_decision: Option<OnDecision>,
     ) -> io::Result<Egress> {
-        Egress::serve_listener(Egress::receive_listener(handout)?, allow, decided)
+        Egress::serve_listener(Egress::receive_listener(channel)?, allow_list, on_decision)
     }
 
     /// Starts the proxy of a run that acts for several sessions, and returns its port.
     pub fn start_shared(
-        handout: &PacketChannel,
-        switch: &Arc<SessionRouter>,
+        channel: &PacketChannel,
+        router: &Arc<SessionRouter>,
     ) -> io::Result<(Proxy, u16)> {
-        let listener = TcpListener::from(Egress::receive_listener(handout)?);
+        let listener = TcpListener::from(Egress::receive_listener(channel)?);
         let port = listener.local_addr()?.port();
-        Ok((Proxy::start_shared(listener, Arc::clone(switch))?, port))
+        Ok((Proxy::start_shared(listener, Arc::clone(router))?, port))
     }
 
-    fn receive_listener(handout: &PacketChannel) -> io::Result<OwnedFd> {
-        match handout.receive::<()>()? {
+    fn receive_listener(channel: &PacketChannel) -> io::Result<OwnedFd> {
+        match channel.receive::<()>()? {
             Some(((), mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
             _ => Err(io::Error::other("the run has handed out no listener")),
         }
@@ -57,25 +57,25 @@ impl Egress {
 
     fn serve_listener(
         listener: OwnedFd,
-        allow: &Arc<AllowList>,
-        decided: Option<OnDecision>,
+        allow_list: &Arc<AllowList>,
+        on_decision: Option<OnDecision>,
     ) -> io::Result<Egress> {
         let refused = RefusalCounts::default();
-        let counted = refused.clone();
-        let note = move |decision: &ProxyDecision| {
+        let counts = refused.clone();
+        let record_decision = move |decision: &ProxyDecision| {
             if !decision.allowed {
-                counted.count_refusal(decision);
+                counts.count_refusal(decision);
             }
-            if let Some(decided) = &decided {
-                decided(decision);
+            if let Some(on_decision) = &on_decision {
+                on_decision(decision);
             }
         };
         let listener = TcpListener::from(listener);
         let proxy = Proxy::start(
             listener,
-            Arc::clone(allow),
+            Arc::clone(allow_list),
             Arc::new(SystemResolver::default()),
-            Arc::new(note),
+            Arc::new(record_decision),
         )?;
         Ok(Egress { _proxy: proxy, refused })
     }
@@ -88,21 +88,21 @@ impl Egress {
 
 impl RefusalCounts {
     fn count_refusal(&self, decision: &ProxyDecision) {
-        let mut all = self.0.lock().ignore_poison();
+        let mut counts = self.0.lock().ignore_poison();
         let key =
             (format!("{}:{}", decision.host, decision.port), decision.reason.unwrap_or("refused"));
-        let key = if all.len() < MAX_REFUSAL_KINDS || all.contains_key(&key) {
+        let key = if counts.len() < MAX_REFUSAL_KINDS || counts.contains_key(&key) {
             key
         } else {
             ("…".to_owned(), "refused")
         };
-        *all.entry(key).or_default() += 1;
+        *counts.entry(key).or_default() += 1;
     }
 
     fn to_denials(&self) -> Vec<Value> {
-        let all = self.0.lock().ignore_poison();
-        let show = |((name, reason), count): (&(String, &'static str), &u64)| json!({"kind": "network", "name": name, "reason": reason, "count": count});
-        all.iter().map(show).collect()
+        let counts = self.0.lock().ignore_poison();
+        let to_denial = |((name, reason), count): (&(String, &'static str), &u64)| json!({"kind": "network", "name": name, "reason": reason, "count": count});
+        counts.iter().map(to_denial).collect()
     }
 }
 

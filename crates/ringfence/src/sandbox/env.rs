@@ -132,9 +132,9 @@ const STEERING_PREFIXES: &[&str] = &[
 const STEERING_SUFFIXES: &[&str] = &["_PROXY", "_ASKPASS"];
 
 /// Returns the exact environment of a run: the baseline, overridden by what the call gives.
-pub fn build(given: &[(String, String)]) -> Result<Vec<(String, String)>> {
+pub fn build(variables: &[(String, String)]) -> Result<Vec<(String, String)>> {
     let mut env = baseline_env(std::env::vars_os());
-    for (name, value) in given {
+    for (name, value) in variables {
         check_variable(name, value)?;
         env.retain(|(known, _)| known != name);
         env.push((name.clone(), value.clone()));
@@ -153,42 +153,42 @@ pub fn git_settings(prefix: &str) -> Vec<(String, String)> {
     GIT_SETTINGS.iter().filter_map(value).collect()
 }
 
-/// Returns `env` with the variables of `more`, which replace those of the same names.
+/// Returns `env` with the variables of `additions`, which replace those of the same names.
 pub fn merge_env(
     mut env: Vec<(String, String)>,
-    more: Vec<(String, String)>,
+    additions: Vec<(String, String)>,
 ) -> Vec<(String, String)> {
-    env.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
-    env.extend(more);
+    env.retain(|(name, _)| !additions.iter().any(|(other, _)| other == name));
+    env.extend(additions);
     env
 }
 
 /// Returns the variables in which Codex finds its credentials, as far as the operator's environment
 /// has them. The values must never be shown.
 pub fn codex_keys() -> Vec<(String, String)> {
-    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let nonempty_value = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     ["OPENAI_API_KEY", "CODEX_API_KEY"]
         .into_iter()
-        .filter_map(|name| Some((name.to_owned(), set(name)?)))
+        .filter_map(|name| Some((name.to_owned(), nonempty_value(name)?)))
         .collect()
 }
 
 /// Returns the operator's own environment, for commands that leave the sandbox: all of it except
 /// the variables of this server.
 pub fn operator_env() -> Vec<(String, String)> {
-    let ours = |name: &str| {
+    let is_server_variable = |name: &str| {
         ["MCP_AUTH_", "RINGFENCE_", "SANDBOX_"].iter().any(|prefix| name.starts_with(prefix))
             || crate::config::env::VARIABLES
                 .iter()
                 .any(|variable| variable.secret && variable.name == name)
     };
-    let texts = std::env::vars_os()
+    let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    texts.filter(|(name, _)| !ours(name)).collect()
+    variables.filter(|(name, _)| !is_server_variable(name)).collect()
 }
 
-fn baseline_env(ours: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
-    let mut env: Vec<(String, String)> = ours
+fn baseline_env(server_env: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
+    let mut env: Vec<(String, String)> = server_env
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| BASELINE.contains(&name.as_str()) || name.starts_with(BASELINE_PREFIX))
         .collect();
@@ -201,22 +201,24 @@ fn baseline_env(ours: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String
 
 /// Checks that a call may set this variable.
 pub fn check_variable(name: &str, value: &str) -> Result<()> {
-    let shown: String = name.chars().take(64).collect();
+    let display_name: String = name.chars().take(64).collect();
     if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
         return Err(Error::invalid_arguments(format!(
-            "`env` has an invalid entry: `{shown}`"
+            "`env` has an invalid entry: `{display_name}`"
         ))
-        .with_hint("A name must not be empty or contain `=`; neither name nor value may contain a NUL."));
+        .with_hint(
+            "A name must not be empty or contain `=`; neither name nor value may contain a NUL.",
+        ));
     }
     if CODE_LOADING_NAMES.contains(&name)
         || CODE_LOADING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     {
         return Err(Error::permission_denied(
             "env_name",
-            format!("a call may not set the variable `{shown}`"),
+            format!("a call may not set the variable `{display_name}`"),
         )
         .with_hint(format!(
-            "It decides what code runs: set it inside the command instead (`{shown}=… program`)."
+            "It decides what code runs: set it inside the command instead (`{display_name}=… program`)."
         )));
     }
     Ok(())
@@ -226,17 +228,17 @@ pub fn check_variable(name: &str, value: &str) -> Result<()> {
 /// so.
 pub fn check_override(name: &str, value: &str) -> Result<()> {
     check_variable(name, value)?;
-    let capitals = name.to_ascii_uppercase();
-    let steers = STEERING.contains(&capitals.as_str())
-        || CODE_LOADING_NAMES.contains(&capitals.as_str())
+    let upper_name = name.to_ascii_uppercase();
+    let is_steering = STEERING.contains(&upper_name.as_str())
+        || CODE_LOADING_NAMES.contains(&upper_name.as_str())
         || [STEERING_PREFIXES, CODE_LOADING_PREFIXES]
             .concat()
             .iter()
-            .any(|prefix| capitals.starts_with(prefix))
-        || STEERING_SUFFIXES.iter().any(|suffix| capitals.ends_with(suffix));
-    if steers {
-        let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-        return Err(Error::permission_denied("env_name", format!("a client may not set the variable `{shown}`")).with_hint(
+            .any(|prefix| upper_name.starts_with(prefix))
+        || STEERING_SUFFIXES.iter().any(|suffix| upper_name.ends_with(suffix));
+    if is_steering {
+        let display_name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+        return Err(Error::permission_denied("env_name", format!("a client may not set the variable `{display_name}`")).with_hint(
             "It decides what code runs or which hosts it talks to. The operator can set it in the `env` of a command.",
         ));
     }

@@ -50,44 +50,48 @@ impl EscalatedExec {
     /// so it must not run on a thread that others wait for. `is_repository_open` says that a run
     /// could write all of `.git`, so that git must not trust it.
     pub fn verify_held(
-        held: &HeldExec,
+        held_exec: &HeldExec,
         rights: &Rights,
         table: &RuleTable,
         is_repository_open: bool,
     ) -> Result<EscalatedExec, String> {
-        if !held.itself {
+        if !held_exec.itself {
             return Err("it was not called by its own name".to_owned());
         }
-        if held.garbled {
+        if held_exec.garbled {
             return Err("its arguments or environment are not valid text".to_owned());
         }
         // Check again by what will run: the file must be one that the operator's rule names.
-        let meant = held.script.as_ref().unwrap_or(&held.program);
-        let word = held.verdict.out.as_deref().unwrap_or_default();
+        let executable = held_exec.script.as_ref().unwrap_or(&held_exec.program);
+        let word = held_exec.verdict.out.as_deref().unwrap_or_default();
         let files = table.programs.get(word).into_iter().flat_map(|program| &program.files);
-        if !files.into_iter().any(|file| (file.device, file.inode) == (meant.device, meant.inode)) {
+        if !files
+            .into_iter()
+            .any(|file| (file.device, file.inode) == (executable.device, executable.inode))
+        {
             return Err("it is not the file that the rule names".to_owned());
         }
-        let program = open_unwritable("the program", &held.program, OFlags::empty(), rights)?;
-        if let Some(script) = &held.script {
+        let program = open_unwritable("the program", &held_exec.program, OFlags::empty(), rights)?;
+        if let Some(script) = &held_exec.script {
             let file = open_unwritable("the script", script, OFlags::empty(), rights)?;
             script::check_interpreter(
                 &file,
-                held.argv.get(..held.script_at).unwrap_or_default(),
-                &held.program,
+                held_exec.argv.get(..held_exec.script_at).unwrap_or_default(),
+                &held_exec.program,
             )?;
         }
-        let (name, cwd) = (Path::new(&held.cwd.path), &held.cwd);
+        let (cwd_path, cwd) = (Path::new(&held_exec.cwd.path), &held_exec.cwd);
         let cwd = open_same("the directory", cwd, OFlags::DIRECTORY)?;
-        let argv0 = match &held.script {
+        let argv0 = match &held_exec.script {
             // The kernel has put the interpreter's own name there.
-            Some(_) => held.argv.first().cloned().unwrap_or_default(),
-            None => argv0_by_rule(held, rights, table),
+            Some(_) => held_exec.argv.first().cloned().unwrap_or_default(),
+            None => argv0_by_rule(held_exec, rights, table),
         };
-        let mut args: Vec<String> = held.argv.iter().skip(1).cloned().collect();
-        if let (Some(script), Some(word)) =
-            (&held.script, held.script_at.checked_sub(1).and_then(|at| args.get_mut(at)))
-        {
+        let mut args: Vec<String> = held_exec.argv.iter().skip(1).cloned().collect();
+        if let (Some(script), Some(word)) = (
+            &held_exec.script,
+            held_exec.script_at.checked_sub(1).and_then(|index| args.get_mut(index)),
+        ) {
             // Use the real path: the name it was called by may lead elsewhere a moment later.
             word.clone_from(&script.path);
         }
@@ -98,22 +102,22 @@ impl EscalatedExec {
             true => {
                 let command = git_subcommand(&argv0, &args);
                 git::check_command(command)?;
-                git::repository_env(rights, name, command)?
+                git::repository_env(rights, cwd_path, command)?
             }
             // Other programs call git, and must find the same repository or none.
             false if is_repository_open => git::env_without_repository(),
-            false => git::repository_env(rights, name, "")
+            false => git::repository_env(rights, cwd_path, "")
                 .unwrap_or_else(|_| git::env_without_repository()),
         };
-        let writable = rights.writable_roots().map(Path::to_owned).collect();
+        let writable_places = rights.writable_roots().map(Path::to_owned).collect();
         Ok(EscalatedExec {
-            held: held.clone(),
+            held: held_exec.clone(),
             program,
             cwd,
             argv0,
             args,
             added_env: env,
-            writable_places: writable,
+            writable_places,
         })
     }
 }
@@ -167,39 +171,41 @@ fn git_subcommand<'a>(program: &'a str, args: &'a [String]) -> &'a str {
 
 /// Returns the name to run a program by: the one that the rule uses, because a program with many
 /// names acts by the name it is called by.
-fn argv0_by_rule(held: &HeldExec, rights: &Rights, table: &RuleTable) -> String {
-    let word = held.verdict.out.as_deref().unwrap_or_default();
-    if word.starts_with('/') {
-        return word.to_owned();
+fn argv0_by_rule(held_exec: &HeldExec, rights: &Rights, table: &RuleTable) -> String {
+    let rule_program = held_exec.verdict.out.as_deref().unwrap_or_default();
+    if rule_program.starts_with('/') {
+        return rule_program.to_owned();
     }
-    let fixed = |path: &Path| !rights.writable_roots().any(|root| path.starts_with(root));
-    let known = table.programs.get(word).into_iter().flat_map(|program| &program.paths);
-    let mut named =
-        known.filter(|path| path.rsplit('/').next() == Some(word) && fixed(Path::new(path)));
-    named.next().cloned().unwrap_or_else(|| held.program.path.clone())
+    let is_unwritable = |path: &Path| !rights.writable_roots().any(|root| path.starts_with(root));
+    let known_paths =
+        table.programs.get(rule_program).into_iter().flat_map(|program| &program.paths);
+    let mut matching_paths = known_paths.filter(|path| {
+        path.rsplit('/').next() == Some(rule_program) && is_unwritable(Path::new(path))
+    });
+    matching_paths.next().cloned().unwrap_or_else(|| held_exec.program.path.clone())
 }
 
 /// Opens the same file that the run sees, by the same name, where the run cannot write.
 fn open_unwritable(
-    what: &str,
+    label: &str,
     file: &FileIdentity,
     flags: OFlags,
     rights: &Rights,
 ) -> Result<OwnedFd, String> {
     if rights.writable_roots().any(|root| Path::new(&file.path).starts_with(root)) {
-        return Err(format!("{what} is in a place that the sandbox can write"));
+        return Err(format!("{label} is in a place that the sandbox can write"));
     }
-    open_same(what, file, flags)
+    open_same(label, file, flags)
 }
 
-fn open_same(what: &str, file: &FileIdentity, flags: OFlags) -> Result<OwnedFd, String> {
-    let differs = || format!("{what} is not the same outside the sandbox");
+fn open_same(label: &str, file: &FileIdentity, flags: OFlags) -> Result<OwnedFd, String> {
+    let mismatch = || format!("{label} is not the same outside the sandbox");
     let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = open(&file.path, flags, Mode::empty()).map_err(|_| differs())?;
-    let found = fstat(&opened).map_err(|_| differs())?;
-    match (found.st_dev, found.st_ino) == (file.device, file.inode) {
+    let opened = open(&file.path, flags, Mode::empty()).map_err(|_| mismatch())?;
+    let file_stat = fstat(&opened).map_err(|_| mismatch())?;
+    match (file_stat.st_dev, file_stat.st_ino) == (file.device, file.inode) {
         true => Ok(opened),
-        false => Err(differs()),
+        false => Err(mismatch()),
     }
 }
 
@@ -208,9 +214,16 @@ fn open_same(what: &str, file: &FileIdentity, flags: OFlags) -> Result<OwnedFd, 
 pub type ApprovalReasonFn = fn(&[String], usize) -> Option<&'static str>;
 
 /// Returns why a rule that allows the command is not enough to let it leave without approval.
-pub fn approval_reason(held: &HeldExec, decide: ApprovalReasonFn) -> Option<&'static str> {
-    let verdict = &held.verdict;
-    if verdict.decision == Decision::Allow { decide(&verdict.prefix, held.words) } else { None }
+pub fn approval_reason(
+    held_exec: &HeldExec,
+    find_reason: ApprovalReasonFn,
+) -> Option<&'static str> {
+    let verdict = &held_exec.verdict;
+    if verdict.decision == Decision::Allow {
+        find_reason(&verdict.prefix, held_exec.words)
+    } else {
+        None
+    }
 }
 
 /// The session's wider sandbox, which rules let commands into. A separate type, since a session
@@ -238,16 +251,16 @@ pub struct WiderTarget {
 /// was meant for it.
 pub async fn run_escalated(
     granted: Granted<(EscalatedExec, WaitingExec)>,
-    place: EscalationTarget<'_>,
+    target: EscalationTarget<'_>,
 ) -> Result<ExecAnswer, String> {
     let (exec, waiting) = granted.consume();
-    start_escalated(exec, waiting, place).await.map_err(|error| error.message_chain())
+    start_escalated(exec, waiting, target).await.map_err(|error| error.message_chain())
 }
 
 /// Returns the answer for a process that may not leave the sandbox.
-pub fn refuse_escalation(path: &str, why: &str) -> ExecAnswer {
+pub fn refuse_escalation(path: &str, reason: &str) -> ExecAnswer {
     ExecAnswer::Refuse(
-        format!("ringfence: {path}: cannot leave the sandbox: {why}\n"),
+        format!("ringfence: {path}: cannot leave the sandbox: {reason}\n"),
         CANNOT_LEAVE,
     )
 }
@@ -255,9 +268,9 @@ pub fn refuse_escalation(path: &str, why: &str) -> ExecAnswer {
 async fn start_escalated(
     exec: EscalatedExec,
     waiting: WaitingExec,
-    place: EscalationTarget<'_>,
+    target: EscalationTarget<'_>,
 ) -> Result<ExecAnswer> {
-    let WaitingExec { streams, on_begun: begun, signals, .. } = waiting;
+    let WaitingExec { streams, on_begun, signals, .. } = waiting;
     let [Ok(stdin), Ok(stdout), Ok(stderr)] = streams.map(data_stream_or_null) else {
         return Err(Error::internal("its standard streams could not be opened"));
     };
@@ -265,15 +278,15 @@ async fn start_escalated(
     let path = exec.held.program.path.clone();
     // Before it starts: a signal that comes when it has just begun is already meant for it, and
     // waits here until then.
-    begun();
-    match place {
+    on_begun();
+    match target {
         EscalationTarget::Outside { launcher, config } => {
             let control = start_outside(&exec, &streams, launcher, config).await?;
             follow_outside(control, &path, signals).await
         }
-        EscalationTarget::Wider(place) => {
-            let (runs, grace) = (Arc::clone(&place.terms.wider_runs), place.config.limits.grace);
-            runs.run_to_answer(start_wider(exec, streams, *place), grace, path, signals).await
+        EscalationTarget::Wider(target) => {
+            let (runs, grace) = (Arc::clone(&target.terms.wider_runs), target.config.limits.grace);
+            runs.run_to_answer(start_wider(exec, streams, *target), grace, path, signals).await
         }
     }
 }
@@ -297,31 +310,37 @@ async fn start_outside(
 async fn start_wider(
     exec: EscalatedExec,
     streams: [OwnedFd; 3],
-    place: WiderTarget,
+    target: WiderTarget,
 ) -> Result<SupervisorControl> {
-    let WiderTarget { session, config, sandbox, launcher, terms } = place;
+    let WiderTarget { session, config, sandbox, launcher, terms } = target;
     let make = || {
         SessionSandbox::new_wider(&session, &config, &sandbox, launcher.clone()).map(WiderSandbox)
     };
-    let cell =
-        session.get_or_replace(|WiderSandbox(cell)| cell.hides_private_paths(&config), make)?;
-    let WiderSandbox(cell) = &*cell;
+    let wider_sandbox = session.get_or_replace(
+        |WiderSandbox(wider_sandbox)| wider_sandbox.hides_private_paths(&config),
+        make,
+    )?;
+    let WiderSandbox(wider_sandbox) = &*wider_sandbox;
     let env = env::merge_env(
-        env::merge_env(env::build(&[])?, cell.env.clone()),
+        env::merge_env(env::build(&[])?, wider_sandbox.env.clone()),
         kept_env(&exec, &config),
     );
-    let known = SessionRepositories::for_session(&session)?
-        .current_findings(cell, config.home.as_deref())
+    let findings = SessionRepositories::for_session(&session)?
+        .current_findings(wider_sandbox, config.home.as_deref())
         .await?;
-    let rights =
-        Rights { for_git: known.map(|known| known.covered.clone()), ..cell.rights.clone() };
+    let rights = Rights {
+        for_git: findings.map(|findings| findings.covered.clone()),
+        ..wider_sandbox.rights.clone()
+    };
     let spec = RunSpec {
         env: env::merge_env(env, exec.added_env.clone()),
         rights,
         ..exec.build_spec(&config)
     };
     // By name, because the mounts in the wider sandbox are different.
-    cell.start_escalated(spec, RunFds { program_file: None, ..exec.run_fds(&streams) }, terms).await
+    wider_sandbox
+        .start_escalated(spec, RunFds { program_file: None, ..exec.run_fds(&streams) }, terms)
+        .await
 }
 
 /// Waits for the end of a command that runs outside.
@@ -357,10 +376,10 @@ pub(super) fn answer_from_report(
         // The supervisor reports this instead of a start, never after one. A signal was meant for
         // the command that did not start: the waiting process must not run after all as if there
         // had been none.
-        Ok(Some(SupervisorReport::Failed(fault))) if was_signalled => {
-            Ok(refuse_escalation(path, &fault.to_string()))
+        Ok(Some(SupervisorReport::Failed(error))) if was_signalled => {
+            Ok(refuse_escalation(path, &error.to_string()))
         }
-        Ok(Some(SupervisorReport::Failed(fault))) => Err(Error::internal(fault.to_string())),
+        Ok(Some(SupervisorReport::Failed(error))) => Err(Error::internal(error.to_string())),
         Ok(Some(SupervisorReport::Exited(exit) | SupervisorReport::Over(exit))) => {
             Ok(exit_answer(&exit))
         }
@@ -384,24 +403,24 @@ fn exit_answer(exit: &RunExit) -> ExecAnswer {
 /// Returns a stream that only carries data, or else `/dev/null`. A directory would be a way to name
 /// places inside the sandbox, and no command may read from a terminal.
 fn data_stream_or_null(stream: Option<OwnedFd>) -> std::io::Result<OwnedFd> {
-    let nothing = || {
+    let open_null = || {
         open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(std::io::Error::from)
     };
-    let Some(stream) = stream else { return nothing() };
+    let Some(stream) = stream else { return open_null() };
     let kind = FileType::from_raw_mode(fstat(&stream)?.st_mode);
-    let terminal = rustix::termios::isatty(&stream);
+    let is_terminal = rustix::termios::isatty(&stream);
     match kind {
         FileType::Fifo | FileType::RegularFile | FileType::Socket => Ok(stream),
-        FileType::CharacterDevice if !terminal => Ok(stream),
-        _ => nothing(),
+        FileType::CharacterDevice if !is_terminal => Ok(stream),
+        _ => open_null(),
     }
 }
 
 /// Returns the account that a command outside runs as. `None` is the server's own user, which must
 /// not be root.
 pub fn escalation_account(config: &Config) -> Result<Option<UserAccount>> {
-    let root = rustix::process::geteuid().is_root();
+    let is_root = rustix::process::geteuid().is_root();
     match &config.policy.escalate_as {
         Some(name) => {
             let account = UserAccount::from_name(name)?;
@@ -411,7 +430,7 @@ pub fn escalation_account(config: &Config) -> Result<Option<UserAccount>> {
                         "Commands outside the sandbox must run without privileges: name an ordinary user.",
                     ));
             }
-            match (root, account.user.uid == rustix::process::geteuid().as_raw()) {
+            match (is_root, account.user.uid == rustix::process::geteuid().as_raw()) {
                 (true, _) => Ok(Some(account)),
                 (false, true) => Ok(None),
                 (false, false) => Err(Error::invalid_arguments(format!(
@@ -420,7 +439,7 @@ pub fn escalation_account(config: &Config) -> Result<Option<UserAccount>> {
                 .with_hint("Remove `escalate_as`: commands then run as you.")),
             }
         }
-        None if root => Err(Error::invalid_arguments(
+        None if is_root => Err(Error::invalid_arguments(
             "the server runs as root, but `escalate_as` under [policy] is not set",
         )
         .with_hint("Set `escalate_as` under [policy] to the user that such commands run as.")),
@@ -454,11 +473,12 @@ fn outside_env(
         None => env::operator_env(),
         // Root's environment is not for another user.
         Some(account) => {
-            let own =
+            let account_env =
                 [("HOME", &account.home), ("USER", &account.name), ("LOGNAME", &account.name)];
-            let own = own.into_iter().chain([("SHELL", &account.shell)]);
-            let own = own.map(|(name, value)| (name.to_owned(), value.clone())).collect();
-            env::merge_env(env::build(&[]).unwrap_or_default(), own)
+            let account_env = account_env.into_iter().chain([("SHELL", &account.shell)]);
+            let account_env =
+                account_env.map(|(name, value)| (name.to_owned(), value.clone())).collect();
+            env::merge_env(env::build(&[]).unwrap_or_default(), account_env)
         }
     };
     if let Some((_, path)) = env.iter_mut().find(|(name, _)| name == "PATH") {
@@ -469,15 +489,16 @@ fn outside_env(
 
 /// Returns the search path without places where the run could have put a program.
 fn without_writable_dirs(path: &str, writable: &[PathBuf]) -> String {
-    let fixed = |place: &&str| {
-        let real = Path::new(place).canonicalize();
-        place.starts_with('/')
-            && real.is_ok_and(|real| !writable.iter().any(|root| real.starts_with(root)))
+    let is_unwritable = |dir: &&str| {
+        let real_path = Path::new(dir).canonicalize();
+        dir.starts_with('/')
+            && real_path
+                .is_ok_and(|real_path| !writable.iter().any(|root| real_path.starts_with(root)))
     };
-    path.split(':').filter(fixed).collect::<Vec<_>>().join(":")
+    path.split(':').filter(is_unwritable).collect::<Vec<_>>().join(":")
 }
 
 fn kept_env(exec: &EscalatedExec, config: &Config) -> Vec<(String, String)> {
-    let listed = |(name, _): &&(String, String)| config.policy.escalate_env.contains(name);
-    exec.held.env.iter().filter(listed).cloned().collect()
+    let is_listed = |(name, _): &&(String, String)| config.policy.escalate_env.contains(name);
+    exec.held.env.iter().filter(is_listed).cloned().collect()
 }

@@ -19,55 +19,58 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 
 /// Evaluates these files, in this order. Returns a reading for each of them: a file that kills its
-/// child costs only itself. `known` is what earlier files said about which programs may use a name.
+/// child costs only itself. `host_executables` is what earlier files said about which programs may
+/// use a name.
 pub async fn evaluate_rules(
     launcher: &Launcher,
     sources: &[RulesSource],
-    known: &HostExecutables,
+    host_executables: &HostExecutables,
 ) -> Vec<ParsedRules> {
-    evaluate_within(MAX_ANSWER_BYTES, launcher, sources, known).await
+    evaluate_within(MAX_ANSWER_BYTES, launcher, sources, host_executables).await
 }
 
 async fn evaluate_within(
-    mut room: u64,
+    mut remaining_bytes: u64,
     launcher: &Launcher,
     sources: &[RulesSource],
-    known: &HostExecutables,
+    host_executables: &HostExecutables,
 ) -> Vec<ParsedRules> {
-    let until = Instant::now() + TIME_LIMIT;
-    let mut known = known.clone();
-    let mut readings: Vec<ParsedRules> = Vec::new();
-    while let Some(rest) = sources.get(readings.len()..).filter(|rest| !rest.is_empty()) {
-        let before = readings.len();
-        let request = EvaluateRequest { sources: rest.to_vec(), known: known.clone() };
-        let ended =
-            match timeout_at(until, run_evaluator(launcher, &request, &mut readings, &mut room))
-                .await
-            {
-                Ok(Ok(status)) => explain_exit(status),
-                Ok(Err(error)) => format!("the rules evaluator failed: {error}"),
-                Err(_) => format!("reading the rules took more than {} s", TIME_LIMIT.as_secs()),
-            };
-        for reading in readings.iter().skip(before) {
-            known.extend(reading.table.host_executables.clone());
+    let deadline = Instant::now() + TIME_LIMIT;
+    let mut host_executables = host_executables.clone();
+    let mut parsed_files: Vec<ParsedRules> = Vec::new();
+    while let Some(rest) = sources.get(parsed_files.len()..).filter(|rest| !rest.is_empty()) {
+        let previous_count = parsed_files.len();
+        let request = EvaluateRequest { sources: rest.to_vec(), known: host_executables.clone() };
+        let end_reason = match timeout_at(
+            deadline,
+            run_evaluator(launcher, &request, &mut parsed_files, &mut remaining_bytes),
+        )
+        .await
+        {
+            Ok(Ok(status)) => explain_exit(status),
+            Ok(Err(error)) => format!("the rules evaluator failed: {error}"),
+            Err(_) => format!("reading the rules took more than {} s", TIME_LIMIT.as_secs()),
+        };
+        for parsed in parsed_files.iter().skip(previous_count) {
+            host_executables.extend(parsed.table.host_executables.clone());
         }
         // The first file without an answer is the one that ended the child.
-        if let Some(source) = sources.get(readings.len()) {
-            let faults = vec![RulesError::for_file(&source.name, &ended)];
-            readings.push(ParsedRules { faults, ..ParsedRules::default() });
+        if let Some(source) = sources.get(parsed_files.len()) {
+            let faults = vec![RulesError::for_file(&source.name, &end_reason)];
+            parsed_files.push(ParsedRules { faults, ..ParsedRules::default() });
         }
     }
-    readings
+    parsed_files
 }
 
 /// Runs one child, which is gone when this is done or dropped.
 async fn run_evaluator(
     launcher: &Launcher,
     request: &EvaluateRequest,
-    readings: &mut Vec<ParsedRules>,
-    room: &mut u64,
+    parsed_files: &mut Vec<ParsedRules>,
+    remaining_bytes: &mut u64,
 ) -> io::Result<ExitStatus> {
-    if *room == 0 {
+    if *remaining_bytes == 0 {
         return Err(too_many_rules());
     }
     let mut command = launcher.build_command(CHILD_ARGUMENT);
@@ -76,32 +79,34 @@ async fn run_evaluator(
     let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(io::Error::other("it has no pipes"));
     };
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
-    let told = async {
+    let mut request_line = serde_json::to_vec(request)?;
+    request_line.push(b'\n');
+    let send_request = async {
         // A child that died before it had read everything shows that by its status.
-        let _ = stdin.write_all(&line).await;
+        let _ = stdin.write_all(&request_line).await;
         drop(stdin);
     };
-    let heard = read_answers(BufReader::new(stdout), request.sources.len(), readings, room);
-    let ((), heard) = tokio::join!(told, heard);
-    heard?;
+    let answers =
+        read_answers(BufReader::new(stdout), request.sources.len(), parsed_files, remaining_bytes);
+    let ((), answers) = tokio::join!(send_request, answers);
+    answers?;
     child.wait().await
 }
 
 async fn read_answers(
     mut stdout: BufReader<tokio::process::ChildStdout>,
     count: usize,
-    readings: &mut Vec<ParsedRules>,
-    room: &mut u64,
+    parsed_files: &mut Vec<ParsedRules>,
+    remaining_bytes: &mut u64,
 ) -> io::Result<()> {
     for _ in 0..count {
         let mut line = Vec::new();
-        *room -= (&mut stdout).take(*room).read_until(b'\n', &mut line).await? as u64;
+        *remaining_bytes -=
+            (&mut stdout).take(*remaining_bytes).read_until(b'\n', &mut line).await? as u64;
         if line.last() != Some(&b'\n') {
-            return if *room == 0 { Err(too_many_rules()) } else { Ok(()) };
+            return if *remaining_bytes == 0 { Err(too_many_rules()) } else { Ok(()) };
         }
-        readings.push(serde_json::from_slice(&line)?);
+        parsed_files.push(serde_json::from_slice(&line)?);
     }
     Ok(())
 }

@@ -92,15 +92,17 @@ impl ExecService {
     /// Starts to serve this channel.
     pub fn start_serving(
         channel: PacketChannel,
-        desk: Arc<dyn ExecDecider>,
-        wider: Arc<WiderRuns>,
+        decider: Arc<dyn ExecDecider>,
+        wider_runs: Arc<WiderRuns>,
     ) -> io::Result<ExecService> {
         rustix::io::ioctl_fionbio(&channel, true)?;
         let watched = std::os::unix::net::UnixDatagram::from(channel.as_fd().try_clone_to_owned()?);
-        let line = Arc::new(NoticeChannel { channel, watched: UnixDatagram::from_std(watched)? });
-        let over = CancellationToken::new();
-        let task = tokio::spawn(serve_notices(line, desk, over.clone()).in_current_span());
-        Ok(ExecService { task, stopped: over, wider_runs: wider })
+        let notice_channel =
+            Arc::new(NoticeChannel { channel, watched: UnixDatagram::from_std(watched)? });
+        let stopped = CancellationToken::new();
+        let task =
+            tokio::spawn(serve_notices(notice_channel, decider, stopped.clone()).in_current_span());
+        Ok(ExecService { task, stopped, wider_runs })
     }
 }
 
@@ -128,49 +130,49 @@ struct PendingExec {
 }
 
 async fn serve_notices(
-    line: Arc<NoticeChannel>,
-    desk: Arc<dyn ExecDecider>,
-    over: CancellationToken,
+    notice_channel: Arc<NoticeChannel>,
+    decider: Arc<dyn ExecDecider>,
+    stopped: CancellationToken,
 ) {
-    let mut answering = JoinSet::new();
+    let mut answer_tasks = JoinSet::new();
     let mut open: HashMap<u64, PendingExec> = HashMap::new();
-    let mut is_over = false;
+    let mut is_stopped = false;
     loop {
         let notice = tokio::select! {
-            notice = line.next_notice() => notice,
-            () = over.cancelled(), if !is_over => {
-                is_over = true;
-                answering.abort_all();
+            notice = notice_channel.next_notice() => notice,
+            () = stopped.cancelled(), if !is_stopped => {
+                is_stopped = true;
+                answer_tasks.abort_all();
                 open.clear();
                 continue;
             }
-            Some(done) = answering.join_next() => {
-                if let Ok(id) = done {
+            Some(finished) = answer_tasks.join_next() => {
+                if let Ok(id) = finished {
                     open.remove(&id);
                 }
                 continue;
             }
         };
         match notice {
-            Ok(Some((ExecNotice::Ruled(ruled), _))) => desk.record_ruling(ruled),
-            Ok(Some((ExecNotice::Held(id), _))) if is_over => {
+            Ok(Some((ExecNotice::Ruled(ruled), _))) => decider.record_ruling(ruled),
+            Ok(Some((ExecNotice::Held(id), _))) if is_stopped => {
                 let answer = ExecAnswer::Refuse(
                     "ringfence: not started: its run has ended\n".to_owned(),
                     126,
                 );
                 // A send error means that the supervisor is gone, and the run with it.
-                let _ = line.send_reply(&ExecReply { id, answer }).await;
+                let _ = notice_channel.send_reply(&ExecReply { id, answer }).await;
             }
             Ok(Some((ExecNotice::Held(id), fds))) => {
-                let (signals, inbox) = mpsc::unbounded_channel();
-                let (line, desk) = (Arc::clone(&line), Arc::clone(&desk));
-                let answered = async move {
-                    let answer = answer_exec(&line, id, fds, inbox, desk).await;
+                let (signals, signal_inbox) = mpsc::unbounded_channel();
+                let (notice_channel, decider) = (Arc::clone(&notice_channel), Arc::clone(&decider));
+                let answer_future = async move {
+                    let answer = answer_exec(&notice_channel, id, fds, signal_inbox, decider).await;
                     // A send error means that the supervisor is gone, and the run with it.
-                    let _ = line.send_reply(&ExecReply { id, answer }).await;
+                    let _ = notice_channel.send_reply(&ExecReply { id, answer }).await;
                     id
                 };
-                let task = answering.spawn(answered.in_current_span());
+                let task = answer_tasks.spawn(answer_future.in_current_span());
                 open.insert(id, PendingExec { signals, task });
             }
             Ok(Some((ExecNotice::Signal(id, signal), _))) => {
@@ -194,11 +196,11 @@ async fn serve_notices(
 }
 
 async fn answer_exec(
-    line: &Arc<NoticeChannel>,
+    notice_channel: &Arc<NoticeChannel>,
     id: u64,
     fds: Vec<OwnedFd>,
     signals: mpsc::UnboundedReceiver<i32>,
-    desk: Arc<dyn ExecDecider>,
+    decider: Arc<dyn ExecDecider>,
 ) -> ExecAnswer {
     let mut fds = fds.into_iter();
     let held = fds.next().map(read_memory_file::<HeldExec>);
@@ -209,16 +211,16 @@ async fn answer_exec(
             126,
         );
     };
-    let streams = held.streams.map(|there| if there { fds.next() } else { None });
-    let begun = {
-        let line = Arc::clone(line);
+    let streams = held.streams.map(|is_open| if is_open { fds.next() } else { None });
+    let on_begun = {
+        let notice_channel = Arc::clone(notice_channel);
         move || {
             tokio::spawn(async move {
-                line.send_reply(&ExecReply { id, answer: ExecAnswer::Begun }).await
+                notice_channel.send_reply(&ExecReply { id, answer: ExecAnswer::Begun }).await
             });
         }
     };
-    desk.decide_exec(WaitingExec { held, streams, on_begun: Box::new(begun), signals }).await
+    decider.decide_exec(WaitingExec { held, streams, on_begun: Box::new(on_begun), signals }).await
 }
 
 /// Opens a file without a name, which disappears with its last holder.

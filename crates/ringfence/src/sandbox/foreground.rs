@@ -58,8 +58,8 @@ pub struct ForegroundOptions<'a> {
 pub fn run(
     config: &Config,
     command: &[String],
-    terms: &ForegroundOptions<'_>,
-    ruling: ForegroundRules,
+    options: &ForegroundOptions<'_>,
+    rules: ForegroundRules,
 ) -> Result<u8> {
     profile::check_profile(config)?;
     let Some(workspace) = &config.workspace else {
@@ -69,7 +69,7 @@ pub fn run(
         return Err(Error::invalid_arguments("no command"));
     };
     let mut rights = profile::run_rights(config, workspace)?;
-    if ruling.escalates(config) && git::escalates_git(&ruling.table) {
+    if rules.escalates(config) && git::escalates_git(&rules.table) {
         git::close_repository(&mut rights);
         // There was no earlier run to which these places were open, so nothing needs to be closed.
         rights.closed.clear();
@@ -77,14 +77,14 @@ pub fn run(
     let repositories = GitWatch::new(config, &mut rights)?;
     let _scratch = profile::ScratchDir::create(config, &mut rights)?;
     // Open it before the run, which could put a symlink in its place.
-    let replaceable =
+    let report_rights =
         if config.sandbox.profile == ProfileSetting::None { None } else { Some(&rights) };
-    let mut report = terms.report.map(|path| open_report(path, replaceable)).transpose()?;
-    let allow = profile::proxy_allow_list(config)?.map(Arc::new);
+    let mut report = options.report.map(|path| open_report(path, report_rights)).transpose()?;
+    let allow_list = profile::proxy_allow_list(config)?.map(Arc::new);
     let cwd = working_directory(workspace);
     let mut environment = env::build(&[])?;
-    let fenced = config.sandbox.profile != ProfileSetting::None;
-    if fenced {
+    let is_sandboxed = config.sandbox.profile != ProfileSetting::None;
+    if is_sandboxed {
         environment = env::merge_env(environment, profile::sandbox_environment(config, &rights));
     }
     let spec = RunSpec {
@@ -101,55 +101,56 @@ pub fn run(
         },
         rights,
         limits: config.sandbox.limits.clone(),
-        proxy_env: allow
+        proxy_env: allow_list
             .as_ref()
             .map(|_| net::proxy_environment(jail::PORT_PLACEHOLDER))
             .unwrap_or_default(),
         shut_ports: Vec::new(),
-        exec: (fenced && config.policy.intercept).then(|| ruling.exec_rules(config)),
+        exec: (is_sandboxed && config.policy.intercept).then(|| rules.exec_rules(config)),
         user: None,
     };
-    if !config.policy.intercept && ruling.needs_decider(config) {
+    if !config.policy.intercept && rules.needs_decider(config) {
         return Err(Error::invalid_arguments("rules are configured but exec interception is off")
             .with_hint("Set `intercept = true` under [policy], or remove the rules."));
     }
     let kept_inside = Arc::new(KeptInside::default());
-    let desk = (fenced && ruling.needs_decider(config))
-        .then(|| ruling.into_decider(config, &spec.rights, &kept_inside));
-    let outcome = start_supervisor(&spec, terms.only_tier).and_then(|(control, tier)| {
-        run_supervised(control, &spec, allow, desk).map(|end| (end, tier))
+    let decider = (is_sandboxed && rules.needs_decider(config))
+        .then(|| rules.into_decider(config, &spec.rights, &kept_inside));
+    let outcome = start_supervisor(&spec, options.only_tier).and_then(|(control, tier)| {
+        run_supervised(control, &spec, allow_list, decider).map(|end| (end, tier))
     });
     let (end, tier) =
         outcome.map_err(|error| Error::internal("the sandbox was lost").with_source(error))?;
-    let kept = kept_inside.take_new();
+    let kept_commands = kept_inside.take_new();
     let git_changed = repositories.list_changes();
     // A user who runs `git clone` expects a new repository, so it causes no warning; the report
     // still lists it.
     for change in git_changed.iter().filter(|change| !change.starts_with(NEW_REPOSITORY)) {
         let _ = writeln!(io::stderr(), "ringfence: git: {change}");
     }
-    for entry in &kept {
+    for entry in &kept_commands {
         // If standard error is closed, there is nowhere left to report it.
         let _ = writeln!(io::stderr(), "ringfence: {}", entry.summary_line());
     }
-    if let (Some(file), ForegroundEnd::Exited(exit, refused)) = (&mut report, &end) {
-        let seen = exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok());
-        let denials: Vec<Value> = seen.chain(refused.iter().cloned()).collect();
+    if let (Some(file), ForegroundEnd::Exited(exit, proxy_denials)) = (&mut report, &end) {
+        let run_denials =
+            exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok());
+        let denials: Vec<Value> = run_denials.chain(proxy_denials.iter().cloned()).collect();
         let text = json!({
             "profile": config.sandbox.profile.name(), "tier": tier.map(Tier::name), "limits": exit.limits,
             "exit_code": exit.code, "signal": exit.signal, "left_behind": exit.left_behind,
             "out_of_memory": exit.out_of_memory, "denials": denials, "execs": exit.execs,
-            "kept_inside": kept, "git_changed": git_changed,
+            "kept_inside": kept_commands, "git_changed": git_changed,
         });
         writeln!(file, "{text}").map_err(|error| report_write_error(&error))?;
     }
-    if let (Some(file), ForegroundEnd::Failed(fault)) = (&mut report, &end) {
-        let text = json!({ "profile": config.sandbox.profile.name(), "fault": fault });
+    if let (Some(file), ForegroundEnd::Failed(sandbox_error)) = (&mut report, &end) {
+        let text = json!({ "profile": config.sandbox.profile.name(), "fault": sandbox_error });
         writeln!(file, "{text}").map_err(|error| report_write_error(&error))?;
     }
     Ok(match end {
         ForegroundEnd::Exited(exit, _) => exit_code(&exit),
-        ForegroundEnd::Failed(fault) => print_fault(program, &fault),
+        ForegroundEnd::Failed(sandbox_error) => print_fault(program, &sandbox_error),
     })
 }
 
@@ -174,16 +175,16 @@ impl<'a> GitWatch<'a> {
         // no part of a repository is writable.
         watch.findings_before = match watch.query_repositories() {
             Err(error) if error.reason_name() == Some(UNPROTECTABLE) => return Err(error),
-            known => known.ok().flatten(),
+            findings => findings.ok().flatten(),
         };
-        rights.for_git = watch.findings_before.as_ref().map(|known| known.covered.clone());
+        rights.for_git = watch.findings_before.as_ref().map(|findings| findings.covered.clone());
         Ok(watch)
     }
 
     fn list_changes(&self) -> Vec<String> {
-        let Some(before) = &self.findings_before else { return Vec::new() };
+        let Some(previous) = &self.findings_before else { return Vec::new() };
         match self.query_repositories() {
-            Ok(Some(now)) => now.changes_since(before),
+            Ok(Some(current)) => current.changes_since(previous),
             Ok(None) => Vec::new(),
             Err(error) => vec![format!("what git would execute could not be compared: {error}")],
         }
@@ -199,12 +200,12 @@ impl<'a> GitWatch<'a> {
         let runtime =
             runtime.map_err(|error| Error::internal("git cannot be run").with_source(error))?;
         runtime.block_on(async {
-            let cell = SessionSandbox::from_rights(
+            let sandbox = SessionSandbox::from_rights(
                 self.rights.clone(),
                 self.config,
                 Launcher::from_current_exe(),
             )?;
-            self.repositories.current_findings(&cell, self.config.home.as_deref()).await
+            self.repositories.current_findings(&sandbox, self.config.home.as_deref()).await
         })
     }
 }
@@ -218,51 +219,51 @@ enum ForegroundEnd {
 /// Returns the directory in which the command starts: the current one, if it is inside the
 /// workspace.
 fn working_directory(workspace: &Path) -> PathBuf {
-    let here = std::env::current_dir().and_then(|here| here.canonicalize());
-    here.ok().filter(|here| here.starts_with(workspace)).unwrap_or_else(|| workspace.to_owned())
+    let cwd = std::env::current_dir().and_then(|cwd| cwd.canonicalize());
+    cwd.ok().filter(|cwd| cwd.starts_with(workspace)).unwrap_or_else(|| workspace.to_owned())
 }
 
 /// Starts a supervisor that waits for its spec on the returned socket.
 fn start_supervisor(
     spec: &RunSpec,
-    only: Option<Tier>,
+    only_tier: Option<Tier>,
 ) -> io::Result<(std::result::Result<UnixStream, SandboxError>, Option<Tier>)> {
-    let (ours, theirs) = UnixStream::pair()?;
+    let (control, supervisor_end) = UnixStream::pair()?;
     if spec.fence != SandboxProfile::Default {
         Command::new("/proc/self/exe")
             .arg(supervisor::ARGUMENT)
             .env_clear()
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdin(Stdio::from(OwnedFd::from(supervisor_end)))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        return Ok((Ok(ours), None));
+        return Ok((Ok(control), None));
     }
-    let mut refused = None;
-    for tier in only.map_or_else(available_tiers, |tier| vec![tier]) {
+    let mut first_error = None;
+    for tier in only_tier.map_or_else(available_tiers, |tier| vec![tier]) {
         let channel = start_zygote(tier)?;
         match build_session_root(&channel, &spec.rights, tier) {
             Ok(()) => {
                 let network = (spec.rights.network != NetworkAccess::All).then_some(0);
                 channel.send(
                     &zygote::ZygoteRequest { network, last: true, socket: None },
-                    &[theirs.as_fd()],
+                    &[supervisor_end.as_fd()],
                 )?;
                 // The zygote ends with this process, and takes the run with it.
                 std::mem::forget(channel);
-                return Ok((Ok(ours), Some(tier)));
+                return Ok((Ok(control), Some(tier)));
             }
-            Err(fault) => refused = Some(refused.unwrap_or(fault)),
+            Err(error) => first_error = Some(first_error.unwrap_or(error)),
         }
     }
-    let none = || {
+    let no_tier_error = || {
         SandboxError::from_message(
             Layer::Namespaces,
             "start",
             "this host offers no way to create namespaces",
         )
     };
-    Ok((Err(refused.unwrap_or_else(none)), None))
+    Ok((Err(first_error.unwrap_or_else(no_tier_error)), None))
 }
 
 /// Starts a zygote that waits for its session root. There is nothing to hide from it, so a fork is
@@ -271,20 +272,20 @@ fn start_zygote(tier: Tier) -> io::Result<PacketChannel> {
     if tier != Tier::Bwrap {
         return zygote::fork_zygote();
     }
-    let (ours, theirs) = PacketChannel::pair()?;
-    tier::zygote_command(tier, Path::new("/proc/self/exe"), theirs)?.spawn()?;
-    Ok(ours)
+    let (channel, zygote_end) = PacketChannel::pair()?;
+    tier::zygote_command(tier, Path::new("/proc/self/exe"), zygote_end)?.spawn()?;
+    Ok(channel)
 }
 
 /// Has the zygote build the session root. A zygote that exits before it has answered, as bubblewrap
 /// does where it is refused, means that the tier does not work.
 fn build_session_root(channel: &PacketChannel, rights: &Rights, tier: Tier) -> SetupResult {
-    let lost = |error: io::Error| {
+    let channel_error = |error: io::Error| {
         SandboxError::from_io_error(Layer::Namespaces, "build the session root", &error)
     };
-    channel.send(&SessionSetup { rights: rights.clone(), tier }, &[]).map_err(lost)?;
-    match channel.receive::<SetupResult>().map_err(lost)? {
-        Some((laid, _)) => laid,
+    channel.send(&SessionSetup { rights: rights.clone(), tier }, &[]).map_err(channel_error)?;
+    match channel.receive::<SetupResult>().map_err(channel_error)? {
+        Some((setup_result, _)) => setup_result,
         None => Err(SandboxError::from_message(
             Layer::Namespaces,
             "build the session root",
@@ -296,12 +297,12 @@ fn build_session_root(channel: &PacketChannel, rights: &Rights, tier: Tier) -> S
 fn run_supervised(
     control: std::result::Result<UnixStream, SandboxError>,
     spec: &RunSpec,
-    allow: Option<Arc<AllowList>>,
-    desk: Option<Arc<dyn ExecDecider>>,
+    allow_list: Option<Arc<AllowList>>,
+    decider: Option<Arc<dyn ExecDecider>>,
 ) -> io::Result<ForegroundEnd> {
     let control = match control {
         Ok(control) => control,
-        Err(fault) => return Ok(ForegroundEnd::Failed(fault)),
+        Err(error) => return Ok(ForegroundEnd::Failed(error)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -310,30 +311,37 @@ fn run_supervised(
         let signals = StopSignals::listen()?;
         let cwd = File::open(&spec.cwd)?;
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-        let way_out = allow
-            .map(|allow| PacketChannel::pair().map(|(ours, theirs)| (allow, ours, theirs)))
+        let egress_channel = allow_list
+            .map(|allow_list| {
+                PacketChannel::pair().map(|(server_end, run_end)| (allow_list, server_end, run_end))
+            })
             .transpose()?;
-        let questions = desk
-            .map(|desk| PacketChannel::pair().map(|(ours, theirs)| (desk, ours, theirs)))
+        let exec_pair = decider
+            .map(|decider| {
+                PacketChannel::pair().map(|(server_end, run_end)| (decider, server_end, run_end))
+            })
             .transpose()?;
         let fds = RunFds {
             stdin: stdin.as_fd(),
             stdout: stdout.as_fd(),
             stderr: stderr.as_fd(),
             cwd: cwd.as_fd(),
-            proxy_channel: way_out.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
-            exec_channel: questions.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
+            proxy_channel: egress_channel.as_ref().map(|(_, _, run_end)| run_end.as_fd()),
+            exec_channel: exec_pair.as_ref().map(|(_, _, run_end)| run_end.as_fd()),
             exec_log: None,
             program_file: None,
             driver_socket: None,
         };
-        let rest = supervisor::send_spec(control.as_fd(), spec, &fds)?;
-        (&control).write_all(&rest)?;
-        let service = questions
-            .map(|(desk, ours, _)| ExecService::start_serving(ours, desk, Arc::default()))
+        let remaining_spec = supervisor::send_spec(control.as_fd(), spec, &fds)?;
+        (&control).write_all(&remaining_spec)?;
+        let service = exec_pair
+            .map(|(decider, server_end, _)| {
+                ExecService::start_serving(server_end, decider, Arc::default())
+            })
             .transpose()?;
-        let way_out = way_out.map(|(allow, ours, _)| (allow, ours));
-        let end = follow_reports(control, signals, spec.grace_ms, way_out).await;
+        let egress_channel =
+            egress_channel.map(|(allow_list, server_end, _)| (allow_list, server_end));
+        let end = follow_reports(control, signals, spec.grace_ms, egress_channel).await;
         if let Some(service) = service {
             // The last decisions may still be on their way, and the list of commands kept inside is
             // built from them.
@@ -350,39 +358,39 @@ async fn follow_reports(
     control: UnixStream,
     mut signals: StopSignals,
     grace_ms: u64,
-    way_out: Option<(Arc<AllowList>, PacketChannel)>,
+    egress_channel: Option<(Arc<AllowList>, PacketChannel)>,
 ) -> io::Result<ForegroundEnd> {
     control.set_nonblocking(true)?;
     let (reports, mut orders) = tokio::net::UnixStream::from_std(control)?.into_split();
     let mut reports = tokio::io::BufReader::new(reports).lines();
-    let (mut end, mut egress, mut until) = (None, None, None);
+    let (mut end, mut egress, mut kill_deadline) = (None, None, None);
     loop {
         let line = tokio::select! {
             line = reports.next_line() => line?,
             signal = signals.next() => {
-                let order = if until.is_none() { SupervisorCommand::End(signal) } else { SupervisorCommand::Signal(signal) };
+                let order = if kill_deadline.is_none() { SupervisorCommand::End(signal) } else { SupervisorCommand::Signal(signal) };
                 // A write error means that the supervisor has ended, which the end of its reports
                 // shows.
                 let _ = orders.write_all(&supervisor::encode_line(&order)?).await;
-                until.get_or_insert(Instant::now() + Duration::from_millis(grace_ms) + KILL_TIMEOUT);
+                kill_deadline.get_or_insert(Instant::now() + Duration::from_millis(grace_ms) + KILL_TIMEOUT);
                 continue;
             }
-            () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
+            () = sleep_until(kill_deadline.unwrap_or_else(Instant::now)), if kill_deadline.is_some() => {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "some processes of the run could not be killed"));
             }
         };
         let Some(line) = line else { break };
         match serde_json::from_str(&line)? {
             SupervisorReport::Started(_) => {
-                if let Some((allow, handout)) = &way_out {
-                    egress = Some(Egress::start(handout, allow, None)?);
+                if let Some((allow_list, channel)) = &egress_channel {
+                    egress = Some(Egress::start(channel, allow_list, None)?);
                 }
             }
-            SupervisorReport::Failed(fault) => end = Some(ForegroundEnd::Failed(fault)),
+            SupervisorReport::Failed(error) => end = Some(ForegroundEnd::Failed(error)),
             // `Over` comes last and is more complete.
             SupervisorReport::Exited(exit) | SupervisorReport::Over(exit) => {
-                let refused = egress.as_ref().map(Egress::denials).unwrap_or_default();
-                end = Some(ForegroundEnd::Exited(exit, refused));
+                let denials = egress.as_ref().map(Egress::denials).unwrap_or_default();
+                end = Some(ForegroundEnd::Exited(exit, denials));
             }
         }
     }
@@ -425,12 +433,12 @@ fn exit_code(exit: &RunExit) -> u8 {
     u8::try_from(code).unwrap_or(SANDBOX_FAILED)
 }
 
-fn print_fault(program: &str, fault: &SandboxError) -> u8 {
-    let error = start_error::explain_start_failure(program, fault);
+fn print_fault(program: &str, sandbox_error: &SandboxError) -> u8 {
+    let error = start_error::explain_start_failure(program, sandbox_error);
     let hint = error.hint_text().unwrap_or_default().to_owned();
     // If standard error is closed, there is nowhere left to report it.
     let _ = writeln!(io::stderr(), "error: {}\nhint: {hint}", error.message_chain());
-    match (fault.layer, fault.errno) {
+    match (sandbox_error.layer, sandbox_error.errno) {
         (Layer::Program, Some(ENOENT)) => PROGRAM_NOT_FOUND,
         (Layer::Program, _) => CANNOT_RUN,
         _ => SANDBOX_FAILED,

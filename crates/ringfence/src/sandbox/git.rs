@@ -23,14 +23,14 @@ pub fn escalates_git(table: &RuleTable) -> bool {
 
 /// Closes the whole repository to the run, not only what makes git run code.
 pub fn close_repository(rights: &mut Rights) {
-    let own = rights.workspace.join(".git");
+    let git_dir = rights.workspace.join(".git");
     // A worktree's repository is elsewhere and listed as writable on its own: close it too.
-    let (elsewhere, kept) = std::mem::take(&mut rights.writable)
+    let (linked_repositories, remaining) = std::mem::take(&mut rights.writable)
         .into_iter()
         .partition(|path| rights.repositories.contains(path));
-    rights.writable = kept;
-    rights.closed.extend::<Vec<PathBuf>>(elsewhere);
-    for path in [own]
+    rights.writable = remaining;
+    rights.closed.extend::<Vec<PathBuf>>(linked_repositories);
+    for path in [git_dir]
         .into_iter()
         .chain(rights.repositories.clone())
         .filter(|path| !rights.closed.contains(path))
@@ -43,8 +43,8 @@ pub fn close_repository(rights: &mut Rights) {
 
 /// Returns whether [`close_repository`] was applied to these rights.
 pub fn is_repository_closed(rights: &Rights) -> bool {
-    let own = rights.workspace.join(".git");
-    rights.closed.contains(&own) || rights.protected.iter().any(|known| known.path == own)
+    let git_dir = rights.workspace.join(".git");
+    rights.closed.contains(&git_dir) || rights.protected.iter().any(|known| known.path == git_dir)
 }
 
 /// Commands that work on their own repository whichever one git is given, or on the given one
@@ -67,8 +67,8 @@ pub fn check_command(command: &str) -> Result<(), String> {
         );
     }
     match OTHER_REPOSITORY_COMMANDS.iter().find(|(name, _)| *name == command) {
-        Some((name, does)) => Err(format!(
-            "`git {name}` {does}, but git outside the sandbox works only on the workspace's own"
+        Some((name, effect)) => Err(format!(
+            "`git {name}` {effect}, but git outside the sandbox works only on the workspace's own"
         )),
         None => Ok(()),
     }
@@ -83,16 +83,17 @@ pub fn repository_env(
     cwd: &Path,
     command: &str,
 ) -> Result<Vec<(String, String)>, String> {
-    let told = select_repository(rights, cwd)?;
-    let own = told.iter().find(|(name, _)| name == "GIT_DIR").map(|(_, path)| Path::new(path));
-    match own {
-        Some(own) if !SUBMODULE_SAFE_COMMANDS.contains(&command) && gitlinks::may_have_submodules(own) => {
+    let variables = select_repository(rights, cwd)?;
+    let git_dir =
+        variables.iter().find(|(name, _)| name == "GIT_DIR").map(|(_, path)| Path::new(path));
+    match git_dir {
+        Some(git_dir) if !SUBMODULE_SAFE_COMMANDS.contains(&command) && gitlinks::may_have_submodules(git_dir) => {
             Err(format!("`git {command}` looks into submodules, and those are not closed to the sandbox"))
         }
-        Some(own) if may_include_files(own) => {
+        Some(git_dir) if may_include_files(git_dir) => {
             Err("the settings of its repository include other files, which may not be closed to the sandbox".to_owned())
         }
-        _ => Ok(told),
+        _ => Ok(variables),
     }
 }
 
@@ -103,40 +104,43 @@ fn select_repository(rights: &Rights, cwd: &Path) -> Result<Vec<(String, String)
     if rights.scratch.is_some() && in_writable(cwd) {
         return Err("a repository cannot be closed to a sandbox without namespaces".to_owned());
     }
-    let top = cwd.ancestors().find(|place| place.join(".git").symlink_metadata().is_ok());
-    match top {
-        Some(top) if top == rights.workspace || !in_writable(top) => {
-            let set = |name: &str, path: &Path| (name.to_owned(), path.display().to_string());
-            let repository = top.join(".git");
-            let kind = repository.symlink_metadata().map(|found| found.file_type());
+    let work_tree = cwd.ancestors().find(|dir| dir.join(".git").symlink_metadata().is_ok());
+    match work_tree {
+        Some(work_tree) if work_tree == rights.workspace || !in_writable(work_tree) => {
+            let variable = |name: &str, path: &Path| (name.to_owned(), path.display().to_string());
+            let repository = work_tree.join(".git");
+            let kind = repository.symlink_metadata().map(|metadata| metadata.file_type());
             match kind {
                 Ok(kind) if kind.is_dir() => Ok(quiet_settings()
-                    .chain([set("GIT_DIR", &repository), set("GIT_WORK_TREE", top)])
+                    .chain([variable("GIT_DIR", &repository), variable("GIT_WORK_TREE", work_tree)])
                     .collect()),
                 // A work tree of a repository elsewhere. Its file is closed to the run as the
                 // directory would be, but git would search for it from where it is called, and find
                 // what was put nearer in the meantime.
                 Ok(kind) if kind.is_file() => {
-                    let own = linked_git_dir(&repository).ok_or_else(|| {
+                    let git_dir = linked_git_dir(&repository).ok_or_else(|| {
                         format!("{} does not name a repository", repository.display())
                     })?;
-                    let is_taken_in =
-                        rights.repositories.iter().any(|known| own.starts_with(known));
-                    match in_writable(&own) && !is_taken_in {
+                    let is_included =
+                        rights.repositories.iter().any(|known| git_dir.starts_with(known));
+                    match in_writable(&git_dir) && !is_included {
                         true => Err(format!(
                             "the repository in {} is not closed to the sandbox",
-                            own.display()
+                            git_dir.display()
                         )),
                         false => Ok(quiet_settings()
-                            .chain([set("GIT_DIR", &own), set("GIT_WORK_TREE", top)])
+                            .chain([
+                                variable("GIT_DIR", &git_dir),
+                                variable("GIT_WORK_TREE", work_tree),
+                            ])
                             .collect()),
                     }
                 }
                 _ => Err(format!("{} is neither a directory nor a file", repository.display())),
             }
         }
-        Some(top) => {
-            Err(format!("the repository in {} is not closed to the sandbox", top.display()))
+        Some(work_tree) => {
+            Err(format!("the repository in {} is not closed to the sandbox", work_tree.display()))
         }
         // Where no repository exists, the run may not create one either: this is true for the
         // workspace itself and for everything outside. But the workspace could be made to look like
@@ -158,18 +162,18 @@ pub fn env_without_repository() -> Vec<(String, String)> {
 const MAX_SETTINGS_BYTES: u64 = 1 << 20;
 
 /// Returns whether its settings include other files. True also if that is unknown.
-fn may_include_files(own: &Path) -> bool {
-    includes_files(own).unwrap_or(true)
+fn may_include_files(git_dir: &Path) -> bool {
+    includes_files(git_dir).unwrap_or(true)
 }
 
-fn includes_files(own: &Path) -> io::Result<bool> {
-    let common = match read_bounded(&own.join("commondir"), MAX_SETTINGS_BYTES)? {
-        Some(text) => own.join(String::from_utf8_lossy(&text).trim()),
-        None => own.to_owned(),
+fn includes_files(git_dir: &Path) -> io::Result<bool> {
+    let common_dir = match read_bounded(&git_dir.join("commondir"), MAX_SETTINGS_BYTES)? {
+        Some(text) => git_dir.join(String::from_utf8_lossy(&text).trim()),
+        None => git_dir.to_owned(),
     };
-    for file in [own, &common]
+    for file in [git_dir, &common_dir]
         .into_iter()
-        .flat_map(|at| ["config", "config.worktree"].map(|name| at.join(name)))
+        .flat_map(|dir| ["config", "config.worktree"].map(|name| dir.join(name)))
     {
         let text =
             read_bounded(&file, MAX_SETTINGS_BYTES)?.unwrap_or_default().to_ascii_lowercase();
@@ -188,9 +192,9 @@ fn linked_git_dir(pointer: &Path) -> Option<PathBuf> {
 }
 
 /// Reads a file that the run may have put there: does not wait for a pipe, follows no link, and
-/// fails on a file longer than `limit` rather than return a part of it. Returns `None` if there is
-/// no such file.
-pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+/// fails on a file longer than `max_bytes` rather than return a part of it. Returns `None` if there
+/// is no such file.
+pub fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -198,14 +202,14 @@ pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let found = file.metadata()?;
-    if !found.is_file() || found.len() > limit {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.len() > max_bytes {
         return Err(io::Error::other("it is not a regular file, or too long"));
     }
     let mut bytes = Vec::new();
     // The file may grow while it is read.
-    file.take(limit + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > limit {
+    file.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > max_bytes {
         true => Err(io::Error::other("it is too long")),
         false => Ok(Some(bytes)),
     }
@@ -224,10 +228,10 @@ fn quiet_settings() -> impl Iterator<Item = (String, String)> {
         ("submodule.recurse", "false"),
     ];
     let count = ("GIT_CONFIG_COUNT".to_owned(), config.len().to_string());
-    let pairs = config.into_iter().enumerate().flat_map(|(at, (key, value))| {
+    let pairs = config.into_iter().enumerate().flat_map(|(index, (key, value))| {
         [
-            (format!("GIT_CONFIG_KEY_{at}"), key.to_owned()),
-            (format!("GIT_CONFIG_VALUE_{at}"), value.to_owned()),
+            (format!("GIT_CONFIG_KEY_{index}"), key.to_owned()),
+            (format!("GIT_CONFIG_VALUE_{index}"), value.to_owned()),
         ]
     });
     [count].into_iter().chain(pairs)

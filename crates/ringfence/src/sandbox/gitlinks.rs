@@ -26,11 +26,11 @@ static INDEX_LOCK: Mutex<()> = Mutex::new(());
 
 /// Returns whether the repository has submodules. True also if that is unknown.
 pub fn may_have_submodules(repository: &Path) -> bool {
-    let _one_at_a_time = INDEX_LOCK.lock().ignore_poison();
+    let _index_guard = INDEX_LOCK.lock().ignore_poison();
     match git::read_bounded(&repository.join("index"), MAX_INDEX_BYTES) {
         Ok(Some(index)) => OBJECT_NAME_LENGTHS
             .into_iter()
-            .find_map(|name| has_submodules(&index, name))
+            .find_map(|name_length| has_submodules(&index, name_length))
             .unwrap_or(true),
         Ok(None) => false,
         Err(_) => true,
@@ -38,41 +38,52 @@ pub fn may_have_submodules(repository: &Path) -> bool {
 }
 
 /// Returns `None` if this is not an index with object names of this length, or only a part of one.
-fn has_submodules(index: &[u8], name: usize) -> Option<bool> {
-    let number = |at: usize| Some(u32::from_be_bytes(index.get(at..at + 4)?.try_into().ok()?));
-    let (version, count) = (number(4)?, number(8)?);
+fn has_submodules(index: &[u8], name_length: usize) -> Option<bool> {
+    let read_u32 =
+        |offset: usize| Some(u32::from_be_bytes(index.get(offset..offset + 4)?.try_into().ok()?));
+    let (version, count) = (read_u32(4)?, read_u32(8)?);
     if !index.starts_with(b"DIRC") || !(2..=4).contains(&version) {
         return None;
     }
-    let (mut at, mut found) = (12, false);
+    let (mut offset, mut has_submodule) = (12, false);
     for _ in 0..count {
-        let mode = number(at + MODE_OFFSET).filter(|mode| ENTRY_MODES.contains(mode))?;
-        found |= mode == SUBMODULE_MODE;
-        at = next_entry_offset(index, at, version, name)?;
+        let mode = read_u32(offset + MODE_OFFSET).filter(|mode| ENTRY_MODES.contains(mode))?;
+        has_submodule |= mode == SUBMODULE_MODE;
+        offset = next_entry_offset(index, offset, version, name_length)?;
     }
     // The extensions that follow can say that the rest of the list is in another file.
-    while at + name < index.len() {
-        if index.get(at..at + 4)? == b"link" {
+    while offset + name_length < index.len() {
+        if index.get(offset..offset + 4)? == b"link" {
             return None;
         }
-        at = at.checked_add(8)?.checked_add(usize::try_from(number(at + 4)?).ok()?)?;
+        offset =
+            offset.checked_add(8)?.checked_add(usize::try_from(read_u32(offset + 4)?).ok()?)?;
     }
-    (at + name == index.len()).then_some(found)
+    (offset + name_length == index.len()).then_some(has_submodule)
 }
 
 /// Returns where the next entry begins.
-fn next_entry_offset(index: &[u8], entry: usize, version: u32, name: usize) -> Option<usize> {
-    let flags = entry + STAT_LENGTH + name;
-    let is_long = version > 2 && index.get(flags)? & 0x40 != 0;
-    let mut path = flags + if is_long { 4 } else { 2 };
+fn next_entry_offset(
+    index: &[u8],
+    entry_offset: usize,
+    version: u32,
+    name_length: usize,
+) -> Option<usize> {
+    let flags_offset = entry_offset + STAT_LENGTH + name_length;
+    let is_long = version > 2 && index.get(flags_offset)? & 0x40 != 0;
+    let mut path_offset = flags_offset + if is_long { 4 } else { 2 };
     if version == 4 {
         // Skip the number that says how much of the previous path is kept; its last byte has no
         // high bit.
-        path += index.get(path..)?.iter().position(|byte| byte & 0x80 == 0)? + 1;
+        path_offset += index.get(path_offset..)?.iter().position(|byte| byte & 0x80 == 0)? + 1;
     }
-    let end = path + index.get(path..)?.iter().position(|byte| *byte == 0)?;
+    let path_end = path_offset + index.get(path_offset..)?.iter().position(|byte| *byte == 0)?;
     // Padded with one to eight zeros, except in version 4.
-    Some(if version == 4 { end + 1 } else { entry + ((end - entry + 8) & !7) })
+    Some(if version == 4 {
+        path_end + 1
+    } else {
+        entry_offset + ((path_end - entry_offset + 8) & !7)
+    })
 }
 
 #[cfg(test)]

@@ -19,19 +19,24 @@ const SHARED_DIRECTORIES: &[&str] = &[
 
 /// Returns every path on the list, whether it exists or not.
 pub(super) fn listed_paths(config: &Config, workspace: &Path) -> Vec<PathBuf> {
-    let mut places = Vec::new();
-    for word in list_entries() {
-        match (word.strip_prefix("~/"), word.strip_prefix('$')) {
-            (Some(below), _) => places.extend(config.home.as_ref().map(|home| home.join(below))),
-            (_, Some(named)) => places.extend(named_by_variable(config, named).filter(|place| {
-                // Covering a path follows links.
-                let target = place.canonicalize().unwrap_or_else(|_| place.clone());
-                can_be_hidden(config, workspace, place) && can_be_hidden(config, workspace, &target)
-            })),
-            (None, None) => places.push(PathBuf::from(word)),
+    let mut paths = Vec::new();
+    for entry in list_entries() {
+        match (entry.strip_prefix("~/"), entry.strip_prefix('$')) {
+            (Some(relative_path), _) => {
+                paths.extend(config.home.as_ref().map(|home| home.join(relative_path)))
+            }
+            (_, Some(variable_entry)) => {
+                paths.extend(named_by_variable(config, variable_entry).filter(|path| {
+                    // Covering a path follows links.
+                    let target = path.canonicalize().unwrap_or_else(|_| path.clone());
+                    can_be_hidden(config, workspace, path)
+                        && can_be_hidden(config, workspace, &target)
+                }))
+            }
+            (None, None) => paths.push(PathBuf::from(entry)),
         }
     }
-    places
+    paths
 }
 
 fn list_entries() -> impl Iterator<Item = &'static str> {
@@ -39,28 +44,32 @@ fn list_entries() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the paths for `NAME` or `NAME/below`.
-fn named_by_variable<'a>(config: &'a Config, word: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
-    let (name, below) = word.split_once('/').unwrap_or((word, ""));
+fn named_by_variable<'a>(config: &'a Config, entry: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
+    let (name, relative_path) = entry.split_once('/').unwrap_or((entry, ""));
     let values = config.credential_paths.iter().filter(move |(variable, _)| *variable == name);
     // Joining an empty path would add a slash at the end.
-    values.map(move |(_, path)| if below.is_empty() { path.clone() } else { path.join(below) })
+    values.map(
+        move |(_, path)| {
+            if relative_path.is_empty() { path.clone() } else { path.join(relative_path) }
+        },
+    )
 }
 
 /// Returns whether runs can do without this path. A path in the workspace is the operator's own
 /// choice.
-fn can_be_hidden(config: &Config, workspace: &Path, place: &Path) -> bool {
-    let holds = |needed: &Path| needed.starts_with(place);
-    let is_common = SHARED_DIRECTORIES.iter().any(|common| place == Path::new(common));
+fn can_be_hidden(config: &Config, workspace: &Path, path: &Path) -> bool {
+    let is_ancestor_of = |needed: &Path| needed.starts_with(path);
+    let is_common = SHARED_DIRECTORIES.iter().any(|common| path == Path::new(common));
     // A run has its own directories under these names, and owns what it creates there.
     let is_replaced =
-        config::REPLACED_DIRECTORIES.iter().any(|directory| place.starts_with(directory));
+        config::REPLACED_DIRECTORIES.iter().any(|directory| path.starts_with(directory));
     !is_common
         && !is_replaced
-        && !config::is_system_path(place)
-        && !place.starts_with(workspace)
-        && !holds(workspace)
-        && !config.home.as_deref().is_some_and(holds)
-        && !config.rustup_home.as_deref().is_some_and(holds)
+        && !config::is_system_path(path)
+        && !path.starts_with(workspace)
+        && !is_ancestor_of(workspace)
+        && !config.home.as_deref().is_some_and(is_ancestor_of)
+        && !config.rustup_home.as_deref().is_some_and(is_ancestor_of)
 }
 
 #[cfg(test)]

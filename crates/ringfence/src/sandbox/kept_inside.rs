@@ -48,14 +48,15 @@ impl KeptInside {
     /// Records that a command of the rule with these words ran inside.
     pub fn add(&self, prefix: &[String], why: &str) {
         // The words come from a file and are also shown on terminals.
-        let plain = |c: char| if c.is_control() { '?' } else { c };
-        let cut = |text: &str| text.chars().take(MAX_CHARS).map(plain).collect::<String>();
-        let (command, why) = (cut(&prefix.join(" ")), cut(why));
+        let sanitize = |c: char| if c.is_control() { '?' } else { c };
+        let shorten = |text: &str| text.chars().take(MAX_CHARS).map(sanitize).collect::<String>();
+        let (command, why) = (shorten(&prefix.join(" ")), shorten(why));
         let mut list = self.lock_list();
         let KeptList { entries, unlisted } = &mut *list;
-        let known = entries.iter().position(|entry| entry.command == command && entry.why == why);
-        match known {
-            Some(at) => entries[at].count += 1,
+        let position =
+            entries.iter().position(|entry| entry.command == command && entry.why == why);
+        match position {
+            Some(index) => entries[index].count += 1,
             None if entries.len() < MAX_ENTRIES => {
                 entries.push(KeptCommand { command, why, count: 1 })
             }

@@ -129,14 +129,16 @@ impl SupervisorControl {
     where
         F: Future<Output = Result<Option<Child>>>,
     {
-        let failed = |error: io::Error| cannot_start(&spec.program, &error);
+        let spawn_error = |error: io::Error| cannot_start(&spec.program, &error);
         // Our end does not block, the supervisor's does: the flag belongs to one end of the pair.
-        let (ours, theirs) = Socket::pair().map_err(failed)?;
-        ours.set_nonblocking(true).map_err(failed)?;
-        let supervisor = supervisor(theirs.into()).await?;
-        let rest = supervisor::send_spec(ours.as_fd(), spec, fds).map_err(failed)?;
-        let (reports, mut orders) = UnixStream::from_std(ours).map_err(failed)?.into_split();
-        orders.write_all(&rest).await.map_err(failed)?;
+        let (server_end, supervisor_end) = Socket::pair().map_err(spawn_error)?;
+        server_end.set_nonblocking(true).map_err(spawn_error)?;
+        let supervisor = supervisor(supervisor_end.into()).await?;
+        let remaining_spec =
+            supervisor::send_spec(server_end.as_fd(), spec, fds).map_err(spawn_error)?;
+        let (reports, mut orders) =
+            UnixStream::from_std(server_end).map_err(spawn_error)?.into_split();
+        orders.write_all(&remaining_spec).await.map_err(spawn_error)?;
         Ok(SupervisorControl {
             reports: BufReader::new(reports).lines(),
             orders,
@@ -156,8 +158,8 @@ impl SupervisorControl {
     /// Returns the supervisor's next report; `None` once it has ended, and everything it ran with
     /// it.
     pub async fn next_report(&mut self) -> io::Result<Option<SupervisorReport>> {
-        if let Some(told) = self.early_report.take() {
-            return Ok(Some(told));
+        if let Some(report) = self.early_report.take() {
+            return Ok(Some(report));
         }
         match self.reports.next_line().await? {
             Some(line) => Ok(Some(serde_json::from_str(&line)?)),
@@ -183,9 +185,9 @@ impl Launcher {
 
     /// Builds the command with an empty environment: ours holds what neither a run nor its helpers
     /// need to know.
-    pub(super) fn build_command(&self, word: &str) -> Command {
+    pub(super) fn build_command(&self, argument: &str) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg(word).env_clear();
+        command.arg(argument).env_clear();
         command
     }
 
@@ -209,24 +211,25 @@ impl Launcher {
 
 impl SessionSandbox {
     /// Starts a run, and returns once its program has been started.
-    pub async fn start_run(&self, launch: LaunchRequest) -> Result<StartedRun> {
-        let program = launch.program.clone();
-        let decided = launch.on_decision.clone();
-        let denied = launch.denied_hosts.clone();
-        let switch = launch.session_router.clone();
-        let (mut run, handout) = self.spawn_run(launch).await?;
+    pub async fn start_run(&self, request: LaunchRequest) -> Result<StartedRun> {
+        let program = request.program.clone();
+        let on_decision = request.on_decision.clone();
+        let denied_hosts = request.denied_hosts.clone();
+        let router = request.session_router.clone();
+        let (mut run, proxy_channel) = self.spawn_run(request).await?;
         let answer =
             tokio::time::timeout(START_TIMEOUT, run.next_report()).await.unwrap_or(Ok(None));
         match answer {
-            Ok(Some(SupervisorReport::Started(main))) => {
-                run.main_pid = Pid::from_raw(main);
-                if let (Some(handout), Some(switch)) = (&handout, &switch) {
-                    let shared = Egress::start_shared(handout, switch);
+            Ok(Some(SupervisorReport::Started(main_pid))) => {
+                run.main_pid = Pid::from_raw(main_pid);
+                if let (Some(proxy_channel), Some(router)) = (&proxy_channel, &router) {
+                    let shared_proxy = Egress::start_shared(proxy_channel, router);
                     run.shared_proxy =
-                        Some(shared.map_err(|error| cannot_start(&program, &error))?);
-                } else if let (Some(handout), Some(allow)) = (handout, &self.allow) {
-                    let less = Arc::new(allow.with_denied(&denied)?);
-                    let egress = Egress::start(&handout, &less, decided);
+                        Some(shared_proxy.map_err(|error| cannot_start(&program, &error))?);
+                } else if let (Some(proxy_channel), Some(allow_list)) = (proxy_channel, &self.allow)
+                {
+                    let restricted = Arc::new(allow_list.with_denied(&denied_hosts)?);
+                    let egress = Egress::start(&proxy_channel, &restricted, on_decision);
                     run.egress = Some(egress.map_err(|error| cannot_start(&program, &error))?);
                 }
                 Ok(run)
@@ -243,21 +246,21 @@ impl SessionSandbox {
 
     async fn spawn_run(
         &self,
-        launch: LaunchRequest,
+        request: LaunchRequest,
     ) -> Result<(StartedRun, Option<PacketChannel>)> {
         let started = Instant::now();
-        let program = launch.program.clone();
-        let failed = |error: io::Error| cannot_start(&program, &error);
-        let rights = self.rights_for_run(launch.rights);
-        let piped = RunPipes::new(launch.stdin, launch.merge_stderr).map_err(failed)?;
-        let has_way_out = self.allow.is_some() || launch.session_router.is_some();
+        let program = request.program.clone();
+        let spawn_error = |error: io::Error| cannot_start(&program, &error);
+        let rights = self.rights_for_run(request.rights);
+        let pipes = RunPipes::new(request.stdin, request.merge_stderr).map_err(spawn_error)?;
+        let has_proxy = self.allow.is_some() || request.session_router.is_some();
         let spec = self.complete_spec(RunSpec {
-            program: launch.program,
-            args: launch.args,
+            program: request.program,
+            args: request.args,
             argv0: None,
-            env: env::merge_env(launch.env, self.env.clone()),
-            cwd: launch.cwd_path,
-            grace_ms: u64::try_from(launch.grace.as_millis()).unwrap_or(u64::MAX),
+            env: env::merge_env(request.env, self.env.clone()),
+            cwd: request.cwd_path,
+            grace_ms: u64::try_from(request.grace.as_millis()).unwrap_or(u64::MAX),
             fence: self.jail_profile(),
             rights,
             limits: Default::default(),
@@ -267,34 +270,34 @@ impl SessionSandbox {
             user: None,
         });
         let fds = RunFds {
-            stdin: piped.child_ends[0].as_fd(),
-            stdout: piped.child_ends[1].as_fd(),
-            stderr: piped.child_ends[2].as_fd(),
-            cwd: launch.cwd.as_fd(),
+            stdin: pipes.child_ends[0].as_fd(),
+            stdout: pipes.child_ends[1].as_fd(),
+            stderr: pipes.child_ends[2].as_fd(),
+            cwd: request.cwd.as_fd(),
             proxy_channel: None,
             exec_channel: None,
             exec_log: None,
             program_file: None,
-            driver_socket: launch.driver_socket.as_ref().map(AsFd::as_fd),
+            driver_socket: request.driver_socket.as_ref().map(AsFd::as_fd),
         };
-        let (control, handout) =
-            self.hand_to_supervisor(spec, fds, launch.execs, has_way_out).await?;
+        let (control, proxy_channel) =
+            self.hand_to_supervisor(spec, fds, request.execs, has_proxy).await?;
         let run = StartedRun {
             started,
-            grace: launch.grace,
+            grace: request.grace,
             reports: control.reports,
             orders: control.orders,
-            interactive: piped.interactive,
-            stdin: piped.stdin,
-            stdout: Some(piped.stdout),
-            stderr: piped.stderr,
+            interactive: pipes.interactive,
+            stdin: pipes.stdin,
+            stdout: Some(pipes.stdout),
+            stderr: pipes.stderr,
             supervisor: control.supervisor,
             main_pid: None,
             egress: None,
             shared_proxy: None,
             exec_service: control.exec_service,
         };
-        Ok((run, handout))
+        Ok((run, proxy_channel))
     }
 
     /// Starts a command that comes from another sandbox, on the streams that it brings. Otherwise
@@ -303,20 +306,22 @@ impl SessionSandbox {
         &self,
         spec: RunSpec,
         fds: RunFds<BorrowedFd<'_>>,
-        terms: WiderRunOptions,
+        options: WiderRunOptions,
     ) -> Result<SupervisorControl> {
-        let failed = |error: io::Error| cannot_start("the command", &error);
+        let spawn_error = |error: io::Error| cannot_start("the command", &error);
         let spec = self.complete_spec(spec);
-        let (mut control, handout) =
-            self.hand_to_supervisor(spec, fds, Some(terms.execs), self.allow.is_some()).await?;
-        if let (Some(handout), Some(allow)) = (handout, &self.allow) {
-            let first = control.next_report().await.map_err(failed)?;
-            if matches!(first, Some(SupervisorReport::Started(_))) {
-                let less = Arc::new(allow.with_denied(&terms.denied_hosts)?);
-                control.egress =
-                    Some(Egress::start(&handout, &less, Some(terms.on_decision)).map_err(failed)?);
+        let (mut control, proxy_channel) =
+            self.hand_to_supervisor(spec, fds, Some(options.execs), self.allow.is_some()).await?;
+        if let (Some(proxy_channel), Some(allow_list)) = (proxy_channel, &self.allow) {
+            let first_report = control.next_report().await.map_err(spawn_error)?;
+            if matches!(first_report, Some(SupervisorReport::Started(_))) {
+                let restricted = Arc::new(allow_list.with_denied(&options.denied_hosts)?);
+                control.egress = Some(
+                    Egress::start(&proxy_channel, &restricted, Some(options.on_decision))
+                        .map_err(spawn_error)?,
+                );
             }
-            control.early_report = first;
+            control.early_report = first_report;
         }
         Ok(control)
     }
@@ -338,34 +343,35 @@ impl SessionSandbox {
         mut spec: RunSpec,
         fds: RunFds<BorrowedFd<'_>>,
         execs: Option<ExecPolicy>,
-        has_way_out: bool,
+        has_proxy: bool,
     ) -> Result<(SupervisorControl, Option<PacketChannel>)> {
         let program = spec.program.clone();
-        let failed = |error: io::Error| cannot_start(&program, &error);
+        let spawn_error = |error: io::Error| cannot_start(&program, &error);
         let network = spec.rights.network;
-        let is_proxied = network == NetworkAccess::Proxied && has_way_out;
-        let handout = is_proxied.then(PacketChannel::pair).transpose().map_err(failed)?;
-        let notices = execs.as_ref().map(|_| PacketChannel::pair()).transpose().map_err(failed)?;
-        let log = execs.as_ref().and_then(|execs| execs.log.as_ref());
+        let is_proxied = network == NetworkAccess::Proxied && has_proxy;
+        let proxy_pair = is_proxied.then(PacketChannel::pair).transpose().map_err(spawn_error)?;
+        let exec_pair =
+            execs.as_ref().map(|_| PacketChannel::pair()).transpose().map_err(spawn_error)?;
+        let exec_log = execs.as_ref().and_then(|execs| execs.log.as_ref());
         spec.proxy_env =
             if is_proxied { proxy_environment(jail::PORT_PLACEHOLDER) } else { Vec::new() };
         spec.exec = execs.as_ref().map(|execs| execs.rules.clone());
         let fds = RunFds {
-            proxy_channel: handout.as_ref().map(|(_, theirs)| theirs.as_fd()),
-            exec_channel: notices.as_ref().map(|(_, theirs)| theirs.as_fd()),
-            exec_log: log.map(AsFd::as_fd),
+            proxy_channel: proxy_pair.as_ref().map(|(_, run_end)| run_end.as_fd()),
+            exec_channel: exec_pair.as_ref().map(|(_, run_end)| run_end.as_fd()),
+            exec_log: exec_log.map(AsFd::as_fd),
             ..fds
         };
         let mut control =
             SupervisorControl::open(|socket| self.start_supervisor(network, socket), &spec, &fds)
                 .await?;
-        if let (Some((ours, _)), Some(execs)) = (notices, execs) {
+        if let (Some((server_end, _)), Some(execs)) = (exec_pair, execs) {
             control.exec_service = Some(
-                ExecService::start_serving(ours, execs.decider, execs.wider_runs)
-                    .map_err(failed)?,
+                ExecService::start_serving(server_end, execs.decider, execs.wider_runs)
+                    .map_err(spawn_error)?,
             );
         }
-        Ok((control, handout.map(|(ours, _)| ours)))
+        Ok((control, proxy_pair.map(|(server_end, _)| server_end)))
     }
 
     /// Starts a supervisor that waits for its spec on the socket: the session's zygote forks it, or
@@ -393,9 +399,9 @@ struct RunPipes {
 }
 
 impl RunPipes {
-    fn new(given: StdinSource, merged: bool) -> io::Result<RunPipes> {
-        let interactive = matches!(given, StdinSource::Open(_));
-        let (stdin, stdin_fd) = match given {
+    fn new(source: StdinSource, merge_stderr: bool) -> io::Result<RunPipes> {
+        let interactive = matches!(source, StdinSource::Open(_));
+        let (stdin, stdin_fd) = match source {
             StdinSource::Bytes(bytes) | StdinSource::Open(bytes) => {
                 let (reader, writer) = io::pipe()?;
                 (Some((Sender::from_owned_fd(writer.into())?, bytes)), OwnedFd::from(reader))
@@ -403,9 +409,10 @@ impl RunPipes {
             StdinSource::Empty => (None, File::open("/dev/null")?.into()),
         };
         let (stdout, stdout_fd) = io::pipe()?;
-        let (stderr, stderr_fd) = match merged {
+        let (stderr, stderr_fd) = match merge_stderr {
             true => (None, stdout_fd.try_clone()?),
-            false => io::pipe().map(|(ours, theirs)| (Some(ours), theirs))?,
+            false => io::pipe()
+                .map(|(stderr_reader, stderr_writer)| (Some(stderr_reader), stderr_writer))?,
         };
         Ok(RunPipes {
             stdin,
@@ -420,18 +427,18 @@ impl RunPipes {
 impl StartedRun {
     /// Kills what can be found without the supervisor, which a command of the same user can kill or
     /// stop.
-    pub(super) fn kill_without_supervisor(supervisor: &mut Option<Child>, main: Option<Pid>) {
+    pub(super) fn kill_without_supervisor(supervisor: &mut Option<Child>, main_pid: Option<Pid>) {
         // In its own namespaces a run dies with its supervisor, and its processes cannot reach the
         // supervisor.
         let Some(supervisor) = supervisor else { return };
-        let ended = |error: &io::Error| error.kind() == io::ErrorKind::InvalidInput;
+        let has_exited = |error: &io::Error| error.kind() == io::ErrorKind::InvalidInput;
         if let Err(error) = supervisor.start_kill()
-            && !ended(&error)
+            && !has_exited(&error)
         {
             tracing::warn!("a supervisor cannot be killed: {error}");
         }
-        if let Some(main) = main
-            && let Err(error) = rustix::process::kill_process_group(main, Signal::KILL)
+        if let Some(main_pid) = main_pid
+            && let Err(error) = rustix::process::kill_process_group(main_pid, Signal::KILL)
             && error != Errno::SRCH
         {
             tracing::warn!("a run cannot be killed: {error}");
@@ -440,9 +447,9 @@ impl StartedRun {
 
     /// Receives the last of its exec notices, and the reports of what ran in the wider sandbox in
     /// place of its processes.
-    pub(super) async fn finish_execs(&mut self, ended: &mut RunResult) {
+    pub(super) async fn finish_execs(&mut self, result: &mut RunResult) {
         if let Some(service) = self.exec_service.take() {
-            service.finish_notices().await.finish_all(self.grace + KILL_ALLOWANCE, ended).await;
+            service.finish_notices().await.finish_all(self.grace + KILL_ALLOWANCE, result).await;
         }
     }
 

@@ -37,15 +37,15 @@ pub(super) struct OutputPump {
 }
 
 impl OutputPump {
-    pub(super) fn new(keep: &mut RunOptions) -> Self {
+    pub(super) fn new(options: &mut RunOptions) -> Self {
         OutputPump {
-            stdout_filter: keep.stdout_filter.take(),
-            windows: [OutputWindow::new(keep.budget), OutputWindow::new(keep.budget)],
+            stdout_filter: options.stdout_filter.take(),
+            windows: [OutputWindow::new(options.budget), OutputWindow::new(options.budget)],
             redactors: [StreamRedactor::new(), StreamRedactor::new()],
             total_bytes: [0; 2],
             new_bytes: [0; 2],
-            spool: OutputSpool::new(keep.outputs.clone(), keep.max_file_bytes),
-            budget: keep.budget,
+            spool: OutputSpool::new(options.outputs.clone(), options.max_file_bytes),
+            budget: options.budget,
         }
     }
 
@@ -60,10 +60,10 @@ impl OutputPump {
     /// Feeds output that came before an observer looked to its progress, for which it is news.
     pub(super) fn catch_up(&self, progress: Option<&mut ProgressCollector>) {
         let Some(progress) = progress else { return };
-        for (stream, ring) in
+        for (stream, window) in
             [OutputStream::Stdout, OutputStream::Stderr].into_iter().zip(&self.windows)
         {
-            for piece in ring.kept_pieces().iter().filter(|piece| !piece.is_empty()) {
+            for piece in window.kept_pieces().iter().filter(|piece| !piece.is_empty()) {
                 progress.push(stream, piece);
             }
         }
@@ -76,9 +76,9 @@ impl OutputPump {
         pipe: &mut Option<Receiver>,
         buffer: &[u8],
         count: io::Result<usize>,
-        looking: &mut Option<RunObserver>,
+        observer: &mut Option<RunObserver>,
     ) {
-        let progress = looking.as_mut().and_then(|looking| looking.progress.as_mut());
+        let progress = observer.as_mut().and_then(|observer| observer.progress.as_mut());
         match count {
             Ok(count) if count > 0 => self.add_output(stream, &buffer[..count], progress).await,
             _ => {
@@ -96,8 +96,8 @@ impl OutputPump {
     ) {
         self.total_bytes[stream as usize] += bytes.len() as u64;
         self.new_bytes[stream as usize] += bytes.len() as u64;
-        let shown = self.redactors[stream as usize].push(bytes);
-        self.forward_output(stream, &shown, progress).await;
+        let redacted = self.redactors[stream as usize].push(bytes);
+        self.forward_output(stream, &redacted, progress).await;
     }
 
     /// Releases what was held back because more could have come.
@@ -120,12 +120,12 @@ impl OutputPump {
             return;
         }
         let bytes = match (&mut self.stdout_filter, stream) {
-            (Some(reads), OutputStream::Stdout) => Cow::Owned(reads(bytes)),
+            (Some(filter), OutputStream::Stdout) => Cow::Owned(filter(bytes)),
             _ => Cow::Borrowed(bytes),
         };
-        let ring = &mut self.windows[stream as usize];
-        ring.push(&bytes);
-        self.spool.push(&bytes, ring.has_overflowed()).await;
+        let window = &mut self.windows[stream as usize];
+        window.push(&bytes);
+        self.spool.push(&bytes, window.has_overflowed()).await;
         if let Some(progress) = progress {
             progress.push(stream, &bytes);
         }
@@ -157,35 +157,28 @@ impl OutputPump {
     pub(super) async fn take_partial(&mut self, duration: Duration) -> PartialOutput {
         self.spool.ensure_file().await;
         self.spool.flush().await;
-        let (output, warning) = self.spool.stored_output();
-        let [stdout, stderr] = self.take_shown(output.as_deref());
+        let (output_handle, warning) = self.spool.stored_output();
+        let [stdout, stderr] = self.take_shown(output_handle.as_deref());
         let warnings = warning.into_iter().collect();
-        PartialOutput {
-            stdout,
-            stderr,
-            output_handle: output,
-            warnings,
-            kept_inside: Vec::new(),
-            duration,
-        }
+        PartialOutput { stdout, stderr, output_handle, warnings, kept_inside: Vec::new(), duration }
     }
 
-    fn take_shown(&mut self, output: Option<&str>) -> [ShownOutput; 2] {
-        let fresh = [OutputWindow::new(self.budget), OutputWindow::new(self.budget)];
-        let [stdout, stderr] = std::mem::replace(&mut self.windows, fresh);
+    fn take_shown(&mut self, output_handle: Option<&str>) -> [ShownOutput; 2] {
+        let new_windows = [OutputWindow::new(self.budget), OutputWindow::new(self.budget)];
+        let [stdout, stderr] = std::mem::replace(&mut self.windows, new_windows);
         let (out_limit, err_limit) =
             share_budget(self.budget, stdout.shown_len(), stderr.shown_len());
         let [out_bytes, err_bytes] = std::mem::take(&mut self.new_bytes);
         [
-            ShownOutput { bytes: out_bytes, ..stdout.into_shown(out_limit, output) },
-            ShownOutput { bytes: err_bytes, ..stderr.into_shown(err_limit, output) },
+            ShownOutput { bytes: out_bytes, ..stdout.into_shown(out_limit, output_handle) },
+            ShownOutput { bytes: err_bytes, ..stderr.into_shown(err_limit, output_handle) },
         ]
     }
 
     pub(super) async fn finish_run(
         &mut self,
         state: DriverState,
-        held: bool,
+        is_output_held: bool,
         duration: Duration,
     ) -> RunResult {
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
@@ -198,11 +191,11 @@ impl OutputPump {
             self.spool.ensure_file().await;
         }
         self.spool.close().await;
-        let (output, stored) = self.spool.stored_output();
+        let (output_handle, storage_warning) = self.spool.stored_output();
         let is_lost = state.exit.is_none() && state.stop_reason.is_none();
         let exit = state.exit.unwrap_or_default();
         let is_unknown = state.reported == ReportCompleteness::Missing && !is_lost;
-        let mut warnings: Vec<String> = left_behind_warning(&exit, held)
+        let mut warnings: Vec<String> = left_behind_warning(&exit, is_output_held)
             .filter(|_| state.stop_reason.is_none())
             .into_iter()
             .collect();
@@ -220,56 +213,56 @@ impl OutputPump {
         if exit.out_of_memory {
             warnings.push("the command exceeded its memory limit and was ended".to_owned());
         }
-        warnings.extend(stored);
+        warnings.extend(storage_warning);
         let bytes = self.total_bytes;
-        let mut ended = RunResult {
+        let mut result = RunResult {
             is_lost,
             stop_reason: state.stop_reason,
             stream_bytes: bytes,
-            output_handle: output,
+            output_handle,
             warnings,
             duration,
             ..RunResult::default()
         };
-        ended.set_report(&exit, state.reported);
-        ended
+        result.set_report(&exit, state.reported);
+        result
     }
 
     /// Replies with the result of the run. Takes no output for an observer that has gone.
     pub(super) async fn reply_result(
         &mut self,
-        ended: &mut RunResult,
-        look: &PendingRequest,
+        result: &mut RunResult,
+        request: &PendingRequest,
         reply: StateSender,
     ) {
         if reply.is_closed() {
             return;
         }
-        self.budget = look.budget;
+        self.budget = request.budget;
         let [stdout, stderr] = &self.windows;
         let (out_limit, err_limit) =
             share_budget(self.budget, stdout.shown_len(), stderr.shown_len());
-        if ended.output_handle.is_none()
+        if result.output_handle.is_none()
             && !(stdout.fits_within(out_limit) && stderr.fits_within(err_limit))
         {
             self.spool.ensure_file().await;
             self.spool.close().await;
-            ended.output_handle = self.spool.stored_output().0;
+            result.output_handle = self.spool.stored_output().0;
         }
-        let _ = reply.send(self.final_state(ended));
+        let _ = reply.send(self.final_state(result));
     }
 
     /// Returns the result of the run, with the output that no one has seen yet.
-    fn final_state(&mut self, ended: &RunResult) -> crate::base::Result<RunState> {
-        let [stdout, stderr] = self.take_shown(ended.output_handle.as_deref());
-        if ended.is_lost {
-            let said: String = stderr.text.chars().take(1024).collect();
+    fn final_state(&mut self, result: &RunResult) -> crate::base::Result<RunState> {
+        let [stdout, stderr] = self.take_shown(result.output_handle.as_deref());
+        if result.is_lost {
+            let stderr_text: String = stderr.text.chars().take(1024).collect();
             return Err(Error::internal("the supervisor of the command was lost")
                 .with_reason(SUPERVISOR_LOST)
                 .with_hint("Its denials and execs are unknown; the audit record says so.")
-                .with_fact("stderr", said));
+                .with_fact("stderr", stderr_text));
         }
-        Ok(RunState::Over(RunOutcome { stdout, stderr, result: ended.clone() }))
+        Ok(RunState::Over(RunOutcome { stdout, stderr, result: result.clone() }))
     }
 }
 
@@ -281,25 +274,25 @@ fn share_budget(budget: usize, stdout: u64, stderr: u64) -> (usize, usize) {
     if stdout.saturating_add(stderr) <= budget {
         return (budget - stderr, budget - stdout);
     }
-    let errors = stderr.min((budget / 4).max(budget.saturating_sub(stdout)));
-    (budget - errors, errors)
+    let stderr_budget = stderr.min((budget / 4).max(budget.saturating_sub(stdout)));
+    (budget - stderr_budget, stderr_budget)
 }
 
-fn left_behind_warning(exit: &RunExit, held: bool) -> Option<String> {
+fn left_behind_warning(exit: &RunExit, is_output_held: bool) -> Option<String> {
     // Processes choose their own names, so these may hold anything.
-    let plain = |name: &String| {
+    let sanitize = |name: &String| {
         name.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect::<String>()
     };
-    let holding = if held { " and still held the output" } else { "" };
+    let held_note = if is_output_held { " and still held the output" } else { "" };
     match exit.left_behind {
-        0 if held => {
+        0 if is_output_held => {
             Some("a process outside the command's reach still holds the output; the rest of it is not shown".to_owned())
         }
         0 => None,
         count => {
-            let names = exit.names.iter().map(plain).collect::<Vec<_>>().join(", ");
+            let names = exit.names.iter().map(sanitize).collect::<Vec<_>>().join(", ");
             let noun = if count == 1 { "background process" } else { "background processes" };
-            Some(format!("{count} {noun} ({names}) outlived the command{holding}; ended"))
+            Some(format!("{count} {noun} ({names}) outlived the command{held_note}; ended"))
         }
     }
 }

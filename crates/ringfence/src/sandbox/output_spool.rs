@@ -34,24 +34,25 @@ enum SpoolState {
 }
 
 impl OutputSpool {
-    pub fn new(outputs: Arc<OutputStore>, cap: u64) -> Self {
+    pub fn new(outputs: Arc<OutputStore>, max_bytes: u64) -> Self {
         OutputSpool {
             outputs,
-            max_bytes: cap,
+            max_bytes,
             written: 0,
             is_capped: false,
             state: SpoolState::Waiting(Vec::new()),
         }
     }
 
-    /// Adds the next piece. `keep` says that it must go to the file now, with everything before it.
-    pub async fn push(&mut self, bytes: &[u8], keep: bool) {
+    /// Adds the next piece. `needs_file` says that it must go to the file now, with everything
+    /// before it.
+    pub async fn push(&mut self, bytes: &[u8], needs_file: bool) {
         if self.max_bytes == 0 {
             return;
         }
-        if let SpoolState::Waiting(before) = &mut self.state {
-            before.extend_from_slice(bytes);
-            if keep {
+        if let SpoolState::Waiting(buffered) = &mut self.state {
+            buffered.extend_from_slice(bytes);
+            if needs_file {
                 self.ensure_file().await;
             }
         } else {
@@ -61,17 +62,17 @@ impl OutputSpool {
 
     /// Makes sure that a file exists.
     pub async fn ensure_file(&mut self) {
-        let SpoolState::Waiting(before) = &mut self.state else { return };
+        let SpoolState::Waiting(buffered) = &mut self.state else { return };
         // A limit of zero means that no file is wanted.
         if self.max_bytes == 0 {
             return;
         }
-        let before = std::mem::take(before);
-        let lost = |error| Error::internal("cannot store the output").with_source(error);
+        let buffered = std::mem::take(buffered);
+        let store_error = |error| Error::internal("cannot store the output").with_source(error);
         let opened = self
             .outputs
             .create_output()
-            .and_then(|output| Ok((output.clone_file().map_err(lost)?, output)));
+            .and_then(|output| Ok((output.clone_file().map_err(store_error)?, output)));
         self.state = match opened {
             Ok((file, output)) => SpoolState::Stored(output, File::from_std(file)),
             Err(error) => {
@@ -79,7 +80,7 @@ impl OutputSpool {
                 SpoolState::Lost
             }
         };
-        self.write(&before).await;
+        self.write(&buffered).await;
     }
 
     async fn write(&mut self, bytes: &[u8]) {
@@ -89,11 +90,12 @@ impl OutputSpool {
         if self.is_capped {
             return;
         }
-        let room = output.reserve_bytes((self.max_bytes - self.written).min(bytes.len() as u64));
-        let room = usize::try_from(room).unwrap_or(usize::MAX);
-        self.is_capped |= room < bytes.len();
-        self.written += room as u64;
-        if let Err(error) = file.write_all(&bytes[..room]).await {
+        let accepted =
+            output.reserve_bytes((self.max_bytes - self.written).min(bytes.len() as u64));
+        let accepted = usize::try_from(accepted).unwrap_or(usize::MAX);
+        self.is_capped |= accepted < bytes.len();
+        self.written += accepted as u64;
+        if let Err(error) = file.write_all(&bytes[..accepted]).await {
             tracing::warn!("a run's output is not stored: {error}");
             self.state = SpoolState::Lost;
         }

@@ -42,9 +42,9 @@ impl OutputWindow {
     /// Adds output, and drops from the middle what exceeds the budget.
     pub fn push(&mut self, mut bytes: &[u8]) {
         self.total += bytes.len() as u64;
-        let room = (self.budget / 4).saturating_sub(self.head.len()).min(bytes.len());
-        self.head.extend_from_slice(&bytes[..room]);
-        bytes = &bytes[room..];
+        let head_len = (self.budget / 4).saturating_sub(self.head.len()).min(bytes.len());
+        self.head.extend_from_slice(&bytes[..head_len]);
+        bytes = &bytes[head_len..];
         let capacity = self.budget - self.budget / 4;
         if bytes.len() > capacity {
             bytes = &bytes[bytes.len() - capacity..];
@@ -67,13 +67,13 @@ impl OutputWindow {
 
     /// Returns the text of everything, if nothing was dropped.
     fn whole_text(&self) -> String {
-        let all: Vec<u8> = self.head.iter().chain(&self.tail).copied().collect();
-        collapse_overwritten(&String::from_utf8_lossy(&all))
+        let bytes: Vec<u8> = self.head.iter().chain(&self.tail).copied().collect();
+        collapse_overwritten(&String::from_utf8_lossy(&bytes))
     }
 
     /// Returns the text within `limit` bytes; a cut is marked with how much is missing and, if
     /// there is one, the handle of the whole.
-    pub fn into_shown(mut self, limit: usize, whole: Option<&str>) -> ShownOutput {
+    pub fn into_shown(mut self, limit: usize, output_handle: Option<&str>) -> ShownOutput {
         let bytes = self.total;
         if self.fits_within(limit) {
             return ShownOutput { text: self.whole_text(), bytes, truncated: false };
@@ -85,52 +85,54 @@ impl OutputWindow {
             self.tail.extend(self.head.drain(self.head.len() / 4..));
         }
         self.tail.make_contiguous();
-        let mut room = limit;
+        let mut text_budget = limit;
         loop {
-            let (head, tail) = self.head_and_tail(room);
+            let (head, tail) = self.head_and_tail(text_budget);
             let cost = wire_len(&head) + wire_len(&tail);
-            if cost > limit && room > limit / 8 {
+            if cost > limit && text_budget > limit / 8 {
                 // Shorter by as much as it grows in JSON.
-                room = (room * limit / cost).min(room - 1);
+                text_budget = (text_budget * limit / cost).min(text_budget - 1);
                 continue;
             }
             let missing = bytes.saturating_sub((head.len() + tail.len()) as u64);
-            let place = whole.map_or(String::new(), |handle| format!("; the whole is {handle}"));
+            let handle_note =
+                output_handle.map_or(String::new(), |handle| format!("; the whole is {handle}"));
             let break_before = if head.is_empty() || head.ends_with('\n') { "" } else { "\n" };
             let (head, tail) = (collapse_overwritten(&head), collapse_overwritten(&tail));
-            let text = format!("{head}{break_before}… [{missing} bytes omitted{place}] …\n{tail}");
+            let text =
+                format!("{head}{break_before}… [{missing} bytes omitted{handle_note}] …\n{tail}");
             return ShownOutput { text, bytes, truncated: true };
         }
     }
 
-    /// Returns the first quarter and the last three quarters of `room` bytes, cut where it hurts
+    /// Returns the first quarter and the last three quarters of `budget` bytes, cut where it hurts
     /// least.
-    fn head_and_tail(&self, room: usize) -> (String, String) {
-        let (head_room, tail_room) = (room / 4, room - room / 4);
+    fn head_and_tail(&self, budget: usize) -> (String, String) {
+        let (head_budget, tail_budget) = (budget / 4, budget - budget / 4);
         let (tail, _) = self.tail.as_slices();
-        let head = String::from_utf8_lossy(cut_end(&self.head, head_room));
-        let tail = String::from_utf8_lossy(cut_start(tail, tail_room));
-        (clamp_end(&head, head_room).to_owned(), clamp_start(&tail, tail_room).to_owned())
+        let head = String::from_utf8_lossy(cut_end(&self.head, head_budget));
+        let tail = String::from_utf8_lossy(cut_start(tail, tail_budget));
+        (clamp_end(&head, head_budget).to_owned(), clamp_start(&tail, tail_budget).to_owned())
     }
 }
 
 /// Returns the length of a text inside a JSON string, which is how a client counts: a line end is
 /// two bytes there.
 fn wire_len(text: &str) -> usize {
-    let grows = |byte: u8| match byte {
+    let escape_overhead = |byte: u8| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 8 | 12 => 1,
         0..0x20 => 5,
         _ => 0,
     };
-    text.len() + text.bytes().map(grows).sum::<usize>()
+    text.len() + text.bytes().map(escape_overhead).sum::<usize>()
 }
 
-/// Returns the first `room` bytes, back to the end of a line where that loses little, else to the
-/// end of a character.
-fn cut_end(bytes: &[u8], room: usize) -> &[u8] {
-    let bytes = &bytes[..bytes.len().min(room)];
+/// Returns the first `max_bytes` bytes, back to the end of a line where that loses little, else to
+/// the end of a character.
+fn cut_end(bytes: &[u8], max_bytes: usize) -> &[u8] {
+    let bytes = &bytes[..bytes.len().min(max_bytes)];
     match bytes.iter().rposition(|byte| *byte == b'\n') {
-        Some(at) if at >= bytes.len() / 2 => &bytes[..=at],
+        Some(index) if index >= bytes.len() / 2 => &bytes[..=index],
         _ => match std::str::from_utf8(bytes) {
             Err(error) if error.error_len().is_none() => &bytes[..error.valid_up_to()],
             _ => bytes,
@@ -138,31 +140,32 @@ fn cut_end(bytes: &[u8], room: usize) -> &[u8] {
     }
 }
 
-/// Returns the last `room` bytes, from the start of a line where that loses little, else from the
-/// start of a character.
-fn cut_start(bytes: &[u8], room: usize) -> &[u8] {
-    let bytes = &bytes[bytes.len() - bytes.len().min(room)..];
+/// Returns the last `max_bytes` bytes, from the start of a line where that loses little, else from
+/// the start of a character.
+fn cut_start(bytes: &[u8], max_bytes: usize) -> &[u8] {
+    let bytes = &bytes[bytes.len() - bytes.len().min(max_bytes)..];
     match bytes.iter().position(|byte| *byte == b'\n') {
-        Some(at) if at < bytes.len() / 2 => &bytes[at + 1..],
+        Some(index) if index < bytes.len() / 2 => &bytes[index + 1..],
         _ => {
-            let inside = bytes.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
-            &bytes[inside..]
+            let continuation_bytes =
+                bytes.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+            &bytes[continuation_bytes..]
         }
     }
 }
 
-/// Returns at most the first `room` bytes of a text, and only whole characters.
-fn clamp_end(text: &str, room: usize) -> &str {
-    let mut end = room.min(text.len());
+/// Returns at most the first `max_bytes` bytes of a text, and only whole characters.
+fn clamp_end(text: &str, max_bytes: usize) -> &str {
+    let mut end = max_bytes.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     &text[..end]
 }
 
-/// Returns at most the last `room` bytes of a text, and only whole characters.
-pub fn clamp_start(text: &str, room: usize) -> &str {
-    let mut start = text.len().saturating_sub(room);
+/// Returns at most the last `max_bytes` bytes of a text, and only whole characters.
+pub fn clamp_start(text: &str, max_bytes: usize) -> &str {
+    let mut start = text.len().saturating_sub(max_bytes);
     while !text.is_char_boundary(start) {
         start += 1;
     }
@@ -180,10 +183,10 @@ pub fn collapse_overwritten(text: &str) -> String {
 
 fn collapse_line(line: &str) -> String {
     let body = line.trim_end_matches(['\r', '\n']);
-    let end =
+    let line_ending =
         if line.ends_with("\r\n") { "\r\n" } else { &line[line.trim_end_matches('\n').len()..] };
-    let last = body.rsplit('\r').next().unwrap_or(body);
-    format!("{last}{end}")
+    let visible = body.rsplit('\r').next().unwrap_or(body);
+    format!("{visible}{line_ending}")
 }
 
 #[cfg(test)]

@@ -87,16 +87,17 @@ fn check_link_targets(rights: &Rights) -> Result<()> {
 /// Returns the protected paths that the operator leaves to runs. A path that takes nothing from the
 /// list is most likely a mistake.
 fn unprotected_paths(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
-    let steering = control_files::list_names().map(|(name, _)| rights.workspace.join(name));
+    let control_paths = control_files::list_names().map(|(name, _)| rights.workspace.join(name));
     let for_git =
         rights.repositories.iter().flat_map(|repository| protected_in_repository(repository));
-    let all: Vec<PathBuf> = steering.chain(for_git.map(|protected| protected.path)).collect();
+    let protected_paths: Vec<PathBuf> =
+        control_paths.chain(for_git.map(|protected| protected.path)).collect();
     let mut unprotected = Vec::new();
     for path in &config.sandbox.unprotect {
         let path = map_into_repository(rights, lexical::normalize_path(&rights.workspace, path));
         let holds_workspace = rights.workspace.starts_with(&path);
-        if holds_workspace || !all.iter().any(|known| known.starts_with(&path)) {
-            let known: Vec<String> = all
+        if holds_workspace || !protected_paths.iter().any(|known| known.starts_with(&path)) {
+            let known: Vec<String> = protected_paths
                 .iter()
                 .map(|known| {
                     known.strip_prefix(&rights.workspace).unwrap_or(known).display().to_string()
@@ -118,12 +119,12 @@ fn unprotected_paths(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
 /// Maps a path below `.git` into the repository that it refers to, which is elsewhere for a work
 /// tree.
 fn map_into_repository(rights: &Rights, path: PathBuf) -> PathBuf {
-    let below = path
+    let relative_path = path
         .strip_prefix(rights.workspace.join(".git"))
         .ok()
-        .filter(|below| !below.as_os_str().is_empty());
-    match (below, rights.repositories.first()) {
-        (Some(below), Some(repository)) => repository.join(below),
+        .filter(|relative_path| !relative_path.as_os_str().is_empty());
+    match (relative_path, rights.repositories.first()) {
+        (Some(relative_path), Some(repository)) => repository.join(relative_path),
         _ => path,
     }
 }
@@ -156,22 +157,25 @@ pub fn check_profile(config: &Config) -> Result<()> {
             .with_hint("With the host's whole network nothing is filtered. Use `allow_domains`, or remove one of the two."));
     }
     if sandbox.profile == ProfileSetting::Contained {
-        let cannot = |what: &str, key: &str| {
-            Error::invalid_arguments(format!("the profile `contained` cannot {what}"))
+        let unsupported = |action: &str, key: &str| {
+            Error::invalid_arguments(format!("the profile `contained` cannot {action}"))
                 .with_fact("key", key)
                 .with_hint("Use the profile `default`, or remove the key.")
         };
         if !sandbox.protect.is_empty() {
-            return Err(cannot("protect paths inside the workspace", "sandbox.protect"));
+            return Err(unsupported("protect paths inside the workspace", "sandbox.protect"));
         }
         if !sandbox.unprotect.is_empty() {
-            return Err(cannot("protect anything that could be left out", "sandbox.unprotect"));
+            return Err(unsupported(
+                "protect anything that could be left out",
+                "sandbox.unprotect",
+            ));
         }
         if !sandbox.hide.is_empty() {
-            return Err(cannot("hide paths", "sandbox.hide"));
+            return Err(unsupported("hide paths", "sandbox.hide"));
         }
         if sandbox.network_mode() == NetworkAccess::Proxied {
-            return Err(cannot("filter the network", "sandbox.profile"));
+            return Err(unsupported("filter the network", "sandbox.profile"));
         }
     }
     Ok(())
@@ -193,9 +197,11 @@ pub fn proxy_allow_list(config: &Config) -> Result<Option<AllowList>> {
 
 fn resolve_writable(path: &Path) -> Result<PathBuf> {
     let hint = "Name an existing directory, other than `/`, in `writable`.";
-    let settled =
-        path.canonicalize().ok().filter(|settled| settled.is_dir() && settled.parent().is_some());
-    settled.ok_or_else(|| {
+    let resolved = path
+        .canonicalize()
+        .ok()
+        .filter(|resolved| resolved.is_dir() && resolved.parent().is_some());
+    resolved.ok_or_else(|| {
         Error::invalid_arguments("a path in `writable` cannot be made writable")
             .with_hint(hint)
             .with_source(path.display().to_string())
@@ -213,39 +219,40 @@ impl ScratchDir {
         if config.sandbox.profile != ProfileSetting::Contained {
             return Ok(None);
         }
-        let held =
+        let held_dir =
             HeldDir::create(config.root.join("tmp").join(short_id("t"))).map_err(|error| {
                 Error::internal("cannot create the directory for temporary files")
                     .with_source(error)
             })?;
-        rights.scratch = Some(held.path().to_owned());
-        Ok(Some(ScratchDir { _held: held }))
+        rights.scratch = Some(held_dir.path().to_owned());
+        Ok(Some(ScratchDir { _held: held_dir }))
     }
 }
 
 pub(super) fn hidden_paths(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     let listed = listed_paths(config, workspace);
-    let named = config.sandbox.hide.iter().map(|path| lexical::normalize_path(workspace, path));
+    let configured =
+        config.sandbox.hide.iter().map(|path| lexical::normalize_path(workspace, path));
     // The configured home of Codex. In the workspace it would hide a part of that, and is the
     // operator's own choice.
-    let codex = config
+    let codex_home = config
         .codex_home
         .iter()
         .filter(|home| !home.starts_with(workspace) && !workspace.starts_with(home));
-    let steering = config
+    let private_paths = config
         .file
         .iter()
         .chain(&config.log.file)
         .chain(&config.private_paths)
-        .chain(codex)
+        .chain(codex_home)
         .cloned();
     // The log, the sockets and other callers' files are in the root; what a run needs of it is
     // opened on top. The keys are listed one by one, so that the canary of every run tries to read
     // them wherever the root is.
-    let root =
+    let root_paths =
         [config.root.clone()].into_iter().chain(ROOT_KEYS.iter().map(|key| config.root.join(key)));
     let mut hidden: Vec<PathBuf> =
-        listed.into_iter().chain(named).chain(steering).chain(root).collect();
+        listed.into_iter().chain(configured).chain(private_paths).chain(root_paths).collect();
     hidden.sort();
     hidden.dedup();
     hidden
@@ -258,10 +265,11 @@ pub(super) fn cache_home(
     workspace: &Path,
     owner: Option<&[&str]>,
 ) -> Result<PathBuf> {
-    let place = serde_json::Value::from(workspace.display().to_string());
-    let name = digest_json(
-        &owner.map_or_else(|| place.clone(), |owner| serde_json::json!([place, owner])),
-    );
+    let workspace_json = serde_json::Value::from(workspace.display().to_string());
+    let name = digest_json(&owner.map_or_else(
+        || workspace_json.clone(),
+        |owner| serde_json::json!([workspace_json, owner]),
+    ));
     let home =
         config.root.join("homes").join(name.trim_start_matches("sha256:").get(..16).unwrap_or("0"));
     DirBuilder::new().recursive(true).mode(0o700).create(&home).map_err(|error| {
@@ -277,8 +285,9 @@ pub(super) fn cache_home(
 /// Makes git ignore the stand-ins for missing protected directories: `git clean` would try to
 /// remove them.
 fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
-    let users = config.home.as_ref().map(|home| home.join(".config/git/ignore"));
-    let users = users.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+    let user_ignores = config.home.as_ref().map(|home| home.join(".config/git/ignore"));
+    let user_ignores =
+        user_ignores.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
     // With a trailing slash they match only directories: a real `.mcp.json` is not ignored.
     let names: String =
         control_files::list_names().map(|(name, _)| format!("/{}/\n", name.display())).collect();
@@ -291,8 +300,8 @@ fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
     };
     let _ = unlinkat(&dir, "ignore.new", AtFlags::empty());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fresh = openat(&dir, "ignore.new", flags, Mode::from_raw_mode(0o600))?;
-    std::fs::File::from(fresh).write_all(format!("{users}{names}").as_bytes())?;
+    let new_file = openat(&dir, "ignore.new", flags, Mode::from_raw_mode(0o600))?;
+    std::fs::File::from(new_file).write_all(format!("{user_ignores}{names}").as_bytes())?;
     Ok(renameat(&dir, "ignore.new", &dir, "ignore")?)
 }
 
@@ -309,9 +318,9 @@ pub fn sandbox_environment(config: &Config, rights: &Rights) -> Vec<(String, Str
     }
     if let Some(home) = &config.home {
         // The identity for commits and the toolchain are the user's own choice; both are read-only.
-        let git = [home.join(".gitconfig"), home.join(".config/git/config")];
-        if let Some(git) = git.iter().find(|path| path.is_file()) {
-            set("GIT_CONFIG_GLOBAL", git);
+        let git_config = [home.join(".gitconfig"), home.join(".config/git/config")];
+        if let Some(git_config) = git_config.iter().find(|path| path.is_file()) {
+            set("GIT_CONFIG_GLOBAL", git_config);
         }
     }
     if let Some(rustup) = config.rustup_home.as_ref().filter(|path| path.is_dir()) {

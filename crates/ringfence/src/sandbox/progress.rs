@@ -88,11 +88,11 @@ impl ProgressCollector {
 /// Drops the oldest bytes, up to the start of a line if there is one.
 fn keep_last(bytes: &mut Vec<u8>) {
     if bytes.len() > MESSAGE_BYTES {
-        let mut from = bytes.len() - MESSAGE_BYTES;
-        if let Some(end) = bytes[from..bytes.len() - 1].iter().position(|byte| *byte == b'\n') {
-            from += end + 1;
+        let mut start = bytes.len() - MESSAGE_BYTES;
+        if let Some(end) = bytes[start..bytes.len() - 1].iter().position(|byte| *byte == b'\n') {
+            start += end + 1;
         }
-        bytes.drain(..from);
+        bytes.drain(..start);
     }
 }
 

@@ -32,60 +32,63 @@ struct RestrictedSandbox {
     sandbox: Arc<SessionSandbox>,
 }
 
-/// Returns the sandbox for a call whose workspace has these rights: `whole`, or a separate one next
-/// to it.
+/// Returns the sandbox for a call whose workspace has these rights: `parent`, or a separate one
+/// next to it.
 pub(super) fn sandbox_for_call(
     session: &Session,
-    whole: Arc<SessionSandbox>,
+    parent: Arc<SessionSandbox>,
     config: &Config,
     workspace: &Workspace,
 ) -> Result<Arc<SessionSandbox>> {
     // Without namespaces runs share those of the host in any case.
-    let Some(narrowing) = workspace.stricter_client_sandbox().filter(|_| whole.zygote.is_some())
+    let Some(client_sandbox) =
+        workspace.stricter_client_sandbox().filter(|_| parent.zygote.is_some())
     else {
-        return Ok(whole);
+        return Ok(parent);
     };
     // A run with more rights executes what it finds in the workspace or in HOME. A call that may
     // write the workspace shares HOME too, for its caches; a call that may not has another HOME.
-    let home = match (&whole.rights.home, workspace.rights().read_only) {
+    let home = match (&parent.rights.home, workspace.rights().read_only) {
         (Some(home), true) => Some(profile::cache_home(config, home, Some(&["read-only"]))?),
         _ => None,
     };
-    Ok(session
-        .get_or_create(|| Ok(RestrictedSandboxes::default()))?
-        .get_or_create(&whole, narrowing, home))
+    Ok(session.get_or_create(|| Ok(RestrictedSandboxes::default()))?.get_or_create(
+        &parent,
+        client_sandbox,
+        home,
+    ))
 }
 
 impl RestrictedSandboxes {
     fn get_or_create(
         &self,
-        whole: &Arc<SessionSandbox>,
-        narrowing: &Arc<ClientSandbox>,
+        parent: &Arc<SessionSandbox>,
+        client_sandbox: &Arc<ClientSandbox>,
         home: Option<PathBuf>,
     ) -> Arc<SessionSandbox> {
-        let mut all = self.0.lock().ignore_poison();
-        all.retain(|known| known.parent.strong_count() > 0);
-        let is_it = |known: &RestrictedSandbox| {
-            std::ptr::eq(known.parent.as_ptr(), Arc::as_ptr(whole))
-                && known.client_sandbox == *narrowing
+        let mut sandboxes = self.0.lock().ignore_poison();
+        sandboxes.retain(|entry| entry.parent.strong_count() > 0);
+        let matches_call = |entry: &RestrictedSandbox| {
+            std::ptr::eq(entry.parent.as_ptr(), Arc::as_ptr(parent))
+                && entry.client_sandbox == *client_sandbox
         };
-        let found = all.iter().position(is_it).map(|at| all.remove(at));
-        let found = found.unwrap_or_else(|| RestrictedSandbox {
-            parent: Arc::downgrade(whole),
-            client_sandbox: Arc::clone(narrowing),
-            sandbox: Arc::new(whole.clone_isolated(home)),
+        let selected = sandboxes.iter().position(matches_call).map(|index| sandboxes.remove(index));
+        let selected = selected.unwrap_or_else(|| RestrictedSandbox {
+            parent: Arc::downgrade(parent),
+            client_sandbox: Arc::clone(client_sandbox),
+            sandbox: Arc::new(parent.clone_isolated(home)),
         });
-        let cell = Arc::clone(&found.sandbox);
-        all.push(found);
-        let is_idle = |known: &RestrictedSandbox| Arc::strong_count(&known.sandbox) == 1;
+        let sandbox = Arc::clone(&selected.sandbox);
+        sandboxes.push(selected);
+        let is_idle = |entry: &RestrictedSandbox| Arc::strong_count(&entry.sandbox) == 1;
         let mut surplus =
-            all.iter().filter(|known| is_idle(known)).count().saturating_sub(MAX_IDLE);
-        all.retain(|known| {
-            let goes = surplus > 0 && is_idle(known);
-            surplus -= usize::from(goes);
-            !goes
+            sandboxes.iter().filter(|entry| is_idle(entry)).count().saturating_sub(MAX_IDLE);
+        sandboxes.retain(|entry| {
+            let is_dropped = surplus > 0 && is_idle(entry);
+            surplus -= usize::from(is_dropped);
+            !is_dropped
         });
-        cell
+        sandbox
     }
 }
 

@@ -6,9 +6,9 @@
 //! looks; observers send it requests ([`super::run_handle`]).
 //!
 //! Whatever ends the run, its supervisor's final report is awaited, within limits: the record says
-//! what the run was denied and what it ran, or that this is unknown ([`ReportCompleteness`]). The end of the
-//! main process alone completes a result; [`super::aftermath`] follows what it left behind to the
-//! end.
+//! what the run was denied and what it ran, or that this is unknown ([`ReportCompleteness`]). The
+//! end of the main process alone completes a result; [`super::aftermath`] follows what it left
+//! behind to the end.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -64,29 +64,30 @@ pub(super) struct DriverState {
 
 impl DriverState {
     fn is_over(&self, pipes: &[Option<Receiver>; 2]) -> bool {
-        let late = self.wait_until.is_some_and(|until| Instant::now() >= until);
+        let is_late = self.wait_until.is_some_and(|deadline| Instant::now() >= deadline);
         match (&self.stop_reason, &self.exit) {
-            (Some(_), _) => self.supervisor_gone || late,
-            (None, Some(_)) => late || self.supervisor_gone && pipes.iter().all(Option::is_none),
+            (Some(_), _) => self.supervisor_gone || is_late,
+            (None, Some(_)) => is_late || self.supervisor_gone && pipes.iter().all(Option::is_none),
             (None, None) => self.supervisor_gone,
         }
     }
 
-    /// Takes in a report. `patience` is how long to wait for what the main process left behind.
-    fn handle_report(&mut self, line: io::Result<Option<String>>, patience: Duration) {
+    /// Takes in a report. `drain_timeout` is how long to wait for what the main process left
+    /// behind.
+    fn handle_report(&mut self, line: io::Result<Option<String>>, drain_timeout: Duration) {
         let report = line.ok().flatten().and_then(|line| serde_json::from_str(&line).ok());
         let now = Instant::now();
         match report {
             Some(SupervisorReport::Exited(exit)) => {
                 (self.exit, self.reported) = (Some(exit), ReportCompleteness::Interim);
-                self.wait_until.get_or_insert(now + patience);
+                self.wait_until.get_or_insert(now + drain_timeout);
             }
             Some(SupervisorReport::Over(exit)) => {
                 (self.exit, self.reported, self.supervisor_gone) =
                     (Some(exit), ReportCompleteness::Whole, true);
-                let drained = now + DRAIN_TIMEOUT;
-                let until = self.wait_until.get_or_insert(drained);
-                *until = drained.min(*until);
+                let drain_deadline = now + DRAIN_TIMEOUT;
+                let deadline = self.wait_until.get_or_insert(drain_deadline);
+                *deadline = drain_deadline.min(*deadline);
             }
             // Nothing else is reported about a run that was started; an unreadable report is
             // treated as a lost supervisor.
@@ -107,10 +108,10 @@ pub(super) struct RunObserver {
 }
 
 impl RunObserver {
-    fn new(look: PendingRequest, reply: StateSender) -> RunObserver {
-        let progress = look.client.as_ref().filter(|caller| caller.capabilities().progress);
+    fn new(request: PendingRequest, reply: StateSender) -> RunObserver {
+        let progress = request.client.as_ref().filter(|client| client.capabilities().progress);
         let progress = progress.map(|_| ProgressCollector::new(Instant::now()));
-        RunObserver { request: look, reply, progress, sending: None }
+        RunObserver { request, reply, progress, sending: None }
     }
 }
 
@@ -135,7 +136,7 @@ impl StdinFeed {
         }
         let (bytes, _) = self.queued.as_slices();
         match pipe.write(bytes).await {
-            Ok(taken) => drop(self.queued.drain(..taken)),
+            Ok(written) => drop(self.queued.drain(..written)),
             // A program need not read its input.
             Err(_) => {
                 self.pipe = None;
@@ -166,13 +167,13 @@ impl StdinFeed {
 /// Drives a run until it is over and no one can look at it any more.
 pub(super) async fn drive_run(
     mut run: StartedRun,
-    mut keep: RunOptions,
+    mut options: RunOptions,
     mut inbox: mpsc::UnboundedReceiver<RunMessage>,
 ) {
-    let mut pump = OutputPump::new(&mut keep);
+    let mut pump = OutputPump::new(&mut options);
     let mut state = DriverState::default();
-    let mut looking: Option<RunObserver> = None;
-    let mut next: VecDeque<(PendingRequest, StateSender)> = VecDeque::new();
+    let mut observer: Option<RunObserver> = None;
+    let mut waiting_requests: VecDeque<(PendingRequest, StateSender)> = VecDeque::new();
     let mut pipes = [run.stdout.take(), run.stderr.take()];
     let mut buffers = [vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]];
     let mut input = match run.stdin.take() {
@@ -181,70 +182,72 @@ pub(super) async fn drive_run(
         }
         None => StdinFeed { pipe: None, queued: VecDeque::new(), stays_open: false },
     };
-    let deadline = keep.deadline.clone();
+    let deadline = options.deadline.clone();
     // If a caller waits for the result, what was left behind must not delay it.
-    let patience =
-        if keep.on_late_end.is_some() { DRAIN_TIMEOUT } else { run.grace + KILL_ALLOWANCE };
-    let mut is_held = true;
-    let mut passed: BoxFuture<'_, ()> = match &deadline {
+    let drain_timeout =
+        if options.on_late_end.is_some() { DRAIN_TIMEOUT } else { run.grace + KILL_ALLOWANCE };
+    let mut has_handle = true;
+    let mut deadline_passed: BoxFuture<'_, ()> = match &deadline {
         Some(deadline) => Box::pin(deadline.wait_until_passed()),
         None => Box::pin(pending()),
     };
     while !state.is_over(&pipes) {
         // Requests whose sender has gone wait no longer. A request whose event has occurred is
         // answered now, and so is one that yields to the next.
-        next.retain(|(_, reply)| !reply.is_closed());
-        let is_enough = looking.as_ref().is_some_and(|RunObserver { request: look, .. }| {
-            look.is_satisfied.load(Ordering::SeqCst) || look.yields_to_next && !next.is_empty()
+        waiting_requests.retain(|(_, reply)| !reply.is_closed());
+        let is_enough = observer.as_ref().is_some_and(|RunObserver { request, .. }| {
+            request.is_satisfied.load(Ordering::SeqCst)
+                || request.yields_to_next && !waiting_requests.is_empty()
         });
-        if is_enough && let Some(RunObserver { reply, .. }) = looking.take() {
+        if is_enough && let Some(RunObserver { reply, .. }) = observer.take() {
             pump.drain_pipes(&mut pipes, &mut buffers[0]).await;
-            let glance = pump.take_partial(run.started.elapsed()).await;
+            let partial = pump.take_partial(run.started.elapsed()).await;
             // An observer that has just gone finds it in the stored output.
-            let _ = reply.send(Ok(RunState::Running(glance)));
+            let _ = reply.send(Ok(RunState::Running(partial)));
         }
-        if looking.is_none()
-            && let Some((look, reply)) = next.pop_front()
+        if observer.is_none()
+            && let Some((request, reply)) = waiting_requests.pop_front()
         {
-            pump.set_budget(look.budget);
-            let mut beginning = RunObserver::new(look, reply);
-            pump.catch_up(beginning.progress.as_mut());
-            looking = Some(beginning);
+            pump.set_budget(request.budget);
+            let mut new_observer = RunObserver::new(request, reply);
+            pump.catch_up(new_observer.progress.as_mut());
+            observer = Some(new_observer);
         }
-        let ending = state.wait_until.is_some();
-        let read = ending || looking.as_ref().is_none_or(|looking| looking.sending.is_none());
-        let due = next_wakeup(&state, looking.as_ref());
+        let is_ending = state.wait_until.is_some();
+        let may_read =
+            is_ending || observer.as_ref().is_none_or(|observer| observer.sending.is_none());
+        let wakeup = next_wakeup(&state, observer.as_ref());
         let [out, err] = &mut pipes;
         let [out_buffer, err_buffer] = &mut buffers;
         let mut order = None;
         tokio::select! {
-            cause = keep.cancel.cancelled(), if !ending => state.stop_reason = Some(StopReason::from_cause(cause)),
-            () = &mut passed, if !ending => state.stop_reason = Some(StopReason::Deadline),
-            line = run.reports.next_line(), if !state.supervisor_gone => state.handle_report(line, patience),
-            count = read_pipe(out, out_buffer), if read => pump.handle_read(OutputStream::Stdout, out, out_buffer, count, &mut looking).await,
-            count = read_pipe(err, err_buffer), if read => pump.handle_read(OutputStream::Stderr, err, err_buffer, count, &mut looking).await,
+            cause = options.cancel.cancelled(), if !is_ending => state.stop_reason = Some(StopReason::from_cause(cause)),
+            () = &mut deadline_passed, if !is_ending => state.stop_reason = Some(StopReason::Deadline),
+            line = run.reports.next_line(), if !state.supervisor_gone => state.handle_report(line, drain_timeout),
+            count = read_pipe(out, out_buffer), if may_read => pump.handle_read(OutputStream::Stdout, out, out_buffer, count, &mut observer).await,
+            count = read_pipe(err, err_buffer), if may_read => pump.handle_read(OutputStream::Stderr, err, err_buffer, count, &mut observer).await,
             () = input.feed_pipe() => {}
-            what = next_observer_event(&mut looking), if looking.is_some() => match what {
-                ObserverEvent::Sent => if let Some(looking) = &mut looking { looking.sending = None },
-                ObserverEvent::Left => looking = None,
+            event = next_observer_event(&mut observer), if observer.is_some() => match event {
+                ObserverEvent::Sent => if let Some(observer) = &mut observer { observer.sending = None },
+                ObserverEvent::Left => observer = None,
             },
-            ask = inbox.recv(), if is_held => match ask {
+            message = inbox.recv(), if has_handle => match message {
                 // No handle to the run is left.
                 None => {
-                    is_held = false;
+                    has_handle = false;
                     state.stop_reason.get_or_insert(StopReason::Cancelled(CancelCause::SessionEnd));
                 }
-                Some(RunMessage::Output(look, reply)) => next.push_back((look, reply)),
+                Some(RunMessage::Output(request, reply)) => waiting_requests.push_back((request, reply)),
                 Some(RunMessage::Satisfied) => {}
                 Some(RunMessage::Write { bytes, close, reply }) => drop(reply.send(input.queue_input(&bytes, close))),
                 Some(RunMessage::Signal(signal)) => order = Some(SupervisorCommand::Signal(signal)),
                 // A run that has exited on its own was not stopped.
                 Some(RunMessage::Stop(_)) if state.exit.is_some() => {}
-                Some(RunMessage::Stop(stop)) => drop(state.stop_reason.get_or_insert(stop)),
+                Some(RunMessage::Stop(reason)) => drop(state.stop_reason.get_or_insert(reason)),
             },
-            () = sleep_until(due) => send_progress(&state, looking.as_mut()),
+            () = sleep_until(wakeup) => send_progress(&state, observer.as_mut()),
         }
-        if state.stop_reason.is_some() && !ending {
+        if state.stop_reason.is_some() && !is_ending {
             state.wait_until = Some(Instant::now() + run.grace + KILL_ALLOWANCE);
             order = Some(SupervisorCommand::End(Signal::TERM.as_raw()));
             // Commands that run elsewhere in place of its processes have their grace period at the
@@ -260,70 +263,71 @@ pub(super) async fn drive_run(
         }
     }
     if state.stop_reason.is_none()
-        && let Some(sending) = looking.as_mut().and_then(|looking| looking.sending.take())
+        && let Some(sending) = observer.as_mut().and_then(|observer| observer.sending.take())
     {
         let _ = timeout(LAST_MESSAGE_TIMEOUT, sending).await;
     }
-    let lost = state.exit.is_none() && state.stop_reason.is_none()
+    let is_lost = state.exit.is_none() && state.stop_reason.is_none()
         || state.stop_reason.is_some() && !state.supervisor_gone;
-    if lost {
+    if is_lost {
         StartedRun::kill_without_supervisor(&mut run.supervisor, run.main_pid);
     }
-    let held = pipes.iter().any(Option::is_some);
+    let is_output_held = pipes.iter().any(Option::is_some);
     pump.drain_pipes(&mut pipes, &mut buffers[0]).await;
     drop(pipes);
-    let refused = run.egress.take().as_ref().map(Egress::denials).unwrap_or_default();
+    let denials = run.egress.take().as_ref().map(Egress::denials).unwrap_or_default();
     let has_rest = state.reported == ReportCompleteness::Interim && state.stop_reason.is_none();
-    let late = keep.on_late_end.take().filter(|_| has_rest);
-    let mut ended = pump.finish_run(state, held, run.started.elapsed()).await;
-    drop(passed);
-    match late {
-        Some(late) => {
+    let on_late_end = options.on_late_end.take().filter(|_| has_rest);
+    let mut result = pump.finish_run(state, is_output_held, run.started.elapsed()).await;
+    drop(deadline_passed);
+    match on_late_end {
+        Some(on_late_end) => {
             if let Some(service) = &run.exec_service {
                 service.stop_answering();
             }
-            let rest = aftermath::follow_left_behind(run, ended.clone(), refused.clone(), late);
-            ended.add_denials(refused);
-            (keep.on_end)(&mut ended).await;
-            keep.tasks.spawn(rest.in_current_span());
+            let follow_up =
+                aftermath::follow_left_behind(run, result.clone(), denials.clone(), on_late_end);
+            result.add_denials(denials);
+            (options.on_end)(&mut result).await;
+            options.tasks.spawn(follow_up.in_current_span());
         }
         None => {
-            ended.add_denials(refused);
-            run.finish_execs(&mut ended).await;
+            result.add_denials(denials);
+            run.finish_execs(&mut result).await;
             drop(run);
-            (keep.on_end)(&mut ended).await;
+            (options.on_end)(&mut result).await;
         }
     }
-    let first = looking.map(|RunObserver { request: look, reply, .. }| (look, reply));
-    for (look, reply) in first.into_iter().chain(next) {
-        pump.reply_result(&mut ended, &look, reply).await;
+    let active = observer.map(|RunObserver { request, reply, .. }| (request, reply));
+    for (request, reply) in active.into_iter().chain(waiting_requests) {
+        pump.reply_result(&mut result, &request, reply).await;
     }
-    answer_late_requests(pump, ended, inbox, &keep.cancel).await;
-    (keep.on_forgotten)();
+    answer_late_requests(pump, result, inbox, &options.cancel).await;
+    (options.on_forgotten)();
 }
 
 /// Answers requests that come after the end.
 async fn answer_late_requests(
     mut pump: OutputPump,
-    mut ended: RunResult,
+    mut result: RunResult,
     mut inbox: mpsc::UnboundedReceiver<RunMessage>,
     cancel: &CancelToken,
 ) {
-    let until = Instant::now() + RETENTION;
+    let retention_end = Instant::now() + RETENTION;
     loop {
-        let ask = tokio::select! {
-            ask = inbox.recv() => ask,
-            () = sleep_until(until) => None,
+        let message = tokio::select! {
+            message = inbox.recv() => message,
+            () = sleep_until(retention_end) => None,
             _ = cancel.cancelled() => None,
         };
-        match ask {
-            Some(RunMessage::Output(look, reply)) => {
-                pump.reply_result(&mut ended, &look, reply).await
+        match message {
+            Some(RunMessage::Output(request, reply)) => {
+                pump.reply_result(&mut result, &request, reply).await
             }
             Some(RunMessage::Write { reply, .. }) => {
-                let over = Error::new(Kind::Conflict, "it has ended").with_reason("ended");
-                let _ =
-                    reply.send(Err(over.with_hint("Read the rest of its output with `op: read`.")));
+                let error = Error::new(Kind::Conflict, "it has ended").with_reason("ended");
+                let _ = reply
+                    .send(Err(error.with_hint("Read the rest of its output with `op: read`.")));
             }
             Some(RunMessage::Signal(_) | RunMessage::Stop(_) | RunMessage::Satisfied) => {}
             None => return,
@@ -338,8 +342,8 @@ enum ObserverEvent {
     Left,
 }
 
-async fn next_observer_event(looking: &mut Option<RunObserver>) -> ObserverEvent {
-    let Some(RunObserver { reply, sending, .. }) = looking else { return pending().await };
+async fn next_observer_event(observer: &mut Option<RunObserver>) -> ObserverEvent {
+    let Some(RunObserver { reply, sending, .. }) = observer else { return pending().await };
     tokio::select! {
         () = async { match sending { Some(sending) => sending.await, None => pending().await } } => ObserverEvent::Sent,
         () = reply.closed() => ObserverEvent::Left,
@@ -347,24 +351,25 @@ async fn next_observer_event(looking: &mut Option<RunObserver>) -> ObserverEvent
 }
 
 /// Returns when the loop has to wake up without an event.
-fn next_wakeup(state: &DriverState, looking: Option<&RunObserver>) -> Instant {
-    let silent = looking.filter(|looking| looking.sending.is_none());
-    let message =
-        silent.and_then(|looking| looking.progress.as_ref()).map(ProgressCollector::next_due);
-    state.wait_until.or(message).unwrap_or_else(|| Instant::now() + Duration::from_secs(3600))
+fn next_wakeup(state: &DriverState, observer: Option<&RunObserver>) -> Instant {
+    let idle_observer = observer.filter(|observer| observer.sending.is_none());
+    let progress_due = idle_observer
+        .and_then(|observer| observer.progress.as_ref())
+        .map(ProgressCollector::next_due);
+    state.wait_until.or(progress_due).unwrap_or_else(|| Instant::now() + Duration::from_secs(3600))
 }
 
-fn send_progress(state: &DriverState, looking: Option<&mut RunObserver>) {
+fn send_progress(state: &DriverState, observer: Option<&mut RunObserver>) {
     let now = Instant::now();
-    let Some(looking) = looking.filter(|_| state.wait_until.is_none()) else { return };
-    let (Some(progress), Some(caller)) = (&mut looking.progress, &looking.request.client) else {
+    let Some(observer) = observer.filter(|_| state.wait_until.is_none()) else { return };
+    let (Some(progress), Some(client)) = (&mut observer.progress, &observer.request.client) else {
         return;
     };
     if progress.next_due() <= now {
         let (text, count) = progress.take_message(now);
-        let caller = caller.clone();
-        looking.sending =
-            Some(Box::pin(async move { caller.send_progress(text, count, None).await }));
+        let client = client.clone();
+        observer.sending =
+            Some(Box::pin(async move { client.send_progress(text, count, None).await }));
     }
 }
 

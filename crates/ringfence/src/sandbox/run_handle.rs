@@ -202,16 +202,16 @@ impl RunResult {
     }
 
     /// Adds denials that were seen elsewhere. One that is already listed only gets a higher count.
-    pub(super) fn add_denials(&mut self, more: Vec<Value>) {
+    pub(super) fn add_denials(&mut self, denials: Vec<Value>) {
         let is_same = |one: &Value, other: &Value| {
             ["kind", "name", "reason"].iter().all(|key| one[key] == other[key])
         };
-        for denial in more {
-            match self.denials.iter_mut().find(|known| is_same(known, &denial)) {
-                Some(known) => {
-                    let counts = [&known["count"], &denial["count"]]
+        for denial in denials {
+            match self.denials.iter_mut().find(|existing| is_same(existing, &denial)) {
+                Some(existing) => {
+                    let counts = [&existing["count"], &denial["count"]]
                         .map(|count| count.as_u64().unwrap_or_default());
-                    known["count"] = counts[0].saturating_add(counts[1]).into();
+                    existing["count"] = counts[0].saturating_add(counts[1]).into();
                 }
                 None => self.denials.push(denial),
             }
@@ -227,49 +227,49 @@ pub struct RunHandle {
 
 impl StartedRun {
     /// Starts the task that drives the run.
-    pub fn into_handle(self, keep: RunOptions) -> RunHandle {
-        let (asks, inbox) = mpsc::unbounded_channel();
-        let tasks = keep.tasks.clone();
-        tasks.spawn(drive_run(self, keep, inbox).in_current_span());
-        RunHandle { messages: asks }
+    pub fn into_handle(self, options: RunOptions) -> RunHandle {
+        let (messages, inbox) = mpsc::unbounded_channel();
+        let tasks = options.tasks.clone();
+        tasks.spawn(drive_run(self, options, inbox).in_current_span());
+        RunHandle { messages }
     }
 }
 
 impl RunHandle {
     /// Returns the output since the last look, once the run is over or the request's event has
     /// occurred. Requests take turns.
-    pub async fn request_output(&self, look: OutputRequest) -> Result<RunState> {
-        let (reply, seen) = oneshot::channel();
-        let is_enough = Arc::new(AtomicBool::new(false));
-        let asked = PendingRequest {
-            client: look.client,
-            budget: look.budget,
-            yields_to_next: look.yields_to_next,
-            is_satisfied: Arc::clone(&is_enough),
+    pub async fn request_output(&self, request: OutputRequest) -> Result<RunState> {
+        let (reply, state) = oneshot::channel();
+        let is_satisfied = Arc::new(AtomicBool::new(false));
+        let pending = PendingRequest {
+            client: request.client,
+            budget: request.budget,
+            yields_to_next: request.yields_to_next,
+            is_satisfied: Arc::clone(&is_satisfied),
         };
-        self.send_message(RunMessage::Output(asked, reply))?;
-        let asks = self.messages.clone();
+        self.send_message(RunMessage::Output(pending, reply))?;
+        let messages = self.messages.clone();
         // The task ends with this request, so that nothing is done for a call that is over.
-        let _waiting = AbortOnDrop(tokio::spawn(async move {
-            look.until.await;
-            is_enough.store(true, Ordering::SeqCst);
-            let _ = asks.send(RunMessage::Satisfied);
+        let _watcher = AbortOnDrop(tokio::spawn(async move {
+            request.until.await;
+            is_satisfied.store(true, Ordering::SeqCst);
+            let _ = messages.send(RunMessage::Satisfied);
         }));
-        seen.await.map_err(|_| forgotten_error())?
+        state.await.map_err(|_| forgotten_error())?
     }
 
     /// Looks at the run for a call whose cancellation also stops the run.
     pub async fn watch_output(
         &self,
-        look: OutputRequest,
+        request: OutputRequest,
         cancel: &CancelToken,
     ) -> Result<RunState> {
-        let mut seen = std::pin::pin!(self.request_output(look));
+        let mut state = std::pin::pin!(self.request_output(request));
         tokio::select! {
-            seen = &mut seen => seen,
+            state = &mut state => state,
             cause = cancel.cancelled() => {
                 self.stop(StopReason::from_cause(cause));
-                seen.await
+                state.await
             }
         }
     }
@@ -287,8 +287,8 @@ impl RunHandle {
     }
 
     /// Ends the whole run, with its grace period. A run that has ended is left alone.
-    pub fn stop(&self, stop: StopReason) {
-        let _ = self.messages.send(RunMessage::Stop(stop));
+    pub fn stop(&self, reason: StopReason) {
+        let _ = self.messages.send(RunMessage::Stop(reason));
     }
 
     /// Returns whether no one can look at the run any more because it ended long ago.
@@ -296,8 +296,8 @@ impl RunHandle {
         self.messages.is_closed()
     }
 
-    fn send_message(&self, ask: RunMessage) -> Result<()> {
-        self.messages.send(ask).map_err(|_| forgotten_error())
+    fn send_message(&self, message: RunMessage) -> Result<()> {
+        self.messages.send(message).map_err(|_| forgotten_error())
     }
 }
 

@@ -16,16 +16,17 @@ use jail::shebang::{SHEBANG_BYTES, parse_shebang};
 /// Checks that `program` and the arguments before the script are what its first line says.
 pub fn check_interpreter(
     script: &OwnedFd,
-    before: &[String],
+    interpreter_args: &[String],
     program: &FileIdentity,
 ) -> Result<(), String> {
     let text =
         read_first_bytes(script).map_err(|error| format!("the script cannot be read: {error}"))?;
-    let words = parse_shebang(&text).ok_or("the script does not name its interpreter")?;
-    let named = words.first().and_then(|path| fs::metadata(path).ok());
-    let is_program =
-        named.is_some_and(|found| (found.dev(), found.ino()) == (program.device, program.inode));
-    match is_program && words == before {
+    let shebang = parse_shebang(&text).ok_or("the script does not name its interpreter")?;
+    let interpreter = shebang.first().and_then(|path| fs::metadata(path).ok());
+    let is_program = interpreter.is_some_and(|metadata| {
+        (metadata.dev(), metadata.ino()) == (program.device, program.inode)
+    });
+    match is_program && shebang == interpreter_args {
         true => Ok(()),
         false => Err("it was not started as the script's first line says".to_owned()),
     }

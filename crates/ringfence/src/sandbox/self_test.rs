@@ -94,8 +94,8 @@ impl SelfTest {
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.working_dir);
         command.stdin(File::open("/proc/self/exe")?).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (code, output, said) = wait_for_exit(command.spawn()?)?;
-        Ok(judge_outcome(code, output, &said, &self.report))
+        let (code, output, error_output) = wait_for_exit(command.spawn()?)?;
+        Ok(judge_outcome(code, output, &error_output, &self.report))
     }
 }
 
@@ -112,30 +112,35 @@ fn wait_for_exit(mut child: Child) -> io::Result<(Option<i32>, Vec<u8>, String)>
         .and_then(Pid::from_raw)
         .ok_or_else(|| io::Error::other("no pid"))?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
-    let patience = Timespec { tv_sec: RUN_TIMEOUT.as_secs().try_into().unwrap_or(30), tv_nsec: 0 };
-    let ended = rustix::io::retry_on_intr(|| {
-        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience))
+    let timeout = Timespec { tv_sec: RUN_TIMEOUT.as_secs().try_into().unwrap_or(30), tv_nsec: 0 };
+    let poll_result = rustix::io::retry_on_intr(|| {
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout))
     });
-    if ended? == 0 {
+    if poll_result? == 0 {
         child.kill()?;
     }
     let code = child.wait()?.code();
-    let (mut output, mut said) = (Vec::new(), Vec::new());
+    let (mut output, mut error_output) = (Vec::new(), Vec::new());
     if let Some(stdout) = child.stdout.take() {
         stdout.take(MAX_OUTPUT_BYTES).read_to_end(&mut output)?;
     }
     if let Some(stderr) = child.stderr.take() {
-        stderr.take(MAX_OUTPUT_BYTES).read_to_end(&mut said)?;
+        stderr.take(MAX_OUTPUT_BYTES).read_to_end(&mut error_output)?;
     }
-    Ok((code, output, String::from_utf8_lossy(&said).into_owned()))
+    Ok((code, output, String::from_utf8_lossy(&error_output).into_owned()))
 }
 
-fn judge_outcome(code: Option<i32>, output: Vec<u8>, said: &str, report: &Path) -> SelfTestOutcome {
+fn judge_outcome(
+    code: Option<i32>,
+    output: Vec<u8>,
+    error_output: &str,
+    report: &Path,
+) -> SelfTestOutcome {
     let report = std::fs::read(report)
         .ok()
         .and_then(|text| serde_json::from_slice::<SelfTestReport>(&text).ok());
     match report {
-        Some(SelfTestReport { fault: Some(fault), .. }) => SelfTestOutcome::Refused(fault),
+        Some(SelfTestReport { fault: Some(error), .. }) => SelfTestOutcome::Refused(error),
         Some(SelfTestReport { exit_code: Some(0), tier, limits, .. }) if code == Some(0) => {
             SelfTestOutcome::Ran { tier, limits, output }
         }
@@ -148,7 +153,12 @@ fn judge_outcome(code: Option<i32>, output: Vec<u8>, said: &str, report: &Path) 
             SelfTestOutcome::Failed("a run in the sandbox did not end".to_owned())
         }
         None => SelfTestOutcome::Failed(
-            said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
+            error_output
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .trim_start_matches("error: ")
+                .to_owned(),
         ),
     }
 }

@@ -48,7 +48,7 @@ impl SessionSandbox {
                 launcher.clone(),
             )
         };
-        session.get_or_replace(|cell| cell.hides_private_paths(config), make)
+        session.get_or_replace(|sandbox| sandbox.hides_private_paths(config), make)
     }
 
     /// Returns the sandbox for a call whose workspace has these rights: the session's, or a
@@ -57,14 +57,14 @@ impl SessionSandbox {
         session: &Session,
         config: &Config,
         launcher: &Launcher,
-        ground: Option<&DedicatedSandbox>,
+        dedicated_sandbox: Option<&DedicatedSandbox>,
         workspace: &Workspace,
     ) -> Result<Arc<SessionSandbox>> {
-        let whole = match ground {
-            Some(ground) => ground.get_sandbox(session, launcher)?,
+        let parent = match dedicated_sandbox {
+            Some(dedicated_sandbox) => dedicated_sandbox.get_sandbox(session, launcher)?,
             None => SessionSandbox::for_session(session, config, launcher)?,
         };
-        restricted::sandbox_for_call(session, whole, config, workspace)
+        restricted::sandbox_for_call(session, parent, config, workspace)
     }
 
     /// Creates another sandbox with the same rights that shares nothing with this one, optionally
@@ -108,13 +108,13 @@ impl SessionSandbox {
         session: &Session,
         config: &Config,
         launcher: &Launcher,
-        run: codex::CodexLaunch<'_>,
+        launch: codex::CodexLaunch<'_>,
     ) -> Result<Arc<SessionSandbox>> {
         let config = Config { sandbox: codex::with_host_network(config), ..config.clone() };
         let rights = codex::codex_rights(
             &config,
             profile::workspace_hiding_private(&session.workspace, &config).rights(),
-            run,
+            launch,
         )?;
         SessionSandbox::from_rights(rights, &config, launcher.clone()).map(Arc::new)
     }
@@ -194,12 +194,12 @@ impl SessionSandbox {
     }
 
     /// Returns what one run may touch: the session's rights, or what a client has left of them.
-    pub(super) fn rights_for_run(&self, narrowed: Option<Rights>) -> Rights {
-        match narrowed {
-            Some(narrowed) => Rights {
+    pub(super) fn rights_for_run(&self, restricted_rights: Option<Rights>) -> Rights {
+        match restricted_rights {
+            Some(restricted_rights) => Rights {
                 scratch: self.rights.scratch.clone(),
                 home: self.rights.home.clone(),
-                ..narrowed
+                ..restricted_rights
             },
             None => self.rights.clone(),
         }

@@ -10,33 +10,33 @@ use crate::config::REPLACED_DIRECTORIES;
 
 /// Explains a failed start: a caller that named a program which cannot run learns why; a layer that
 /// refused is named, with a way to fix it.
-pub fn explain_start_failure(program: &str, fault: &SandboxError) -> Error {
-    if !matches!(fault.layer, Layer::Program | Layer::Interpreter) {
-        tracing::warn!("the sandbox cannot be set up: {fault}");
+pub fn explain_start_failure(program: &str, error: &SandboxError) -> Error {
+    if !matches!(error.layer, Layer::Program | Layer::Interpreter) {
+        tracing::warn!("the sandbox cannot be set up: {error}");
     }
-    match fault.layer {
-        Layer::Program => spawn_failed(program, fault),
-        Layer::Interpreter => missing_interpreter(program, fault),
-        Layer::Protected => Error::permission_denied("sandbox", format!("the sandbox cannot {}", fault.what))
-            .with_hint(match fault.errno.map(Errno::from_raw_os_error) {
+    match error.layer {
+        Layer::Program => spawn_failed(program, error),
+        Layer::Interpreter => missing_interpreter(program, error),
+        Layer::Protected => Error::permission_denied("sandbox", format!("the sandbox cannot {}", error.what))
+            .with_hint(match error.errno.map(Errno::from_raw_os_error) {
                 Some(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {
                     "The server needs write access to the workspace to protect paths that do not exist there yet."
                 }
                 _ => "Make it a plain file or directory; no command runs while a protected path cannot be protected.",
             })
-            .with_source(fault.clone()),
+            .with_source(error.clone()),
         _ => Error::permission_denied(
             "sandbox",
-            format!("the sandbox cannot be set up ({} refused)", fault.layer.name()),
+            format!("the sandbox cannot be set up ({} refused)", error.layer.name()),
         )
-        .with_hint(layer_hint(fault))
-        .with_source(fault.clone()),
+        .with_hint(layer_hint(error))
+        .with_source(error.clone()),
     }
 }
 
-fn layer_hint(fault: &SandboxError) -> &'static str {
-    let errno = fault.errno.map(Errno::from_raw_os_error);
-    match fault.layer {
+fn layer_hint(error: &SandboxError) -> &'static str {
+    let errno = error.errno.map(Errno::from_raw_os_error);
+    match error.layer {
         Layer::Seccomp if errno == Some(Errno::BUSY) => {
             "This process is already supervised, perhaps by another Ringfence, and there can be only one supervisor. \
              Run the command directly: it is already in that sandbox."
@@ -72,25 +72,25 @@ fn is_sandboxed() -> bool {
 
 /// Builds the error about a missing interpreter. The script names the interpreter, and the caller
 /// the script, so both can be shown.
-fn missing_interpreter(program: &str, fault: &SandboxError) -> Error {
-    let shown = |text: &str| text.escape_debug().take(200).collect::<String>();
-    let interpreter = shown(&fault.text);
-    Error::new(Kind::NotFound, format!("`{}` is a script for `{interpreter}`, which was not found", shown(program)))
+fn missing_interpreter(program: &str, error: &SandboxError) -> Error {
+    let shorten = |text: &str| text.escape_debug().take(200).collect::<String>();
+    let interpreter = shorten(&error.text);
+    Error::new(Kind::NotFound, format!("`{}` is a script for `{interpreter}`, which was not found", shorten(program)))
         .with_reason("spawn_failed")
         .with_hint("Install the interpreter, correct the first line of the script, or run the script through another one.")
         .with_fact("interpreter", interpreter)
-        .with_source(fault.clone())
+        .with_source(error.clone())
 }
 
 /// Builds the error about a program that was searched for and could not run. The caller named it,
 /// so it can be shown.
-fn spawn_failed(program: &str, fault: &SandboxError) -> Error {
-    let shown: String = program.chars().take(200).collect();
-    let errno = fault.errno.map(Errno::from_raw_os_error);
+fn spawn_failed(program: &str, error: &SandboxError) -> Error {
+    let display_name: String = program.chars().take(200).collect();
+    let errno = error.errno.map(Errno::from_raw_os_error);
     let (kind, message, hint) = match errno {
         Some(Errno::NOENT) => (
             Kind::NotFound,
-            format!("program `{shown}` was not found"),
+            format!("program `{display_name}` was not found"),
             match REPLACED_DIRECTORIES
                 .iter()
                 .any(|directory| Path::new(program).starts_with(directory))
@@ -105,12 +105,12 @@ fn spawn_failed(program: &str, fault: &SandboxError) -> Error {
         ),
         Some(Errno::ACCESS | Errno::ISDIR | Errno::NOTDIR | Errno::LOOP) => (
             Kind::InvalidArguments,
-            format!("`{shown}` is not a program that can be run"),
+            format!("`{display_name}` is not a program that can be run"),
             "Run it through its interpreter, or make the file executable.",
         ),
         Some(Errno::NOEXEC) => (
             Kind::InvalidArguments,
-            format!("`{shown}` has a format that this system cannot run"),
+            format!("`{display_name}` has a format that this system cannot run"),
             "Run it through its interpreter, or give it a `#!` line.",
         ),
         Some(Errno::TOOBIG | Errno::NAMETOOLONG) => (
@@ -120,9 +120,9 @@ fn spawn_failed(program: &str, fault: &SandboxError) -> Error {
         ),
         _ => (
             Kind::Internal,
-            format!("`{shown}` could not be started"),
+            format!("`{display_name}` could not be started"),
             Kind::Internal.default_hint(),
         ),
     };
-    Error::new(kind, message).with_reason("spawn_failed").with_hint(hint).with_source(fault.clone())
+    Error::new(kind, message).with_reason("spawn_failed").with_hint(hint).with_source(error.clone())
 }

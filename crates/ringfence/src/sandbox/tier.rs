@@ -56,7 +56,7 @@ pub fn zygote_command(tier: Tier, program: &Path, channel: PacketChannel) -> io:
 fn bwrap_args() -> Vec<OsString> {
     let user = rustix::process::geteuid().as_raw().to_string();
     let group = rustix::process::getegid().as_raw().to_string();
-    let words = [
+    let args = [
         "--unshare-user",
         "--uid",
         &user,
@@ -68,9 +68,5 @@ fn bwrap_args() -> Vec<OsString> {
         "/",
         "/",
     ];
-    words
-        .iter()
-        .chain(&["--die-with-parent", "--", "/proc/self/fd/1"])
-        .map(OsString::from)
-        .collect()
+    args.iter().chain(&["--die-with-parent", "--", "/proc/self/fd/1"]).map(OsString::from).collect()
 }

@@ -73,14 +73,14 @@ impl WiderRuns {
         path: String,
         signals: mpsc::UnboundedReceiver<i32>,
     ) -> Result<ExecAnswer> {
-        let ended = CancellationToken::new();
-        let _ends_with_this = ended.clone().drop_guard();
-        let (answer, answered) = oneshot::channel();
+        let abandoned = CancellationToken::new();
+        let _abandon_guard = abandoned.clone().drop_guard();
+        let (answer, answer_receiver) = oneshot::channel();
         let runs = Arc::clone(self);
-        let driven = async move {
+        let drive = async move {
             match start.await {
                 Ok(control) => {
-                    WiderRun { control, grace, path, signals, abandoned: ended }
+                    WiderRun { control, grace, path, signals, abandoned }
                         .drive_to_report(&runs, answer)
                         .await
                 }
@@ -88,29 +88,29 @@ impl WiderRuns {
                 Err(error) => drop(answer.send(Err(error))),
             }
         };
-        self.tasks.spawn(driven.in_current_span());
-        answered
+        self.tasks.spawn(drive.in_current_span());
+        answer_receiver
             .await
             .unwrap_or_else(|_| Err(Error::internal("the command in the wider sandbox was lost")))
     }
 
     /// Waits until all of them have reported, and adds what they did to the result of their run.
-    pub(super) async fn finish_all(&self, at_most: Duration, ended: &mut RunResult) {
+    pub(super) async fn finish_all(&self, max_wait: Duration, result: &mut RunResult) {
         self.tasks.close();
-        let in_time = timeout(at_most, self.tasks.wait()).await.is_ok();
+        let finished_in_time = timeout(max_wait, self.tasks.wait()).await.is_ok();
         let WiderTotals { denials, execs, out_of_memory, is_unreported } =
             std::mem::take(&mut *self.lock_totals());
-        ended.add_denials(denials);
+        result.add_denials(denials);
         if execs > 0 {
-            *ended.execs.get_or_insert_default() += execs;
+            *result.execs.get_or_insert_default() += execs;
         }
         if out_of_memory {
-            ended
+            result
                 .warnings
                 .push("a command in the wider sandbox exceeded its memory limit".to_owned());
         }
-        if is_unreported || !in_time {
-            ended.reported = ReportCompleteness::Missing;
+        if is_unreported || !finished_in_time {
+            result.reported = ReportCompleteness::Missing;
         }
     }
 
@@ -125,8 +125,8 @@ impl WiderRun {
         runs: &WiderRuns,
         answer: oneshot::Sender<Result<ExecAnswer>>,
     ) {
-        let (mut answer, mut until) = (Some(answer), None);
-        let (mut was_signalled, mut has_started, mut last) = (false, false, None);
+        let (mut answer, mut kill_deadline) = (Some(answer), None);
+        let (mut was_signalled, mut has_started, mut final_exit) = (false, false, None);
         loop {
             let report = tokio::select! {
                 report = self.control.next_report() => report,
@@ -135,12 +135,12 @@ impl WiderRun {
                     self.control.send_order(SupervisorCommand::Signal(signal)).await;
                     continue;
                 }
-                () = self.abandoned.cancelled(), if until.is_none() => {
+                () = self.abandoned.cancelled(), if kill_deadline.is_none() => {
                     self.control.send_order(SupervisorCommand::End(Signal::TERM.as_raw())).await;
-                    until = Some(Instant::now() + self.grace + KILL_ALLOWANCE);
+                    kill_deadline = Some(Instant::now() + self.grace + KILL_ALLOWANCE);
                     continue;
                 }
-                () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => break,
+                () = sleep_until(kill_deadline.unwrap_or_else(Instant::now)), if kill_deadline.is_some() => break,
             };
             let is_last = match &report {
                 Ok(Some(SupervisorReport::Started(_))) => {
@@ -149,41 +149,46 @@ impl WiderRun {
                 }
                 Ok(Some(SupervisorReport::Exited(_))) => false,
                 Ok(Some(SupervisorReport::Over(exit))) => {
-                    last = Some(exit.clone());
+                    final_exit = Some(exit.clone());
                     true
                 }
                 Ok(Some(SupervisorReport::Failed(_)) | None) | Err(_) => true,
             };
-            if let Some(said) = answer_from_report(report, was_signalled, &self.path)
+            if let Some(exec_answer) = answer_from_report(report, was_signalled, &self.path)
                 && let Some(answer) = answer.take()
             {
                 // The process that waited may be gone.
-                let _ = answer.send(said);
+                let _ = answer.send(exec_answer);
             }
             if is_last {
                 break;
             }
         }
-        self.add_to_totals(runs, last, has_started).await;
+        self.add_to_totals(runs, final_exit, has_started).await;
     }
 
     /// Adds what is known about this run to that of the others.
-    async fn add_to_totals(mut self, runs: &WiderRuns, last: Option<RunExit>, has_started: bool) {
+    async fn add_to_totals(
+        mut self,
+        runs: &WiderRuns,
+        final_exit: Option<RunExit>,
+        has_started: bool,
+    ) {
         if let Some(service) = self.control.exec_service.take() {
             service.finish_notices().await;
         }
-        let refused = self.control.egress.as_ref().map(Egress::denials).unwrap_or_default();
-        let mut seen = runs.lock_totals();
-        seen.denials.extend(refused);
-        match last {
+        let proxy_denials = self.control.egress.as_ref().map(Egress::denials).unwrap_or_default();
+        let mut totals = runs.lock_totals();
+        totals.denials.extend(proxy_denials);
+        match final_exit {
             Some(exit) => {
-                seen.denials.extend(
+                totals.denials.extend(
                     exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()),
                 );
-                seen.execs += exit.execs.unwrap_or_default();
-                seen.out_of_memory |= exit.out_of_memory;
+                totals.execs += exit.execs.unwrap_or_default();
+                totals.out_of_memory |= exit.out_of_memory;
             }
-            None => seen.is_unreported |= has_started,
+            None => totals.is_unreported |= has_started,
         }
     }
 }

@@ -47,18 +47,18 @@ static ENDING_ZYGOTES: LazyLock<TaskTracker> = LazyLock::new(TaskTracker::new);
 
 /// Ends every zygote and waits until it is gone, and everything of its session with it: a caller
 /// that waits for the server to end finds nothing of it afterwards.
-pub async fn end_all_zygotes(at_most: Duration) {
-    let all = std::mem::take(&mut *lock_mutex(&ALL_ZYGOTES));
-    let ended = tokio::time::timeout(at_most, async {
-        for live in all.iter().filter_map(Weak::upgrade) {
-            if let Some(live) = live.lock().await.take() {
-                live.close_and_reap();
+pub async fn end_all_zygotes(max_wait: Duration) {
+    let zygotes = std::mem::take(&mut *lock_mutex(&ALL_ZYGOTES));
+    let shutdown = tokio::time::timeout(max_wait, async {
+        for zygote in zygotes.iter().filter_map(Weak::upgrade) {
+            if let Some(zygote) = zygote.lock().await.take() {
+                zygote.close_and_reap();
             }
         }
         ENDING_ZYGOTES.close();
         ENDING_ZYGOTES.wait().await;
     });
-    if ended.await.is_err() {
+    if shutdown.await.is_err() {
         tracing::error!("{} zygotes did not end in time", ENDING_ZYGOTES.len());
     }
 }
@@ -83,11 +83,11 @@ impl RunningZygote {
 impl Drop for Zygote {
     fn drop(&mut self) {
         // Outside of the runtime the process is ending, and no one waits for it any more.
-        if let Ok(mut live) = self.running.try_lock()
-            && let Some(live) = live.take()
+        if let Ok(mut zygote) = self.running.try_lock()
+            && let Some(zygote) = zygote.take()
             && tokio::runtime::Handle::try_current().is_ok()
         {
-            live.close_and_reap();
+            zygote.close_and_reap();
         }
     }
 }
@@ -95,11 +95,11 @@ impl Drop for Zygote {
 impl Zygote {
     /// Registers a zygote, which is started for its first run.
     pub fn new(launcher: Launcher, rights: Rights) -> Zygote {
-        let live = Arc::new(Mutex::new(None));
-        let mut all = lock_mutex(&ALL_ZYGOTES);
-        all.retain(|known| known.strong_count() > 0);
-        all.push(Arc::downgrade(&live));
-        Zygote { launcher, rights, running: live }
+        let running = Arc::new(Mutex::new(None));
+        let mut zygotes = lock_mutex(&ALL_ZYGOTES);
+        zygotes.retain(|known| known.strong_count() > 0);
+        zygotes.push(Arc::downgrade(&running));
+        Zygote { launcher, rights, running }
     }
 
     /// Has the zygote fork a supervisor that uses `control` as its socket, in the network of this
@@ -110,59 +110,63 @@ impl Zygote {
 
     /// Returns a socket that belongs to the network of this number and can be used from here.
     pub async fn open_socket(&self, network: u32, ipv6: bool) -> Result<OwnedFd> {
-        let failed = |error: io::Error| {
+        let network_error = |error: io::Error| {
             Error::internal("the session's network cannot be used").with_source(error)
         };
-        let (ours, theirs) = PacketChannel::pair().map_err(failed)?;
+        let (channel, zygote_end) = PacketChannel::pair().map_err(network_error)?;
         let family = if ipv6 { 6 } else { 4 };
         self.send_order(
             ZygoteRequest { network: Some(network), last: false, socket: Some(family) },
-            theirs.into(),
+            zygote_end.into(),
         )
         .await?;
-        let handed = tokio::task::spawn_blocking(move || ours.receive::<()>());
-        match handed.await.map_err(|error| failed(io::Error::other(error)))?.map_err(failed)? {
+        let received = tokio::task::spawn_blocking(move || channel.receive::<()>());
+        match received
+            .await
+            .map_err(|error| network_error(io::Error::other(error)))?
+            .map_err(network_error)?
+        {
             Some(((), mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
-            _ => Err(failed(io::Error::other("there was no answer"))),
+            _ => Err(network_error(io::Error::other("there was no answer"))),
         }
     }
 
-    async fn send_order(&self, wanted: ZygoteRequest, control: OwnedFd) -> Result<Tier> {
-        let mut live = self.running.lock().await;
-        if let Some(known) = live.as_mut() {
+    async fn send_order(&self, request: ZygoteRequest, control: OwnedFd) -> Result<Tier> {
+        let mut running = self.running.lock().await;
+        if let Some(zygote) = running.as_mut() {
             // A dead zygote shows by its status or by its channel; then the session gets a new one,
             // and what was on its network is gone.
-            let alive = matches!(known.child.try_wait(), Ok(None));
-            if alive && write_order(&known.channel, &wanted, &control).is_ok() {
-                return Ok(known.tier);
+            let is_alive = matches!(zygote.child.try_wait(), Ok(None));
+            if is_alive && write_order(&zygote.channel, &request, &control).is_ok() {
+                return Ok(zygote.tier);
             }
             tracing::warn!("the zygote of a session was lost; starting a new one");
-            *live = None;
+            *running = None;
         }
         let started = self
             .start_first_tier()
             .await
-            .map_err(|fault| start_error::explain_start_failure("", &fault))?;
-        let lost = |error: io::Error| {
+            .map_err(|sandbox_error| start_error::explain_start_failure("", &sandbox_error))?;
+        let channel_error = |error: io::Error| {
             start_error::explain_start_failure(
                 "",
                 &SandboxError::from_io_error(Layer::Namespaces, "ask for a supervisor", &error),
             )
         };
-        write_order(&started.channel, &wanted, &control).map_err(lost)?;
-        Ok(live.insert(started).tier)
+        write_order(&started.channel, &request, &control).map_err(channel_error)?;
+        Ok(running.insert(started).tier)
     }
 
     /// Starts the first tier that works. If none does, the error is that of the best one.
     async fn start_first_tier(&self) -> std::result::Result<RunningZygote, SandboxError> {
-        let mut refused = None;
+        let mut first_error = None;
         for tier in available_tiers() {
             match self.start_in_tier(tier).await {
-                Ok(live) => return Ok(live),
-                Err(fault) => refused = refused.or(Some(fault)),
+                Ok(zygote) => return Ok(zygote),
+                Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        Err(refused.unwrap_or_else(|| {
+        Err(first_error.unwrap_or_else(|| {
             SandboxError::from_message(
                 Layer::Namespaces,
                 "start",
@@ -172,26 +176,29 @@ impl Zygote {
     }
 
     async fn start_in_tier(&self, tier: Tier) -> std::result::Result<RunningZygote, SandboxError> {
-        let failed = |error: io::Error| {
+        let spawn_error = |error: io::Error| {
             SandboxError::from_io_error(Layer::Namespaces, "start the zygote", &error)
         };
-        let (ours, theirs) = PacketChannel::pair().map_err(failed)?;
-        let command =
-            tier::zygote_command(tier, self.launcher.program_path(), theirs).map_err(failed)?;
-        let child = tokio::process::Command::from(command).spawn().map_err(failed)?;
-        let channel = Arc::new(ours);
-        let ground = SessionSetup { rights: self.rights.clone(), tier };
-        let talk = Arc::clone(&channel);
-        let laid = tokio::task::spawn_blocking(move || {
-            talk.send(&ground, &[])?;
-            talk.receive::<SetupResult>()
+        let (server_end, zygote_end) = PacketChannel::pair().map_err(spawn_error)?;
+        let command = tier::zygote_command(tier, self.launcher.program_path(), zygote_end)
+            .map_err(spawn_error)?;
+        let child = tokio::process::Command::from(command).spawn().map_err(spawn_error)?;
+        let channel = Arc::new(server_end);
+        let setup = SessionSetup { rights: self.rights.clone(), tier };
+        let setup_channel = Arc::clone(&channel);
+        let setup_result = tokio::task::spawn_blocking(move || {
+            setup_channel.send(&setup, &[])?;
+            setup_channel.receive::<SetupResult>()
         });
-        let laid = tokio::time::timeout(START_TIMEOUT, laid)
+        let setup_result = tokio::time::timeout(START_TIMEOUT, setup_result)
             .await
-            .map_err(|_| failed(io::ErrorKind::TimedOut.into()))?;
-        match laid.map_err(|error| failed(io::Error::other(error)))?.map_err(failed)? {
+            .map_err(|_| spawn_error(io::ErrorKind::TimedOut.into()))?;
+        match setup_result
+            .map_err(|error| spawn_error(io::Error::other(error)))?
+            .map_err(spawn_error)?
+        {
             Some((Ok(()), _)) => Ok(RunningZygote { channel, tier, child }),
-            Some((Err(fault), _)) => Err(fault),
+            Some((Err(sandbox_error), _)) => Err(sandbox_error),
             None => Err(SandboxError::from_message(
                 Layer::Namespaces,
                 "start the zygote",
@@ -203,9 +210,9 @@ impl Zygote {
 
 fn write_order(
     channel: &PacketChannel,
-    wanted: &ZygoteRequest,
+    request: &ZygoteRequest,
     control: &OwnedFd,
 ) -> io::Result<()> {
     // A few bytes into a socket that is read immediately: this does not block.
-    channel.send(wanted, &[control.as_fd()])
+    channel.send(request, &[control.as_fd()])
 }

@@ -80,35 +80,37 @@ impl OutputQuota {
         })
     }
 
-    /// Reserves up to `wanted` more bytes for an output and returns how many it got. Drops other
-    /// outputs if necessary.
-    fn reserve_bytes(&self, file: &OutputFile, wanted: u64) -> u64 {
+    /// Reserves up to `requested_bytes` more bytes for an output and returns how many it got. Drops
+    /// other outputs if necessary.
+    fn reserve_bytes(&self, file: &OutputFile, requested_bytes: u64) -> u64 {
         let mut ledger = self.lock();
-        let Some(own) =
+        let Some(current_bytes) =
             ledger.stored.iter().find(|entry| entry.file.id == file.id).map(|entry| entry.bytes)
         else {
             return 0;
         };
-        let needed = own.saturating_add(wanted).max(MIN_CHARGE_BYTES);
-        let got = loop {
+        let needed = current_bytes.saturating_add(requested_bytes).max(MIN_CHARGE_BYTES);
+        let granted_bytes = loop {
             let in_session = |entry: &StoredOutput| entry.file.is_in(&file.dir);
             let is_other = |entry: &StoredOutput| entry.file.id != file.id;
-            let of_session = self
+            let session_available = self
                 .session_bytes
                 .saturating_sub(ledger.charged_bytes(|entry| in_session(entry) && is_other(entry)));
-            let room =
-                of_session.min(self.principal_bytes.saturating_sub(ledger.charged_bytes(is_other)));
+            let available = session_available
+                .min(self.principal_bytes.saturating_sub(ledger.charged_bytes(is_other)));
             // A session at its own limit drops its own outputs, however old those of other sessions
             // are.
-            let is_full = of_session < needed;
-            if needed <= room || !ledger.drop_oldest(|entry| !is_full || in_session(entry)) {
-                break room.saturating_sub(own).min(wanted);
+            let is_session_full = session_available < needed;
+            if needed <= available
+                || !ledger.drop_oldest(|entry| !is_session_full || in_session(entry))
+            {
+                break available.saturating_sub(current_bytes).min(requested_bytes);
             }
         };
         if let Some(entry) = ledger.stored.iter_mut().find(|entry| entry.file.id == file.id) {
-            entry.bytes += got;
+            entry.bytes += granted_bytes;
         }
-        got
+        granted_bytes
     }
 
     fn lock(&self) -> MutexGuard<'_, OutputLedger> {
@@ -117,18 +119,18 @@ impl OutputQuota {
 }
 
 impl OutputLedger {
-    fn charged_bytes(&self, of: impl Fn(&StoredOutput) -> bool) -> u64 {
+    fn charged_bytes(&self, is_counted: impl Fn(&StoredOutput) -> bool) -> u64 {
         self.stored
             .iter()
-            .filter(|entry| of(entry))
+            .filter(|entry| is_counted(entry))
             .map(|entry| entry.bytes.max(MIN_CHARGE_BYTES))
             .sum()
     }
 
-    /// Drops the oldest finished output that `may` accepts. Returns whether there was one.
-    fn drop_oldest(&mut self, may: impl Fn(&StoredOutput) -> bool) -> bool {
-        let oldest = self.stored.iter().position(|entry| !entry.is_open && may(entry));
-        let Some(entry) = oldest.and_then(|at| self.stored.remove(at)) else { return false };
+    /// Drops the oldest finished output that `may_drop` accepts. Returns whether there was one.
+    fn drop_oldest(&mut self, may_drop: impl Fn(&StoredOutput) -> bool) -> bool {
+        let oldest = self.stored.iter().position(|entry| !entry.is_open && may_drop(entry));
+        let Some(entry) = oldest.and_then(|index| self.stored.remove(index)) else { return false };
         entry.file.remove_file();
         if self.dropped.len() == MAX_REMEMBERED {
             self.dropped.pop_front();
@@ -146,8 +148,8 @@ impl OutputQuotas {
     /// Returns the quota that all sessions of a principal share.
     pub fn for_principal(&self, principal: &Principal, file_bytes: u64) -> Arc<OutputQuota> {
         let mut quotas = self.0.lock().ignore_poison();
-        if let Some(known) = quotas.get(principal).and_then(Weak::upgrade) {
-            return known;
+        if let Some(existing) = quotas.get(principal).and_then(Weak::upgrade) {
+            return existing;
         }
         quotas.retain(|_, quota| quota.strong_count() > 0);
         let quota = OutputQuota::new(file_bytes);
@@ -177,13 +179,13 @@ impl OutputStore {
 
     /// Creates an empty output.
     pub fn create_output(&self) -> Result<OpenOutput> {
-        let failed =
+        let storage_error =
             |error: io::Error| Error::internal("cannot store the output").with_source(error);
-        let mut held = self.held_dir.lock().ignore_poison();
-        if held.is_none() {
-            *held = Some(HeldDir::create(self.dir.to_path_buf()).map_err(failed)?);
+        let mut held_dir = self.held_dir.lock().ignore_poison();
+        if held_dir.is_none() {
+            *held_dir = Some(HeldDir::create(self.dir.to_path_buf()).map_err(storage_error)?);
         }
-        drop(held);
+        drop(held_dir);
         let id = short_id("o");
         let path = self.dir.join(&id);
         let file = OpenOptions::new()
@@ -192,17 +194,17 @@ impl OutputStore {
             .create_new(true)
             .mode(0o600)
             .open(path)
-            .map_err(failed)?;
-        let place = OutputFile { dir: Arc::clone(&self.dir), id: id.clone() };
+            .map_err(storage_error)?;
+        let output_file = OutputFile { dir: Arc::clone(&self.dir), id: id.clone() };
         self.quota.lock().stored.push_back(StoredOutput {
-            file: place.clone(),
+            file: output_file.clone(),
             bytes: 0,
             is_open: true,
         });
         let output = OpenOutput {
             handle: format!("output:{id}"),
             file,
-            output_file: place,
+            output_file,
             quota: Arc::clone(&self.quota),
         };
         // Charge the minimum even if the output stays empty.
@@ -218,10 +220,10 @@ impl OutputStore {
         };
         let id = handle.strip_prefix("output:").ok_or_else(not_found)?;
         // Accept only ids in our own format, so that no text from a caller becomes a path.
-        let ours = id
+        let is_well_formed = id
             .strip_prefix("o-")
             .is_some_and(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
-        if !ours {
+        if !is_well_formed {
             return Err(not_found());
         }
         let is_dropped =
@@ -259,9 +261,9 @@ pub struct OpenOutput {
 }
 
 impl OpenOutput {
-    /// Reserves up to `wanted` bytes of the quota and returns how many may be written.
-    pub fn reserve_bytes(&self, wanted: u64) -> u64 {
-        self.quota.reserve_bytes(&self.output_file, wanted)
+    /// Reserves up to `requested_bytes` bytes of the quota and returns how many may be written.
+    pub fn reserve_bytes(&self, requested_bytes: u64) -> u64 {
+        self.quota.reserve_bytes(&self.output_file, requested_bytes)
     }
 
     /// Returns another descriptor of the file, for a writer that makes its own reservations.
@@ -278,11 +280,12 @@ impl OpenOutput {
 
 impl Write for OpenOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = usize::try_from(self.reserve_bytes(bytes.len() as u64)).unwrap_or(usize::MAX);
-        match room {
+        let accepted =
+            usize::try_from(self.reserve_bytes(bytes.len() as u64)).unwrap_or(usize::MAX);
+        match accepted {
             0 if !bytes.is_empty() => Err(io::ErrorKind::QuotaExceeded.into()),
             // Write everything that was reserved, or the usage would be wrong.
-            _ => self.file.write_all(&bytes[..room]).map(|()| room),
+            _ => self.file.write_all(&bytes[..accepted]).map(|()| accepted),
         }
     }
 

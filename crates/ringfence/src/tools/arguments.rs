@@ -106,13 +106,13 @@ pub fn parse_arguments<T: DeserializeOwned>(
     let value = Value::Object(arguments.clone());
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
-        let top = path.split(['.', '[']).next().unwrap_or_default().to_owned();
+        let top_level = path.split(['.', '[']).next().unwrap_or_default().to_owned();
         // Both can contain an argument name or value sent by the caller, at full length.
         let (path, message) =
             (truncate_text(&path, 128), truncate_text(&error.inner().to_string(), 512));
         let hint = match schema.get("properties").and_then(Value::as_object) {
-            Some(properties) if properties.contains_key(&top) => {
-                describe_argument(&top, properties)
+            Some(properties) if properties.contains_key(&top_level) => {
+                describe_argument(&top_level, properties)
             }
             _ => "Compare the arguments with the tool's inputSchema.".to_owned(),
         };
@@ -137,7 +137,7 @@ fn describe_argument(name: &str, properties: &Map<String, Value>) -> String {
 fn unknown_argument(name: &str, properties: &Map<String, Value>) -> Error {
     let names: Vec<&str> = properties.keys().map(String::as_str).collect();
     let hint = match suggest_name(name, &names) {
-        Some(near) => format!("Did you mean `{near}`?"),
+        Some(suggestion) => format!("Did you mean `{suggestion}`?"),
         None => format!("Valid arguments: {}.", names.join(", ")),
     };
     Error::invalid_arguments(format!("there is no argument `{}`", truncate_text(name, 64)))
@@ -145,9 +145,9 @@ fn unknown_argument(name: &str, properties: &Map<String, Value>) -> Error {
 }
 
 /// Truncates text from the caller, so that an error stays short whatever was sent.
-fn truncate_text(text: &str, chars: usize) -> String {
-    match text.char_indices().nth(chars) {
-        Some((at, _)) => format!("{}…", &text[..at]),
+fn truncate_text(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
+        Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
 }

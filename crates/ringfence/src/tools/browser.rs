@@ -50,24 +50,24 @@ pub struct BrowserSpec {
 }
 
 /// Builds the spec of a browser tool.
-pub fn build_spec(config: &Config, about: BrowserSpec) -> ToolSpec {
-    let fenced = config.sandbox.profile != ProfileSetting::None;
+pub fn build_spec(config: &Config, browser_spec: BrowserSpec) -> ToolSpec {
+    let is_sandboxed = config.sandbox.profile != ProfileSetting::None;
     let mut effects = Vec::new();
-    effects.extend(about.writes_files.then_some("filesystem_write"));
+    effects.extend(browser_spec.writes_files.then_some("filesystem_write"));
     effects.push("network");
     ToolSpec {
-        name: about.name.into(),
-        title: about.title.into(),
-        description: about.description.into(),
+        name: browser_spec.name.into(),
+        title: browser_spec.title.into(),
+        description: browser_spec.description.into(),
         version: "1.0.0".into(),
-        scope: about.scope,
-        hints: about.hints,
+        scope: browser_spec.scope,
+        hints: browser_spec.hints,
         effects,
         profile: config.sandbox.profile.name(),
-        input_schema: about.input_schema,
-        output_schema: Some(about.output_schema),
-        lists_output_schema: !about.returns_image,
-        requires_approval: !fenced,
+        input_schema: browser_spec.input_schema,
+        output_schema: Some(browser_spec.output_schema),
+        lists_output_schema: !browser_spec.returns_image,
+        requires_approval: !is_sandboxed,
         streaming: false,
         timeout: DEFAULT_TIMEOUT + OVERHEAD,
         unavailable_reason: match config.sandbox.profile {
@@ -86,8 +86,9 @@ pub fn prepare_call(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<CallP
         return Err(Error::invalid_arguments("`timeout_ms` is zero")
             .with_hint("Omit it for the default of 30 seconds."));
     }
-    let (session, call) = (cx.session.workspace.rights().network, cx.workspace.rights().network);
-    if session != NetworkAccess::Off && call == NetworkAccess::Off {
+    let (session_network, call_network) =
+        (cx.session.workspace.rights().network, cx.workspace.rights().network);
+    if session_network != NetworkAccess::Off && call_network == NetworkAccess::Off {
         // A page's network access is that of the operator's configuration, and cannot be restricted
         // further for a single client.
         return Err(Error::permission_denied(
@@ -185,10 +186,10 @@ impl PageLease {
             None => None,
         };
         let (context, page, busy) = found.ok_or_else(|| no_page_error(cx, &tabs, handle))?;
-        let cell = cx.open_sandbox(&Launcher::from_current_exe())?;
+        let sandbox = cx.open_sandbox(&Launcher::from_current_exe())?;
         context.proxy.update_access(
             &denied_hosts(cx).await?,
-            cell,
+            sandbox,
             cx.workspace.rights().network,
         )?;
         context.select_page(&page);
@@ -204,25 +205,31 @@ pub fn session_tabs(cx: &RunCx) -> Result<Arc<SessionTabs>> {
 
 /// Returns the hosts that the rules deny now.
 pub async fn denied_hosts(cx: &RunCx) -> Result<Vec<String>> {
-    Ok(RunExecRules::current(cx).await?.map(|policed| policed.denied_hosts()).unwrap_or_default())
+    Ok(RunExecRules::current(cx)
+        .await?
+        .map(|exec_rules| exec_rules.denied_hosts())
+        .unwrap_or_default())
 }
 
 /// Returns the terms that the processes of a browser are judged by: the rules at the time it is
 /// started. The browser may outlive the session that needed it first, so the terms must not refer
 /// to that session.
 async fn build_terms(cx: &RunCx) -> Result<BrowserOptions> {
-    let policed = RunExecRules::current(cx).await?;
-    let execs = policed
-        .map(|policed| policed.into_unattended_decider(cx.call_events.clone(), &cx.config.root))
+    let exec_rules = RunExecRules::current(cx).await?;
+    let execs = exec_rules
+        .map(|exec_rules| {
+            exec_rules.into_unattended_decider(cx.call_events.clone(), &cx.config.root)
+        })
         .transpose()?;
     let log = execs.as_ref().and_then(|execs| execs.log.as_ref()?.try_clone().ok());
-    let (approvals, own) =
+    let (call_events, short_secrets) =
         (cx.call_events.clone(), cx.config.policy.audit_execs.then(ShortSecrets::default));
     let ended = Box::new(move |ended: &mut RunResult| {
         let count = ended.execs.take();
-        ended.exec_summary =
-            log.map(|log| ExecList::new(approvals.clone(), own, log).record_and_summarize(count));
-        command::record_end(&approvals, ended);
+        ended.exec_summary = log.map(|log| {
+            ExecList::new(call_events.clone(), short_secrets, log).record_and_summarize(count)
+        });
+        command::record_end(&call_events, ended);
     });
     Ok(BrowserOptions {
         execs,
@@ -252,23 +259,23 @@ fn no_page_error(cx: &RunCx, tabs: &SessionTabs, handle: Option<&str>) -> Error 
 /// page are checked, and a page that hangs is replaced, so that the next call works.
 pub async fn run_within<T>(
     cx: &RunCx,
-    held: &PageLease,
+    lease: &PageLease,
     limit: Duration,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let bounded = async {
-        let done = tokio::time::timeout(limit, work).await;
-        match done.unwrap_or_else(|_| Err(timeout_error(limit))) {
+        let result = tokio::time::timeout(limit, work).await;
+        match result.unwrap_or_else(|_| Err(timeout_error(limit))) {
             Err(error)
                 if error.reason_name().is_some_and(|reason| HANG_REASONS.contains(&reason)) =>
             {
-                Err(recover_page(held, error).await)
+                Err(recover_page(lease, error).await)
             }
-            done => done,
+            result => result,
         }
     };
     tokio::select! {
-        done = bounded => done,
+        result = bounded => result,
         cause = cx.cancel.cancelled() => Err(match cause {
             CancelCause::Deadline => Error::new(Kind::DeadlineExceeded, "the call took too long"),
             _ => Error::new(Kind::Cancelled, "the call was cancelled").with_fact("cause", cause.name()),
@@ -293,12 +300,12 @@ pub fn timeout_error(limit: Duration) -> Error {
 }
 
 /// Replaces the page if it hangs, and returns an error that says so instead of the original one.
-async fn recover_page(held: &PageLease, error: Error) -> Error {
-    held.context.browser.check_alive();
-    if !held.page.is_hung().await {
+async fn recover_page(lease: &PageLease, error: Error) -> Error {
+    lease.context.browser.check_alive();
+    if !lease.page.is_hung().await {
         return error;
     }
-    match tokio::time::timeout(REPLACE_TIMEOUT, held.context.replace_page(&held.page)).await {
+    match tokio::time::timeout(REPLACE_TIMEOUT, lease.context.replace_page(&lease.page)).await {
         Ok(Ok(Some(page))) => {
             let handle = page.handle();
             let message = format!("the page hung and was replaced by an empty one, {handle}");
@@ -312,18 +319,18 @@ async fn recover_page(held: &PageLease, error: Error) -> Error {
 }
 
 /// Joins lines up to a number of bytes, and returns whether any were left out.
-pub fn fit_lines(lines: &[String], most: usize) -> (String, bool) {
+pub fn fit_lines(lines: &[String], max_bytes: usize) -> (String, bool) {
     let mut text = String::new();
-    for (at, line) in lines.iter().enumerate() {
-        if text.len() + line.len() + 1 > most {
+    for (index, line) in lines.iter().enumerate() {
+        if text.len() + line.len() + 1 > max_bytes {
             // A single line may be longer than the limit.
             if text.is_empty() {
-                text.push_str(&page_log::truncate_text(line, most));
+                text.push_str(&page_log::truncate_text(line, max_bytes));
                 text.push('\n');
             }
-            let left = lines.len() - at;
+            let remaining = lines.len() - index;
             text.push_str(&format!(
-                "… [{left} more lines: narrow it with `target` or `depth`, or raise `max_bytes`]"
+                "… [{remaining} more lines: narrow it with `target` or `depth`, or raise `max_bytes`]"
             ));
             return (text, true);
         }

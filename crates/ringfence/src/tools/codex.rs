@@ -55,14 +55,18 @@ impl CodexTool {
         CodexTool { spec, launcher: Launcher::from_current_exe(), config: Arc::new(config.clone()) }
     }
 
-    fn parse_turn(&self, arguments: &Map<String, Value>, shape: &Overrides) -> Result<CodexTurn> {
+    fn parse_turn(
+        &self,
+        arguments: &Map<String, Value>,
+        overrides: &Overrides,
+    ) -> Result<CodexTurn> {
         let Args { prompt } = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
         // Parsed separately, because nesting one type in the other would hide which argument is
         // wrong.
         let mut settings: CodexSettings =
             arguments::parse_arguments(arguments, &self.spec.input_schema)?;
         let mut env = None;
-        shape.fill_unset(&mut settings.cwd, &mut env);
+        overrides.fill_unset(&mut settings.cwd, &mut env);
         Ok(CodexTurn { prompt, settings, env: env.unwrap_or_default(), thread_id: None })
     }
 }
@@ -73,10 +77,10 @@ pub fn build_spec(
     config: &Config,
     name: &str,
     title: &str,
-    about: &str,
+    description: &str,
     input_schema: Map<String, Value>,
 ) -> ToolSpec {
-    let fence = match (config.surface.enabled, config.sandbox.profile) {
+    let sandbox_note = match (config.surface.enabled, config.sandbox.profile) {
         (false, _) => "",
         (true, ProfileSetting::None) => " There is no sandbox but Codex's own.",
         (true, _) => {
@@ -86,7 +90,7 @@ pub fn build_spec(
     ToolSpec {
         name: name.into(),
         title: title.into(),
-        description: format!("{about}{fence}"),
+        description: format!("{description}{sandbox_note}"),
         version: "1.0.0".into(),
         scope: PermissionScope::Exec,
         hints: ToolHints {

@@ -52,17 +52,19 @@ pub struct ConfiguredTool {
 impl ConfiguredTool {
     /// Creates the tool. Fails if the entry is invalid and cannot be a tool.
     pub fn new(entry: &Arc<CommandTool>, config: &Config) -> Result<ConfiguredTool> {
-        let wrong = |what: String| Error::invalid_arguments(what).with_reason("bad_config");
-        let validator = build_validator(&entry.input_schema).map_err(wrong)?;
+        let config_error =
+            |message: String| Error::invalid_arguments(message).with_reason("bad_config");
+        let validator = build_validator(&entry.input_schema).map_err(config_error)?;
         let spec = build_spec(entry, config);
-        let definition = digest_json(&json!([spec.definition_hash(), entry.trust_fingerprint()]));
-        let ground = Arc::new(DedicatedSandbox::from_entry(config, entry, &definition)?);
+        let definition_hash =
+            digest_json(&json!([spec.definition_hash(), entry.trust_fingerprint()]));
+        let own_sandbox = Arc::new(DedicatedSandbox::from_entry(config, entry, &definition_hash)?);
         let filter = SurfaceFilter::new(entry, &config.surface);
         Ok(ConfiguredTool {
             spec,
             entry: Arc::clone(entry),
-            definition_hash: definition,
-            own_sandbox: ground,
+            definition_hash,
+            own_sandbox,
             filter,
             validator,
             max_depth: schema_depth::max_depth(&entry.input_schema),
@@ -91,29 +93,33 @@ impl ConfiguredTool {
         schema_depth::check_depth(given, self.max_depth)?;
         let value = Value::Object(self.fill_defaults(given));
         // Masked, because an argument may be a secret.
-        let told = |error: jsonschema::ValidationError<'_>| {
-            let place = error.instance_path().to_string();
-            let what = error.masked().to_string();
-            if place.is_empty() {
-                what
+        let describe_violation = |error: jsonschema::ValidationError<'_>| {
+            let path = error.instance_path().to_string();
+            let description = error.masked().to_string();
+            if path.is_empty() {
+                description
             } else {
-                format!("{}: {what}", place.trim_start_matches('/'))
+                format!("{}: {description}", path.trim_start_matches('/'))
             }
         };
-        let fits = self.validator.is_valid(&value);
+        let is_valid = self.validator.is_valid(&value);
         match value {
-            Value::Object(arguments) if fits => Ok(arguments),
+            Value::Object(arguments) if is_valid => Ok(arguments),
             value => {
-                let faults: Vec<String> =
-                    self.validator.iter_errors(&value).take(MAX_REPORTED).map(told).collect();
+                let violations: Vec<String> = self
+                    .validator
+                    .iter_errors(&value)
+                    .take(MAX_REPORTED)
+                    .map(describe_violation)
+                    .collect();
                 let message = format!(
                     "the arguments of `{}` do not match its schema: {}",
                     self.spec.name,
-                    faults.join("; ")
+                    violations.join("; ")
                 );
                 let error = Error::invalid_arguments(message)
                     .with_reason("schema")
-                    .with_fact("faults", faults);
+                    .with_fact("faults", violations);
                 let schema = json!(self.entry.input_schema);
                 Err(match schema.to_string().len() <= MAX_SCHEMA_BYTES {
                     true => error
@@ -136,8 +142,8 @@ impl ConfiguredTool {
 
     /// Returns the working directory: the session's override, else that of the entry, else the
     /// workspace.
-    fn choose_cwd(&self, shape: &Overrides) -> String {
-        match (&shape.cwd, &self.entry.cwd) {
+    fn choose_cwd(&self, overrides: &Overrides) -> String {
+        match (&overrides.cwd, &self.entry.cwd) {
             (Some(chosen), _) => chosen.clone(),
             (None, Some(cwd)) => cwd.display().to_string(),
             (None, None) => ".".to_owned(),
@@ -156,26 +162,26 @@ impl ConfiguredTool {
         self.filter.check_call(cx.workspace.path(), Path::new(&call.cwd), &arguments)?;
         let secrets = &cx.config.secrets;
         let mut args = Vec::new();
-        for word in crate::config::template::fill::fill_templates(
+        for argument in crate::config::template::fill::fill_templates(
             &self.entry.args,
             &arguments,
             &self.argv_options(),
         )? {
-            args.push(
-                word.reveal_text(|one| crate::config::template::fill::reveal_secret(secrets, one))?,
-            );
+            args.push(argument.reveal_text(|secret_ref| {
+                crate::config::template::fill::reveal_secret(secrets, secret_ref)
+            })?);
         }
-        let mut own = Vec::new();
+        let mut entry_env = Vec::new();
         for (name, value) in &self.entry.env {
-            own.push((
+            entry_env.push((
                 name.clone(),
-                crate::config::template::fill::fill_variable(value, |one| {
-                    crate::config::template::fill::reveal_secret(secrets, one)
+                crate::config::template::fill::fill_variable(value, |secret_ref| {
+                    crate::config::template::fill::reveal_secret(secrets, secret_ref)
                 })?,
             ));
         }
         let env = env::merge_env(
-            env::merge_env(program::base_env(&cx.session.workspace)?, own),
+            env::merge_env(program::base_env(&cx.session.workspace)?, entry_env),
             cx.overrides.env.clone(),
         );
         let command = CommandRequest {
@@ -194,8 +200,8 @@ impl ConfiguredTool {
             merged: false,
             max_bytes: None,
         };
-        let ran = command::run_to_end(cx, call, &self.launcher, command).await;
-        let (profile, outcome) = ran.map_err(|error| self.explain_start_failure(error))?;
+        let run_result = command::run_to_end(cx, call, &self.launcher, command).await;
+        let (profile, outcome) = run_result.map_err(|error| self.explain_start_failure(error))?;
         let facts = command::collect_facts(&outcome.result);
         Reply::from_outcome(cx, profile, outcome).into_output(facts)
     }
@@ -206,26 +212,26 @@ impl ConfiguredTool {
         if error.reason_name() != Some("spawn_failed") {
             return error;
         }
-        let said = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        let stderr = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
         // Redact before truncating: a truncated secret would not be recognized.
-        let said: String = known_secrets::redact_str(&said).chars().take(1024).collect();
+        let stderr: String = known_secrets::redact_str(&stderr).chars().take(1024).collect();
         tracing::warn!(
             "the command of `{}` cannot be started: {}",
             self.spec.name,
             error.log_line()
         );
-        let why = self.unavailable_reason().unwrap_or_else(|| {
+        let reason = self.unavailable_reason().unwrap_or_else(|| {
             format!("its program `{}` failed", program::program_name(&self.entry))
         });
         Error::new(
             Kind::Internal,
-            format!("the command of `{}` could not be started: {why}", self.spec.name),
+            format!("the command of `{}` could not be started: {reason}", self.spec.name),
         )
         .with_reason("spawn_failed")
         .with_hint(
             "Ask the operator to run `ringfence config check`, which names the reason and the fix.",
         )
-        .with_fact("stderr", said.replace(&self.entry.command, &self.spec.name))
+        .with_fact("stderr", stderr.replace(&self.entry.command, &self.spec.name))
     }
 }
 
@@ -239,23 +245,23 @@ fn list_arguments(schema: &Map<String, Value>) -> BTreeSet<String> {
 }
 
 fn build_spec(entry: &CommandTool, config: &Config) -> ToolSpec {
-    let unfenced = entry.profile == ProfileSetting::None;
-    let writes = unfenced || entry.has_effect(SideEffect::FilesystemWrite);
-    let reaches_out = unfenced || entry.has_effect(SideEffect::Network);
+    let is_unsandboxed = entry.profile == ProfileSetting::None;
+    let writes_files = is_unsandboxed || entry.has_effect(SideEffect::FilesystemWrite);
+    let uses_network = is_unsandboxed || entry.has_effect(SideEffect::Network);
     let mut effects = vec!["exec"];
-    effects.extend(writes.then_some(SideEffect::FilesystemWrite.name()));
-    effects.extend(reaches_out.then_some(SideEffect::Network.name()));
+    effects.extend(writes_files.then_some(SideEffect::FilesystemWrite.name()));
+    effects.extend(uses_network.then_some(SideEffect::Network.name()));
     ToolSpec {
         name: entry.name.clone(),
         title: entry.display_name.clone(),
         description: entry.description.clone(),
         version: entry.version.clone(),
-        scope: if reaches_out { PermissionScope::Network } else { PermissionScope::Exec },
+        scope: if uses_network { PermissionScope::Network } else { PermissionScope::Exec },
         hints: ToolHints {
-            read_only: !writes && !reaches_out,
-            destructive: writes,
+            read_only: !writes_files && !uses_network,
+            destructive: writes_files,
             idempotent: false,
-            open_world: reaches_out,
+            open_world: uses_network,
         },
         effects,
         profile: entry.effective_profile(config.sandbox.profile).name(),
@@ -284,13 +290,12 @@ impl Tool for ConfiguredTool {
 
     /// Checked each time, so that a program installed later needs no reload.
     fn unavailable_reason(&self) -> Option<String> {
-        let told = |fault: ProgramError| {
-            format!("its program `{}` {}", program::program_name(&self.entry), fault.describe())
+        let describe_error = |error: ProgramError| {
+            format!("its program `{}` {}", program::program_name(&self.entry), error.describe())
         };
-        self.spec
-            .unavailable_reason
-            .clone()
-            .or_else(|| program::diagnose_program(&self.entry, &self.own_sandbox.config).map(told))
+        self.spec.unavailable_reason.clone().or_else(|| {
+            program::diagnose_program(&self.entry, &self.own_sandbox.config).map(describe_error)
+        })
     }
 
     fn own_sandbox(&self) -> Option<&Arc<DedicatedSandbox>> {
@@ -301,10 +306,10 @@ impl Tool for ConfiguredTool {
         self.filter.allows_listing(workspace)
     }
 
-    fn session_defaults(&self, session: &Session, shape: &Overrides) -> Value {
+    fn session_defaults(&self, session: &Session, overrides: &Overrides) -> Value {
         let env =
             self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
-        super::describe_defaults(session, shape, self.entry.cwd.as_deref(), env)
+        super::describe_defaults(session, overrides, self.entry.cwd.as_deref(), env)
     }
 
     fn limits(&self) -> Vec<ToolLimit> {
@@ -323,9 +328,9 @@ impl Tool for ConfiguredTool {
         let cwd = self.choose_cwd(cx.overrides);
         // Opened so that the call fails before the user is asked; the run opens it again and uses
         // the descriptor it opened.
-        let (_, below) = cx.workspace.open_dir(&cwd)?;
+        let (_, relative_cwd) = cx.workspace.open_dir(&cwd)?;
         // Drops the `.` that means the workspace itself.
-        let cwd: PathBuf = cx.workspace.path().join(below).components().collect();
+        let cwd: PathBuf = cx.workspace.path().join(relative_cwd).components().collect();
         self.filter.check_call(cx.workspace.path(), &cwd, arguments)?;
         let program = program::find_program(&self.entry, &cx.session.workspace)
             .map_err(|error| self.explain_start_failure(error))?;
@@ -335,27 +340,29 @@ impl Tool for ConfiguredTool {
             let missing = Error::internal("it cannot be started").with_reason("spawn_failed");
             return Err(self.explain_start_failure(missing.with_source(self.entry.command.clone())));
         }
-        let words = crate::config::template::fill::fill_templates(
+        let filled_args = crate::config::template::fill::fill_templates(
             &self.entry.args,
             arguments,
             &self.argv_options(),
         )?;
         // A missing secret, too, must fail the call before the user is asked.
-        for one in self.entry.secret_refs() {
-            cx.config.secrets.get(one)?;
+        for secret_ref in self.entry.secret_refs() {
+            cx.config.secrets.get(secret_ref)?;
         }
-        let shown: Vec<String> = [program.display().to_string()]
+        let shown_command: Vec<String> = [program.display().to_string()]
             .into_iter()
-            .chain(words.iter().map(crate::config::template::fill::FilledArgument::display_text))
+            .chain(
+                filled_args.iter().map(crate::config::template::fill::FilledArgument::display_text),
+            )
             .collect();
-        let own =
+        let entry_env =
             self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
         Ok(CallPlan {
             cwd: Some(cwd.display().to_string()),
             env: env::merge_env(
                 self.own_sandbox.run_environment(
                     cx.session,
-                    env::merge_env(program::base_env(&cx.session.workspace)?, own),
+                    env::merge_env(program::base_env(&cx.session.workspace)?, entry_env),
                 )?,
                 cx.overrides.env.clone(),
             ),
@@ -363,7 +370,7 @@ impl Tool for ConfiguredTool {
             trust_scope: None,
             approval_reason: self.entry.approval_reason().map(str::to_owned),
             hidden_arguments: self.entry.hidden_args.clone(),
-            command: Some(shell_quote::quote_command(shown.iter().map(String::as_str))),
+            command: Some(shell_quote::quote_command(shown_command.iter().map(String::as_str))),
             command_covers: &[],
         })
     }

@@ -25,14 +25,14 @@ struct FixtureCall {
 }
 
 impl FixtureCall {
-    fn text_argument<'a>(&'a self, argument: &str, otherwise: &'a str) -> &'a str {
-        self.arguments.get(argument).and_then(Value::as_str).unwrap_or(otherwise)
+    fn text_argument<'a>(&'a self, argument: &str, default_text: &'a str) -> &'a str {
+        self.arguments.get(argument).and_then(Value::as_str).unwrap_or(default_text)
     }
 
-    /// Waits for `time`, or fails when the call is cancelled first.
-    async fn sleep_unless_cancelled(&self, time: Duration) -> Result<()> {
+    /// Waits for `duration`, or fails when the call is cancelled first.
+    async fn sleep_unless_cancelled(&self, duration: Duration) -> Result<()> {
         tokio::select! {
-            () = tokio::time::sleep(time) => Ok(()),
+            () = tokio::time::sleep(duration) => Ok(()),
             _ = self.cx.cancel.cancelled() => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
         }
     }

@@ -49,41 +49,37 @@ impl DisplayAmount for Duration {
 
 impl ToolLimit {
     /// Returns a limit that cannot be changed.
-    pub fn from_fixed(of: &'static str, amount: impl DisplayAmount) -> ToolLimit {
-        ToolLimit {
-            subject: of,
-            default_value: amount.format_amount(),
-            maximum: "the same".to_owned(),
-        }
+    pub fn from_fixed(subject: &'static str, amount: impl DisplayAmount) -> ToolLimit {
+        ToolLimit { subject, default_value: amount.format_amount(), maximum: "the same".to_owned() }
     }
 
     /// Returns a limit with a default and a maximum.
     pub fn from_range(
-        of: &'static str,
-        usual: impl DisplayAmount,
-        most: impl DisplayAmount,
+        subject: &'static str,
+        default_amount: impl DisplayAmount,
+        max_amount: impl DisplayAmount,
     ) -> ToolLimit {
         ToolLimit {
-            subject: of,
-            default_value: usual.format_amount(),
-            maximum: most.format_amount(),
+            subject,
+            default_value: default_amount.format_amount(),
+            maximum: max_amount.format_amount(),
         }
     }
 
     /// Returns the limit on a result's text: the client's budget unless the call asks for more.
-    pub fn for_text(most: usize) -> ToolLimit {
+    pub fn for_text(max_bytes: usize) -> ToolLimit {
         ToolLimit {
             subject: "text of a result",
             default_value: "the client's budget".to_owned(),
-            maximum: ByteCount(most as u64).format_amount(),
+            maximum: ByteCount(max_bytes as u64).format_amount(),
         }
     }
 
     /// Returns the limit on a call's time, up to what the operator allows.
-    pub fn for_time(usual: Duration) -> ToolLimit {
+    pub fn for_time(default_timeout: Duration) -> ToolLimit {
         ToolLimit {
             subject: "time",
-            default_value: usual.format_amount(),
+            default_value: default_timeout.format_amount(),
             maximum: "`[limits] timeout_ms`".to_owned(),
         }
     }

@@ -212,7 +212,10 @@ impl RunCx {
     /// Returns the secrets of the call's own sandbox that are too short to be redacted everywhere.
     pub fn short_secrets(&self) -> ShortSecrets {
         ShortSecrets::new(
-            self.own_sandbox.as_ref().map(|ground| ground.short_secrets()).unwrap_or_default(),
+            self.own_sandbox
+                .as_ref()
+                .map(|own_sandbox| own_sandbox.short_secrets())
+                .unwrap_or_default(),
         )
     }
 
@@ -233,8 +236,8 @@ impl RunCx {
         self.gate.confirm_once(&self.ask_context(), prompt, subject).await
     }
 
-    /// Like [`RunCx::confirm_step`], for a question whose answer may be remembered for the session under
-    /// `key`.
+    /// Like [`RunCx::confirm_step`], for a question whose answer may be remembered for the session
+    /// under `key`.
     pub async fn confirm_for_session<T>(
         &self,
         prompt: ApprovalPrompt,
@@ -265,7 +268,7 @@ fn describe_defaults(
     cwd: Option<&Path>,
     env: Vec<(String, String)>,
 ) -> Value {
-    let below = overrides.cwd.as_deref().map(Path::new).or(cwd).unwrap_or(Path::new(""));
+    let relative_cwd = overrides.cwd.as_deref().map(Path::new).or(cwd).unwrap_or(Path::new(""));
     let show = |(name, value): (String, String)| {
         let value =
             if is_sensitive(&name) { "[set]".to_owned() } else { redact_url_passwords(&value) };
@@ -273,7 +276,7 @@ fn describe_defaults(
     };
     let env: Map<String, Value> =
         merge_env(env, overrides.env.clone()).into_iter().map(show).collect();
-    let cwd: PathBuf = session.workspace.path().join(below).components().collect();
+    let cwd: PathBuf = session.workspace.path().join(relative_cwd).components().collect();
     json!({"cwd": cwd.display().to_string(), "env": env, "overrides": !overrides.is_empty()})
 }
 

@@ -52,20 +52,20 @@ impl ShellTool {
     }
 
     fn with_launcher(config: &Config, launcher: Launcher) -> Self {
-        let about = SpecTexts::from_config(config);
+        let texts = SpecTexts::from_config(config);
         let spec = ToolSpec {
             name: NAME.into(),
             title: "Run a shell command".into(),
-            description: format!("{DESCRIPTION}{}", about.description),
+            description: format!("{DESCRIPTION}{}", texts.description),
             version: "1.0.0".into(),
             scope: PermissionScope::Exec,
-            hints: about.hints,
-            effects: about.effects,
+            hints: texts.hints,
+            effects: texts.effects,
             profile: config.sandbox.profile.name(),
             input_schema: input_schema(),
             output_schema: Some(output_schema()),
             lists_output_schema: false,
-            requires_approval: !about.is_sandboxed,
+            requires_approval: !texts.is_sandboxed,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,
             unavailable_reason: None,
@@ -122,9 +122,9 @@ impl ShellTool {
             .iter()
             .filter_map(|denial| denial.as_object().cloned())
             .collect();
-        let said = [outcome.stdout.text.as_str()];
+        let output_texts = [outcome.stdout.text.as_str()];
         let hint = has_failed
-            .then(|| likely_limit::hint_for_failure(cx, profile, &said, &denials))
+            .then(|| likely_limit::hint_for_failure(cx, profile, &output_texts, &denials))
             .flatten();
         Ok(build_output(outcome, hint))
     }
@@ -147,11 +147,11 @@ impl Tool for ShellTool {
 
     fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         let cwd = resolve_workdir(cx.workspace, &args.workdir)?;
-        let asked = args.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+        let requested_timeout = args.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
         Ok(CallPlan {
             env: env::build(&cx.overrides.env)?,
             cwd: Some(cwd),
-            timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
+            timeout: Some(requested_timeout.min(cx.config.limits.timeout_ceiling)),
             approval_reason: command::approval_reason(cx),
             command: Some(args.command.clone()),
             command_covers: &["command"],
@@ -182,8 +182,8 @@ fn resolve_workdir(workspace: &Workspace, workdir: &str) -> Result<String> {
         }
         _ => error,
     };
-    let (_, below) = workspace.open_dir(workdir).map_err(missing)?;
-    let path: PathBuf = workspace.path().join(below).components().collect();
+    let (_, relative_path) = workspace.open_dir(workdir).map_err(missing)?;
+    let path: PathBuf = workspace.path().join(relative_path).components().collect();
     Ok(path.display().to_string())
 }
 
@@ -240,22 +240,22 @@ fn output_schema() -> Map<String, Value> {
 /// Builds a result of one text block containing JSON, without structured content. A command that
 /// fails or times out is a result, not an error.
 fn build_output(outcome: RunOutcome, hint: Option<String>) -> ToolOutput {
-    let ended = &outcome.result;
-    let facts = command::collect_facts(ended);
-    let timed_out = ended.stop_reason == Some(StopReason::Deadline);
-    let exit_code = match (timed_out, ended.exit_code, ended.signal) {
+    let result = &outcome.result;
+    let facts = command::collect_facts(result);
+    let timed_out = result.stop_reason == Some(StopReason::Deadline);
+    let exit_code = match (timed_out, result.exit_code, result.signal) {
         (true, ..) => TIMEOUT_EXIT_CODE,
         (false, Some(code), _) => code,
         (false, None, signal) => SIGNAL_EXIT_BASE + signal.unwrap_or_default(),
     };
     let mut text = outcome.stdout.text;
-    let git = ended.git_changed.iter().map(|change| format!("git: {change}"));
-    let notes = ended
+    let git_notes = result.git_changed.iter().map(|change| format!("git: {change}"));
+    let notes = result
         .warnings
         .iter()
         .cloned()
-        .chain(ended.kept_inside.iter().map(KeptCommand::summary_line))
-        .chain(git);
+        .chain(result.kept_inside.iter().map(KeptCommand::summary_line))
+        .chain(git_notes);
     for note in notes.chain(hint) {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
@@ -263,9 +263,9 @@ fn build_output(outcome: RunOutcome, hint: Option<String>) -> ToolOutput {
         text.push_str(&format!("[ringfence] {note}\n"));
     }
     let duration =
-        json!({"secs": ended.duration.as_secs(), "nanos": ended.duration.subsec_nanos()});
+        json!({"secs": result.duration.as_secs(), "nanos": result.duration.subsec_nanos()});
     let reply = json!({"exit_code": exit_code, "output": text, "duration": duration, "timed_out": timed_out});
-    let is_error = matches!(ended.stop_reason, Some(StopReason::Cancelled(_)));
+    let is_error = matches!(result.stop_reason, Some(StopReason::Cancelled(_)));
     ToolOutput { is_error, facts, ..ToolOutput::from_text(reply.to_string()) }
 }
 

@@ -64,25 +64,25 @@ impl ExecFiles {
         };
         // The kernel puts the script's name after its interpreter's, and keeps the name that was
         // requested.
-        if let Some(at) =
+        if let Some(index) =
             argv.iter().skip(1).take(SCRIPT_WITHIN).position(|word| *word == image.execfn())
         {
-            files.script = files.identify_named(process, image.execfn(), at + 1);
+            files.script = files.identify_named(process, image.execfn(), index + 1);
             // Interpreters that are scripts come before it, with the words of their first lines.
             // Those are mostly options, so a word that names no file is skipped.
-            files.interpreters = (1..=at)
-                .filter_map(|at| ExecFile::open_named(process, argv[at], at).ok())
+            files.interpreters = (1..=index)
+                .filter_map(|index| ExecFile::open_named(process, argv[index], index).ok())
                 .collect();
         }
         if files.script.is_some() {
             // That name belongs to the script, not to its interpreter.
             files.program.called_path.clone_from(&files.program.identity.path);
         }
-        if let Some(at) = files.program.is_loader().then(|| find_loaded_arg(&argv)).flatten() {
-            match argv[at].contains(&b'/') {
-                true => files.loaded = files.identify_named(process, argv[at], at),
+        if let Some(index) = files.program.is_loader().then(|| find_loaded_arg(&argv)).flatten() {
+            match argv[index].contains(&b'/') {
+                true => files.loaded = files.identify_named(process, argv[index], index),
                 // The loader searches for such a name in directories that only it knows.
-                false => files.unidentified = Some(to_lossy_string(argv[at])),
+                false => files.unidentified = Some(to_lossy_string(argv[index])),
             }
         }
         Ok(files)
@@ -97,14 +97,14 @@ impl ExecFiles {
     }
 
     fn find_entry(&mut self, process: i32, pc: u64) -> Result<(), String> {
-        let unknown = |_| self.program.identity.path.clone();
-        let mapping = FileMapping::find_address(process, pc).map_err(unknown)?;
-        let own = self.program.open_content().map_err(unknown)?;
+        let program_path = |_| self.program.identity.path.clone();
+        let mapping = FileMapping::find_address(process, pc).map_err(program_path)?;
+        let program_file = self.program.open_content().map_err(program_path)?;
         let loaders: Vec<File> =
             HOST_LOADERS.iter().filter_map(|path| open_regular(Path::new(path)).ok()).collect();
-        let usual = || [&own].into_iter().chain(&loaders);
-        if usual().any(|file| mapping.is_backed_by(file))
-            || usual().any(|file| mapping.has_code_of(process, file))
+        let usual_files = || [&program_file].into_iter().chain(&loaders);
+        if usual_files().any(|file| mapping.is_backed_by(file))
+            || usual_files().any(|file| mapping.has_code_of(process, file))
         {
             return Ok(());
         }
@@ -121,8 +121,8 @@ impl ExecFiles {
 
     /// Iterates over all files, the program first.
     pub fn iter(&self) -> impl Iterator<Item = &ExecFile> {
-        let one = [Some(&self.program), self.script.as_ref(), self.loaded.as_ref()];
-        one.into_iter().flatten().chain(&self.interpreters).chain(&self.foreign_loader)
+        let single_files = [Some(&self.program), self.script.as_ref(), self.loaded.as_ref()];
+        single_files.into_iter().flatten().chain(&self.interpreters).chain(&self.foreign_loader)
     }
 
     /// Returns whether this file was started directly: the script if there is one, else the
@@ -160,11 +160,11 @@ impl ExecFile {
         name: &[u8],
         argv_start: usize,
     ) -> io::Result<ExecFile> {
-        let found = rustix::fs::fstat(&descriptor)?;
-        if !rustix::fs::FileType::from_raw_mode(found.st_mode).is_file() {
+        let stat = rustix::fs::fstat(&descriptor)?;
+        if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
             return Err(io::Error::other("not a regular file"));
         }
-        let size = u64::try_from(found.st_size).map_err(io::Error::other)?;
+        let size = u64::try_from(stat.st_size).map_err(io::Error::other)?;
         let identity = resolve::describe_file(process, &descriptor)?;
         Ok(ExecFile {
             identity,
@@ -212,15 +212,15 @@ fn open_regular(path: &Path) -> io::Result<File> {
 
 fn has_same_bytes(mut one: File, other: &File) -> io::Result<bool> {
     const PIECE: usize = 64 << 10;
-    let (mut left, mut right) = (vec![0; PIECE], vec![0; PIECE]);
-    let mut at = 0;
+    let (mut one_buffer, mut other_buffer) = (vec![0; PIECE], vec![0; PIECE]);
+    let mut offset = 0;
     loop {
-        let got = one.read(&mut left)?;
-        if got == 0 {
-            return Ok(other.read_at(&mut right[..1], at)? == 0);
+        let length = one.read(&mut one_buffer)?;
+        if length == 0 {
+            return Ok(other.read_at(&mut other_buffer[..1], offset)? == 0);
         }
-        match other.read_exact_at(&mut right[..got], at) {
-            Ok(()) if left[..got] == right[..got] => at += got as u64,
+        match other.read_exact_at(&mut other_buffer[..length], offset) {
+            Ok(()) if one_buffer[..length] == other_buffer[..length] => offset += length as u64,
             Ok(()) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
             Err(error) => return Err(error),
@@ -264,24 +264,24 @@ fn is_loader_name(path: &str) -> bool {
 
 /// Returns the index of the argument that a dynamic loader is asked to load.
 fn find_loaded_arg(argv: &[&[u8]]) -> Option<usize> {
-    let mut at = 1;
-    while let Some(word) = argv.get(at).filter(|word| word.starts_with(b"--")) {
-        at += if OPTIONS_WITH_VALUE.contains(word) { 2 } else { 1 };
+    let mut index = 1;
+    while let Some(word) = argv.get(index).filter(|word| word.starts_with(b"--")) {
+        index += if OPTIONS_WITH_VALUE.contains(word) { 2 } else { 1 };
     }
-    argv.get(at).map(|_| at)
+    argv.get(index).map(|_| index)
 }
 
 /// Removes `.`, `..` and repeated slashes from a path, by its text alone.
 fn normalize_path(path: &Path) -> String {
-    let mut plain = PathBuf::from("/");
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => plain.push(name),
-            Component::ParentDir => drop(plain.pop()),
+    let mut normalized = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => normalized.push(name),
+            Component::ParentDir => drop(normalized.pop()),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
-    plain.to_string_lossy().into_owned()
+    normalized.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -71,9 +71,9 @@ impl ExecWatch {
         verdict: ExecVerdict,
     ) -> bool {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let name = verdict.prefix.join(" ");
-        let prepared = match self.prepare_hold(process, id, &image, &files, &verdict) {
-            Ok(prepared) => prepared,
+        let rule_words = verdict.prefix.join(" ");
+        let request = match self.prepare_hold(process, id, &image, &files, &verdict) {
+            Ok(request) => request,
             // The process has not been touched yet. One that a rule allows starts here: an `allow`
             // must not make a command worse, and in the sandbox it may do what it may do without a
             // rule.
@@ -94,16 +94,12 @@ impl ExecWatch {
                 return true;
             }
         };
-        match begin_hold(process, id, &image, &prepared) {
-            Ok(kept) => {
-                drop(prepared);
-                let kept = SavedProgram {
-                    image,
-                    saved_code: kept.0,
-                    signal_mask: kept.1,
-                    rule_words: name,
-                };
-                self.wait_for_answer(process, id, &kept);
+        match begin_hold(process, id, &image, &request) {
+            Ok(saved) => {
+                drop(request);
+                let saved =
+                    SavedProgram { image, saved_code: saved.0, signal_mask: saved.1, rule_words };
+                self.wait_for_answer(process, id, &saved);
                 self.lock_held().remove(&id);
                 false
             }
@@ -146,53 +142,53 @@ impl ExecWatch {
         let Some(notices) = self.notices.clone() else {
             return Err(io::Error::other("no one can be asked"));
         };
-        let (held, streams) = describe_exec(process, image, files, verdict.clone())?;
-        let letter = write_memory_file(&held)?;
+        let (held_exec, streams) = describe_exec(process, image, files, verdict.clone())?;
+        let description = write_memory_file(&held_exec)?;
         {
-            let mut slots = self.lock_held();
-            if slots.len() >= MAX_HELD {
+            let mut held_processes = self.lock_held();
+            if held_processes.len() >= MAX_HELD {
                 return Err(io::Error::other(
                     "too many commands are already waiting for an answer",
                 ));
             }
-            slots.insert(id, HeldProcess { process, ..HeldProcess::default() });
+            held_processes.insert(id, HeldProcess { process, ..HeldProcess::default() });
         }
         self.spawn_answer_receiver(&notices)?;
         // From now on this thread waits for this process only.
         self.add_watcher()?;
-        Ok(HoldRequest { notices, description: letter, streams })
+        Ok(HoldRequest { notices, description, streams })
     }
 
-    fn wait_for_answer(&self, process: i32, id: u64, kept: &SavedProgram) {
-        while let Ok((_, change)) = trace::wait_for_event() {
-            if change == TraceEvent::Exited {
+    fn wait_for_answer(&self, process: i32, id: u64, saved: &SavedProgram) {
+        while let Ok((_, event)) = trace::wait_for_event() {
+            if event == TraceEvent::Exited {
                 break;
             }
-            let (answer, begun) = match self.lock_held().get_mut(&id) {
-                Some(slot) => (slot.answer.take(), slot.runs_elsewhere),
+            let (answer, runs_elsewhere) = match self.lock_held().get_mut(&id) {
+                Some(held_process) => (held_process.answer.take(), held_process.runs_elsewhere),
                 None => (None, false),
             };
             if let Some(answer) = answer {
                 if matches!(answer, ExecAnswer::Refuse(..)) {
-                    self.denials.add("exec", &kept.rule_words);
+                    self.denials.add("exec", &saved.rule_words);
                 }
-                let signal = if let TraceEvent::Signal(signal) = change { signal } else { 0 };
+                let signal = if let TraceEvent::Signal(signal) = event { signal } else { 0 };
                 return apply_answer(
                     process,
-                    kept,
+                    saved,
                     &answer,
                     if signal == WAKE_SIGNAL { 0 } else { signal },
                 );
             }
-            let went_on = match change {
+            let resumed = match event {
                 TraceEvent::Signal(WAKE_SIGNAL) => trace::resume_thread(process, 0),
-                TraceEvent::Signal(signal) if begun => {
+                TraceEvent::Signal(signal) if runs_elsewhere => {
                     self.send_notice(&ExecNotice::Signal(id, signal));
                     trace::resume_thread(process, 0)
                 }
                 TraceEvent::Signal(signal) => trace::resume_thread(process, signal),
                 TraceEvent::Stop(signal) if signal != libc::SIGTRAP => {
-                    if begun {
+                    if runs_elsewhere {
                         self.send_notice(&ExecNotice::Signal(id, signal));
                     }
                     trace::listen_while_stopped(process)
@@ -200,7 +196,7 @@ impl ExecWatch {
                 _ => trace::resume_thread(process, 0),
             };
             // A failure means that it was killed while it was stopped; the next change says so.
-            let _ = went_on;
+            let _ = resumed;
         }
         self.send_notice(&ExecNotice::Gone(id));
     }
@@ -230,14 +226,14 @@ impl ExecWatch {
     /// Delivers the server's answers to the processes they are for.
     fn receive_answers(&self, notices: &PacketChannel) {
         while let Ok(Some((ExecReply { id, answer }, _))) = notices.receive_long::<ExecReply>() {
-            let mut slots = self.lock_held();
+            let mut held_processes = self.lock_held();
             // A process that is gone needs no answer.
-            let Some(slot) = slots.get_mut(&id) else { continue };
+            let Some(held_process) = held_processes.get_mut(&id) else { continue };
             match answer {
-                ExecAnswer::Begun => slot.runs_elsewhere = true,
+                ExecAnswer::Begun => held_process.runs_elsewhere = true,
                 answer => {
-                    slot.answer = Some(answer);
-                    let _ = trace::signal_process(slot.process, WAKE_SIGNAL);
+                    held_process.answer = Some(answer);
+                    let _ = trace::signal_process(held_process.process, WAKE_SIGNAL);
                 }
             }
         }
@@ -254,28 +250,28 @@ fn begin_hold(
     process: i32,
     id: u64,
     image: &ProcessImage,
-    prepared: &HoldRequest,
+    request: &HoldRequest,
 ) -> io::Result<([u8; stub::SAVED_BYTES], u64)> {
-    let mask = trace::read_signal_mask(process)?;
+    let signal_mask = trace::read_signal_mask(process)?;
     trace::write_signal_mask(process, 0)?;
-    let code = stub::inject_pause(process, image)?;
+    let saved_code = stub::inject_pause(process, image)?;
     trace::resume_thread(process, 0)?;
-    let HoldRequest { notices, description: letter, streams } = prepared;
-    let fds: Vec<_> = [letter].into_iter().chain(streams).map(AsFd::as_fd).collect();
+    let HoldRequest { notices, description, streams } = request;
+    let fds: Vec<_> = [description].into_iter().chain(streams).map(AsFd::as_fd).collect();
     if notices.send(&ExecNotice::Held(id), &fds).is_err() {
         // The server is gone, and the run ends with it.
         kill_tracee(process);
     }
-    Ok((code, mask))
+    Ok((saved_code, signal_mask))
 }
 
 /// Applies an answer to the process, which is stopped.
-fn apply_answer(process: i32, kept: &SavedProgram, answer: &ExecAnswer, signal: i32) {
-    let image = &kept.image;
-    let (done, signal) = match answer {
+fn apply_answer(process: i32, saved: &SavedProgram, answer: &ExecAnswer, signal: i32) {
+    let image = &saved.image;
+    let (result, signal) = match answer {
         ExecAnswer::Run => {
-            let begun = stub::restore_start(process, image, &kept.saved_code);
-            (begun.and_then(|()| trace::write_signal_mask(process, kept.signal_mask)), signal)
+            let restored = stub::restore_start(process, image, &saved.saved_code);
+            (restored.and_then(|()| trace::write_signal_mask(process, saved.signal_mask)), signal)
         }
         ExecAnswer::Refuse(message, code) => (stub::inject_exit(process, image, message, *code), 0),
         ExecAnswer::Ended { signal: Some(libc::SIGKILL), .. } => return kill_tracee(process),
@@ -289,7 +285,7 @@ fn apply_answer(process: i32, kept: &SavedProgram, answer: &ExecAnswer, signal: 
         }
         ExecAnswer::Begun => (Ok(()), signal),
     };
-    match done {
+    match result {
         Ok(()) => release_tracee(process, signal),
         Err(_) => kill_tracee(process),
     }
@@ -309,25 +305,25 @@ fn describe_exec(
     {
         return Err(io::Error::other("it has too many words to ask about"));
     }
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let to_text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let garbled =
         argv.iter().copied().chain(image.env()).any(|bytes| std::str::from_utf8(bytes).is_err());
-    let pair = |entry: &[u8]| {
-        let entry = text(entry);
+    let parse_env_entry = |entry: &[u8]| {
+        let entry = to_text(entry);
         entry.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
     };
     let cwd = resolve::describe_file(process, &resolve::open_link(process, "cwd")?)?;
-    let number = Pid::from_raw(process).ok_or_else(|| io::Error::other("invalid pid"))?;
-    let handle = pidfd_open(number, PidfdFlags::empty())?;
-    let streams = [0, 1, 2].map(|fd| pidfd_getfd(&handle, fd, PidfdGetfdFlags::empty()).ok());
+    let pid = Pid::from_raw(process).ok_or_else(|| io::Error::other("invalid pid"))?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let streams = [0, 1, 2].map(|fd| pidfd_getfd(&pidfd, fd, PidfdGetfdFlags::empty()).ok());
     let itself = verdict.out.is_some();
-    let held = HeldExec {
+    let held_exec = HeldExec {
         pid: process,
         program: files.program.identity.clone(),
         script: files.script.as_ref().map(|script| script.identity.clone()),
         script_at: files.script.as_ref().map_or(0, |script| script.argv_start),
-        argv: argv.iter().map(|word| text(word)).collect(),
-        env: image.env().filter_map(pair).collect(),
+        argv: argv.iter().map(|word| to_text(word)).collect(),
+        env: image.env().filter_map(parse_env_entry).collect(),
         cwd,
         words: argv
             .len()
@@ -338,31 +334,31 @@ fn describe_exec(
         verdict,
         streams: [streams[0].is_some(), streams[1].is_some(), streams[2].is_some()],
     };
-    Ok((held, streams.into_iter().flatten().collect()))
+    Ok((held_exec, streams.into_iter().flatten().collect()))
 }
 
 /// Lists the ancestors of a process, up to the run's first process.
 fn list_ancestors(process: i32) -> Vec<String> {
-    let own = rustix::process::getpid().as_raw_nonzero().get();
-    let mut found = Vec::new();
-    let mut at = process;
-    while found.len() < MAX_ANCESTORS {
-        let Ok(status) = fs::read_to_string(format!("/proc/{at}/status")) else { break };
-        let field = |name: &str| {
+    let own_pid = rustix::process::getpid().as_raw_nonzero().get();
+    let mut ancestors = Vec::new();
+    let mut current = process;
+    while ancestors.len() < MAX_ANCESTORS {
+        let Ok(status) = fs::read_to_string(format!("/proc/{current}/status")) else { break };
+        let read_field = |name: &str| {
             let value = status.lines().find_map(|line| line.strip_prefix(name));
             value.map(|value| value.trim().to_owned())
         };
-        if at != process {
-            found.push(format!("{}({at})", field("Name:").unwrap_or_default()));
+        if current != process {
+            ancestors.push(format!("{}({current})", read_field("Name:").unwrap_or_default()));
         }
-        match field("PPid:").and_then(|parent| parent.parse().ok()) {
-            Some(parent) if parent != own && parent > 1 => at = parent,
+        match read_field("PPid:").and_then(|parent| parent.parse().ok()) {
+            Some(parent) if parent != own_pid && parent > 1 => current = parent,
             _ => break,
         }
     }
     // The last one is the run's own init, which no one chose to start.
-    if found.len() < MAX_ANCESTORS {
-        found.pop();
+    if ancestors.len() < MAX_ANCESTORS {
+        ancestors.pop();
     }
-    found
+    ancestors
 }

@@ -28,13 +28,13 @@ impl ProcessImage {
         let registers = trace::read_registers(process)?;
         for size in STACK_SIZES {
             let mut stack = vec![0; size];
-            let got = trace::read_memory(process, registers.stack_pointer(), &mut stack)?;
-            let whole = got < size;
-            stack.truncate(got);
+            let length = trace::read_memory(process, registers.stack_pointer(), &mut stack)?;
+            let is_complete = length < size;
+            stack.truncate(length);
             if let Some((argv, env, execfn)) = parse_stack(&stack, registers.stack_pointer()) {
                 return Ok(ProcessImage { registers, stack, argv, env, execfn });
             }
-            if whole {
+            if is_complete {
                 break;
             }
         }
@@ -48,12 +48,12 @@ impl ProcessImage {
 
     /// Returns the arguments.
     pub fn argv(&self) -> Vec<&[u8]> {
-        self.argv.iter().map(|at| self.slice_at(*at)).collect()
+        self.argv.iter().map(|span| self.slice_at(*span)).collect()
     }
 
     /// Returns the environment, each entry as `NAME=value`.
     pub fn env(&self) -> impl Iterator<Item = &[u8]> {
-        self.env.iter().map(|at| self.slice_at(*at))
+        self.env.iter().map(|span| self.slice_at(*span))
     }
 
     /// Returns the name that was passed to the kernel.
@@ -71,28 +71,30 @@ type StackSpan = (usize, usize);
 /// Parses `argc, argv…, 0, env…, 0, (key, value)…, 0`, followed by the strings. Returns `None` when
 /// something is beyond the end of what was read.
 fn parse_stack(stack: &[u8], base: u64) -> Option<(Vec<StackSpan>, Vec<StackSpan>, StackSpan)> {
-    let word = |at: usize| -> Option<u64> {
-        Some(u64::from_ne_bytes(stack.get(at.checked_mul(WORD)?..)?.get(..WORD)?.try_into().ok()?))
+    let read_word = |index: usize| -> Option<u64> {
+        Some(u64::from_ne_bytes(
+            stack.get(index.checked_mul(WORD)?..)?.get(..WORD)?.try_into().ok()?,
+        ))
     };
-    let text = |pointer: u64| -> Option<StackSpan> {
+    let string_span = |pointer: u64| -> Option<StackSpan> {
         let from = usize::try_from(pointer.checked_sub(base)?).ok()?;
         let length = stack.get(from..)?.iter().position(|byte| *byte == 0)?;
         Some((from, from + length))
     };
-    let count = usize::try_from(word(0)?).ok().filter(|count| *count <= stack.len() / WORD)?;
-    let argv = (1..=count).map(|at| text(word(at)?)).collect::<Option<_>>()?;
-    let mut at = count + 2;
+    let argc = usize::try_from(read_word(0)?).ok().filter(|argc| *argc <= stack.len() / WORD)?;
+    let argv = (1..=argc).map(|index| string_span(read_word(index)?)).collect::<Option<_>>()?;
+    let mut index = argc + 2;
     let mut env = Vec::new();
-    while word(at)? != 0 {
-        env.push(text(word(at)?)?);
-        at += 1;
+    while read_word(index)? != 0 {
+        env.push(string_span(read_word(index)?)?);
+        index += 1;
     }
-    at += 1;
+    index += 1;
     loop {
-        match word(at)? {
+        match read_word(index)? {
             0 => return None,
-            EXECFN => return Some((argv, env, text(word(at + 1)?)?)),
-            _ => at += 2,
+            EXECFN => return Some((argv, env, string_span(read_word(index + 1)?)?)),
+            _ => index += 2,
         }
     }
 }

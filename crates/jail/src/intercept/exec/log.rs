@@ -92,22 +92,22 @@ impl ExecLogState {
 
 /// Converts arguments to text, up to a total length.
 pub fn truncate_argv(argv: &[&[u8]]) -> Vec<String> {
-    let mut left = MAX_ARGV_BYTES;
-    let mut words = Vec::new();
-    for word in argv {
-        if left == 0 {
-            words.push("…".to_owned());
+    let mut remaining = MAX_ARGV_BYTES;
+    let mut truncated = Vec::new();
+    for arg in argv {
+        if remaining == 0 {
+            truncated.push("…".to_owned());
             break;
         }
-        let piece = &word[..word.len().min(left)];
-        left -= piece.len();
+        let piece = &arg[..arg.len().min(remaining)];
+        remaining -= piece.len();
         let mut text = String::from_utf8_lossy(piece).into_owned();
-        if piece.len() < word.len() {
+        if piece.len() < arg.len() {
             text.push('…');
         }
-        words.push(text);
+        truncated.push(text);
     }
-    words
+    truncated
 }
 
 #[cfg(test)]

@@ -47,28 +47,28 @@ impl FileMapping {
 
     fn compare_code(&self, process: i32, file: &File) -> io::Result<bool> {
         let (mut mapped, mut stored) = (vec![0; PIECE], vec![0; PIECE]);
-        let mut at = self.start;
-        while at < self.end {
-            let length = PIECE.min(usize::try_from(self.end - at).unwrap_or(PIECE));
-            let got = trace::read_memory(process, at, &mut mapped[..length])?;
+        let mut address = self.start;
+        while address < self.end {
+            let length = PIECE.min(usize::try_from(self.end - address).unwrap_or(PIECE));
+            let read_length = trace::read_memory(process, address, &mut mapped[..length])?;
             // After the end of a file, its last page is filled with zeroes.
             stored.fill(0);
-            read_up_to(file, &mut stored[..length], self.offset + (at - self.start))?;
-            if got < length || mapped[..length] != stored[..length] {
+            read_up_to(file, &mut stored[..length], self.offset + (address - self.start))?;
+            if read_length < length || mapped[..length] != stored[..length] {
                 return Ok(false);
             }
-            at += length as u64;
+            address += length as u64;
         }
         Ok(true)
     }
 }
 
-fn read_up_to(file: &File, into: &mut [u8], offset: u64) -> io::Result<()> {
-    let mut got = 0;
-    while got < into.len() {
-        match file.read_at(&mut into[got..], offset + got as u64)? {
+fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64)? {
             0 => break,
-            read => got += read,
+            count => filled += count,
         }
     }
     Ok(())
@@ -78,10 +78,10 @@ fn read_up_to(file: &File, into: &mut [u8], offset: u64) -> io::Result<()> {
 fn parse_maps_line(line: &[u8]) -> Option<FileMapping> {
     let mut fields = line.splitn(6, |byte| *byte == b' ');
     let mut text = || std::str::from_utf8(fields.next()?).ok();
-    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let parse_hex = |text: &str| u64::from_str_radix(text, 16).ok();
     let (start, end) = text()?.split_once('-')?;
     let _mode = text()?;
-    let offset = number(text()?)?;
+    let offset = parse_hex(text()?)?;
     let (major, minor) = text()?.split_once(':')?;
     let device = rustix::fs::makedev(
         u32::from_str_radix(major, 16).ok()?,
@@ -90,8 +90,8 @@ fn parse_maps_line(line: &[u8]) -> Option<FileMapping> {
     let inode = text()?.parse().ok()?;
     let path = fields.next().unwrap_or_default().trim_ascii_start().to_vec();
     Some(FileMapping {
-        start: number(start)?,
-        end: number(end)?,
+        start: parse_hex(start)?,
+        end: parse_hex(end)?,
         offset,
         identity: (device, inode),
         path,

@@ -97,13 +97,13 @@ pub struct ExecWatch {
 }
 
 impl ExecWatch {
-    /// Starts to watch. Calls that are not execs go to `others`.
+    /// Starts to watch. Calls that are not execs go to `other_calls`.
     pub fn start(
         listener: Arc<OwnedFd>,
-        terms: ExecWatchConfig,
-        others: OtherCallHandler,
+        config: ExecWatchConfig,
+        other_calls: OtherCallHandler,
     ) -> io::Result<Arc<ExecWatch>> {
-        let ExecWatchConfig { rules, notices, log, denials } = terms;
+        let ExecWatchConfig { rules, notices, log, denials } = config;
         let watch = Arc::new(ExecWatch {
             listener,
             judge: ExecJudge::new(rules.table, rules.heuristics),
@@ -112,7 +112,7 @@ impl ExecWatch {
             // Only a program that is let into the wider sandbox was judged before.
             log: ExecLog::new(log, rules.granted.then_some("wider")),
             denials,
-            other_calls: others,
+            other_calls,
             next_is_granted: AtomicBool::new(rules.granted),
             reported: AtomicU64::new(0),
             max_watchers: if rules.watchers == 0 { DEFAULT_WATCHERS } else { rules.watchers },
@@ -155,10 +155,10 @@ impl ExecWatch {
             self.idle_watchers.fetch_add(1, Ordering::Relaxed);
             let turn = self.receive_turn.lock().ignore_poison();
             let call = sys::receive_call(self.listener.as_fd());
-            let last = self.idle_watchers.fetch_sub(1, Ordering::Relaxed) == 1;
+            let is_last_idle = self.idle_watchers.fetch_sub(1, Ordering::Relaxed) == 1;
             match call {
                 Ok(call) if is_exec(&call) => {
-                    if !self.follow_exec(&call, last, turn) {
+                    if !self.follow_exec(&call, is_last_idle, turn) {
                         return;
                     }
                 }
@@ -181,16 +181,16 @@ impl ExecWatch {
     }
 
     fn is_filter_in_use(&self) -> bool {
-        let mut watched = [PollFd::new(&*self.listener, PollFlags::IN)];
-        let _ = poll(&mut watched, None);
-        !watched[0].revents().contains(PollFlags::HUP)
+        let mut poll_fds = [PollFd::new(&*self.listener, PollFlags::IN)];
+        let _ = poll(&mut poll_fds, None);
+        !poll_fds[0].revents().contains(PollFlags::HUP)
     }
 
     /// Follows one exec to its end. Returns false when the watcher is no longer needed.
     fn follow_exec(
         self: &Arc<Self>,
         call: &PendingCall,
-        last: bool,
+        is_last_idle: bool,
         turn: MutexGuard<'_, ()>,
     ) -> bool {
         let Ok(thread) = i32::try_from(call.thread) else { return true };
@@ -203,17 +203,17 @@ impl ExecWatch {
         let _ = trace::interrupt_thread(thread);
         // Not earlier: waking the next watcher takes time, for which the caller would have to wait.
         drop(turn);
-        if last && self.watchers.load(Ordering::Relaxed) < self.max_watchers {
+        if is_last_idle && self.watchers.load(Ordering::Relaxed) < self.max_watchers {
             // Another watcher should be ready for the next call. If none can be started, that call
             // waits for this one.
             let _ = self.add_watcher();
         }
-        let change = trace::wait_for_event();
-        if let Ok((process, TraceEvent::Exec)) = change {
+        let event = trace::wait_for_event();
+        if let Ok((process, TraceEvent::Exec)) = event {
             self.forget_thread(thread);
             return self.decide_exec(process);
         }
-        match change {
+        match event {
             // The call failed, or was not made after all.
             Ok((process, TraceEvent::Stop(_))) => release_tracee(process, 0),
             Ok((process, TraceEvent::Signal(signal))) => release_tracee(process, signal),
@@ -318,11 +318,11 @@ impl ExecWatch {
         if self.judge.is_empty() {
             return None;
         }
-        let judged: Vec<&ExecFile> = files.iter().collect();
-        let views: Vec<ExecCandidate<'_>> =
-            judged.iter().map(|file| build_view(files, file, argv)).collect();
-        self.judge.judge_exec(&views, |at, other| {
-            judged.get(at).is_some_and(|file| file.is_copy_of(Path::new(&other.path)))
+        let judged_files: Vec<&ExecFile> = files.iter().collect();
+        let candidates: Vec<ExecCandidate<'_>> =
+            judged_files.iter().map(|file| build_view(files, file, argv)).collect();
+        self.judge.judge_exec(&candidates, |index, host_file| {
+            judged_files.get(index).is_some_and(|file| file.is_copy_of(Path::new(&host_file.path)))
         })
     }
 
@@ -335,10 +335,10 @@ impl ExecWatch {
     ) {
         let name = verdict.prefix.join(" ");
         self.denials.add("exec", &name);
-        let why = verdict.justification.as_deref().unwrap_or("a rule forbids it");
+        let reason = verdict.justification.as_deref().unwrap_or("a rule forbids it");
         let path = files.iter().nth(verdict.view).map_or("", |file| &file.identity.path);
         let message =
-            format!("ringfence: {}: forbidden: {}\n", sanitize_line(path), sanitize_line(why));
+            format!("ringfence: {}: forbidden: {}\n", sanitize_line(path), sanitize_line(reason));
         self.end_process(process, image, &message);
     }
 
@@ -360,7 +360,7 @@ impl ExecWatch {
         let Some(notices) = &self.notices else { return };
         if self.reported.fetch_add(1, Ordering::Relaxed) < MAX_REPORTED {
             let path = files.program.identity.path.clone();
-            let mut ruled = RuledExec {
+            let mut ruled_exec = RuledExec {
                 pid,
                 path,
                 argv: log::truncate_argv(argv),
@@ -368,9 +368,9 @@ impl ExecWatch {
                 kept_inside,
             };
             // A packet is short, so only the first of many words are kept.
-            ruled.argv.truncate(64);
+            ruled_exec.argv.truncate(64);
             // If the server is gone, so is the run.
-            let _ = notices.send(&ExecNotice::Ruled(ruled), &[]);
+            let _ = notices.send(&ExecNotice::Ruled(ruled_exec), &[]);
         }
     }
 }
@@ -401,8 +401,8 @@ fn release_tracee(process: i32, signal: i32) {
     if trace::detach_thread(process, signal).is_ok() {
         return;
     }
-    while let Ok((process, change)) = trace::wait_for_event() {
-        if change != TraceEvent::Exited && trace::detach_thread(process, 0).is_ok() {
+    while let Ok((process, event)) = trace::wait_for_event() {
+        if event != TraceEvent::Exited && trace::detach_thread(process, 0).is_ok() {
             return;
         }
     }

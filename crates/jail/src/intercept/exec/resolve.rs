@@ -35,8 +35,8 @@ pub type DeviceInode = (u64, u64);
 
 /// Returns the device and inode of an open file.
 pub fn identify_file(descriptor: impl AsFd) -> io::Result<DeviceInode> {
-    let found = fstat(descriptor)?;
-    Ok((found.st_dev, found.st_ino))
+    let stat = fstat(descriptor)?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// Opens `/proc/PID/exe`, `cwd` or `root`: the file itself, whatever its name is by now.
@@ -60,8 +60,8 @@ pub fn open_name(process: i32, name: &[u8]) -> io::Result<OwnedFd> {
         links_followed: 0,
     };
     walk.push_components(name);
-    while let Some(part) = walk.pending.pop() {
-        walk.follow_component(&part)?;
+    while let Some(component) = walk.pending.pop() {
+        walk.follow_component(&component)?;
     }
     Ok(walk.current)
 }
@@ -70,11 +70,12 @@ pub fn open_name(process: i32, name: &[u8]) -> io::Result<OwnedFd> {
 /// Nothing is ever opened by that path without comparing.
 pub fn describe_file(process: i32, descriptor: &OwnedFd) -> io::Result<FileIdentity> {
     let (device, inode) = identify_file(descriptor)?;
-    let text = readlink(format!("/proc/self/fd/{}", descriptor.as_raw_fd()), Vec::new())?;
-    let mut path = PathBuf::from(OsStr::from_bytes(text.as_bytes())).to_string_lossy().into_owned();
+    let link_target = readlink(format!("/proc/self/fd/{}", descriptor.as_raw_fd()), Vec::new())?;
+    let mut path =
+        PathBuf::from(OsStr::from_bytes(link_target.as_bytes())).to_string_lossy().into_owned();
     if path.ends_with(DELETED) {
         // The suffix is either the kernel's remark or part of the file's own name.
-        let is_own_name = open_name(process, text.as_bytes()).and_then(identify_file).ok()
+        let is_own_name = open_name(process, link_target.as_bytes()).and_then(identify_file).ok()
             == Some((device, inode));
         if !is_own_name {
             path.truncate(path.len() - DELETED.len());
@@ -98,16 +99,17 @@ struct NameWalk {
 
 impl NameWalk {
     fn push_components(&mut self, name: &[u8]) {
-        let parts =
-            name.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
-        self.pending.extend(parts.rev().map(<[u8]>::to_vec));
+        let components = name
+            .split(|byte| *byte == b'/')
+            .filter(|component| !component.is_empty() && *component != b".");
+        self.pending.extend(components.rev().map(<[u8]>::to_vec));
     }
 
-    fn follow_component(&mut self, part: &[u8]) -> io::Result<()> {
-        if part == b".." {
+    fn follow_component(&mut self, component: &[u8]) -> io::Result<()> {
+        if component == b".." {
             return self.follow_parent();
         }
-        let next = openat(&self.current, part, PATH_ONLY | OFlags::NOFOLLOW, Mode::empty())?;
+        let next = openat(&self.current, component, PATH_ONLY | OFlags::NOFOLLOW, Mode::empty())?;
         if FileType::from_raw_mode(fstat(&next)?.st_mode) != FileType::Symlink {
             self.current = next;
             return Ok(());
@@ -119,29 +121,30 @@ impl NameWalk {
         if fstatfs(&next)?.f_type == PROC_SUPER_MAGIC {
             if fstat(&self.current)?.st_ino != PROC_ROOT_INODE {
                 // A link of a process leads to the file itself; its text may lead elsewhere.
-                self.current = openat(&self.current, part, PATH_ONLY, Mode::empty())?;
+                self.current = openat(&self.current, component, PATH_ONLY, Mode::empty())?;
                 return Ok(());
             }
-            match part {
+            match component {
                 b"self" => return self.enter_own_entry(""),
                 b"thread-self" => return self.enter_own_entry(&format!("/task/{}", self.process)),
                 _ => {}
             }
         }
-        let text = readlinkat(&next, "", Vec::new())?;
-        if text.as_bytes().starts_with(b"/") {
+        let link_target = readlinkat(&next, "", Vec::new())?;
+        if link_target.as_bytes().starts_with(b"/") {
             self.current = self.root.try_clone()?;
         }
-        self.push_components(text.as_bytes());
+        self.push_components(link_target.as_bytes());
         Ok(())
     }
 
     /// Enters the process's own directory in procfs. The kernel resolves `self` for the reader,
     /// which would be us. At an exec the process has one thread, whose id is the pid.
-    fn enter_own_entry(&mut self, below: &str) -> io::Result<()> {
+    fn enter_own_entry(&mut self, subpath: &str) -> io::Result<()> {
         let entry = open_link(self.process, "")?;
-        let at = openat(CWD, format!("/proc/{}{below}", self.process), PATH_ONLY, Mode::empty())?;
-        let procfs = std::mem::replace(&mut self.current, at);
+        let directory =
+            openat(CWD, format!("/proc/{}{subpath}", self.process), PATH_ONLY, Mode::empty())?;
+        let procfs = std::mem::replace(&mut self.current, directory);
         self.own_entry = Some((identify_file(&entry)?, procfs));
         Ok(())
     }
@@ -167,14 +170,14 @@ fn is_same_directory(one: &OwnedFd, other: &OwnedFd) -> io::Result<bool> {
     if identify_file(one)? != identify_file(other)? {
         return Ok(false);
     }
-    let mount = |descriptor: &OwnedFd| -> io::Result<u64> {
-        let found = statx(descriptor, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
-        match StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID) {
-            true => Ok(found.stx_mnt_id),
+    let mount_id = |descriptor: &OwnedFd| -> io::Result<u64> {
+        let stat = statx(descriptor, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+        match StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID) {
+            true => Ok(stat.stx_mnt_id),
             false => Err(io::Error::other("the kernel does not report mount ids")),
         }
     };
-    Ok(mount(one)? == mount(other)?)
+    Ok(mount_id(one)? == mount_id(other)?)
 }
 
 #[cfg(test)]

@@ -23,15 +23,15 @@ pub fn inject_exit(process: i32, image: &ProcessImage, message: &str, code: i32)
     // if it is small or the arguments are many. Only if they are too few is the message written
     // below.
     let stack = image.registers.stack_pointer();
-    let at = if image.stack_len() >= message.len() {
+    let message_address = if image.stack_len() >= message.len() {
         stack
     } else {
         stack.saturating_sub(BELOW_STACK) & !7
     };
     let mut code_bytes = Vec::new();
     if !message.is_empty() {
-        trace::write_memory(process, at, message)?;
-        code_bytes.extend(encode_write(at, message.len() as u32));
+        trace::write_memory(process, message_address, message)?;
+        code_bytes.extend(encode_write(message_address, message.len() as u32));
     }
     code_bytes.extend(encode_exit(code));
     trace::write_code(process, image.registers.program_counter(), &code_bytes)?;
@@ -41,22 +41,22 @@ pub fn inject_exit(process: i32, image: &ProcessImage, message: &str, code: i32)
 /// Makes the process wait until its tracer decides otherwise. Returns the bytes that this
 /// overwrites.
 pub fn inject_pause(process: i32, image: &ProcessImage) -> io::Result<[u8; SAVED_BYTES]> {
-    let mut kept = [0; SAVED_BYTES];
-    let got = trace::read_memory(process, image.registers.program_counter(), &mut kept)?;
-    if got < SAVED_BYTES {
+    let mut saved_code = [0; SAVED_BYTES];
+    let length = trace::read_memory(process, image.registers.program_counter(), &mut saved_code)?;
+    if length < SAVED_BYTES {
         return Err(io::Error::other("cannot read its first instructions"));
     }
     trace::write_code(process, image.registers.program_counter(), &PAUSE_CODE)?;
-    Ok(kept)
+    Ok(saved_code)
 }
 
 /// Undoes [`inject_pause`]: the program starts as if nothing had happened.
 pub fn restore_start(
     process: i32,
     image: &ProcessImage,
-    kept: &[u8; SAVED_BYTES],
+    saved_code: &[u8; SAVED_BYTES],
 ) -> io::Result<()> {
-    trace::write_code(process, image.registers.program_counter(), kept)?;
+    trace::write_code(process, image.registers.program_counter(), saved_code)?;
     trace::write_registers(process, &image.registers.without_restart())
 }
 
@@ -64,9 +64,9 @@ pub fn restore_start(
 const PAUSE_CODE: [u8; 9] = [0xb8, 34, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7];
 
 /// Encodes `mov edi, 2; mov rsi, at; mov edx, length; mov eax, 1 (write); syscall`.
-fn encode_write(at: u64, length: u32) -> Vec<u8> {
+fn encode_write(address: u64, length: u32) -> Vec<u8> {
     let mut code = vec![0xbf, 2, 0, 0, 0, 0x48, 0xbe];
-    code.extend(at.to_le_bytes());
+    code.extend(address.to_le_bytes());
     code.push(0xba);
     code.extend(length.to_le_bytes());
     code.extend([0xb8, 1, 0, 0, 0, 0x0f, 0x05]);

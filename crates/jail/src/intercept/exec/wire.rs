@@ -124,8 +124,8 @@ pub fn write_memory_file<T: Serialize>(value: &T) -> io::Result<OwnedFd> {
 const MAX_DESCRIPTION_BYTES: u64 = 64 << 20;
 
 /// Reads a value back from its memory file.
-pub fn read_memory_file<T: DeserializeOwned>(letter: OwnedFd) -> io::Result<T> {
-    let mut file = File::from(letter);
+pub fn read_memory_file<T: DeserializeOwned>(descriptor: OwnedFd) -> io::Result<T> {
+    let mut file = File::from(descriptor);
     file.rewind()?;
     let mut bytes = Vec::new();
     file.take(MAX_DESCRIPTION_BYTES).read_to_end(&mut bytes)?;

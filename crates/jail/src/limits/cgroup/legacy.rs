@@ -6,41 +6,41 @@ use super::{CgroupLocations, CgroupName, ControlGroup, remove_stale_groups};
 /// Creates a group below our own for each controller. The pids group comes first, because it is
 /// always needed to kill the run.
 pub(in crate::limits) fn create_groups(
-    places: &CgroupLocations,
+    locations: &CgroupLocations,
     name: &CgroupName,
     limits: &ResourceLimits,
 ) -> Result<Vec<ControlGroup>, String> {
-    let processes = create_below_own(places, name, "pids")?;
-    if let Some(most) = limits.processes {
-        write_limit(&processes, "pids.max", most)?;
+    let pids_group = create_below_own(locations, name, "pids")?;
+    if let Some(maximum) = limits.processes {
+        write_limit(&pids_group, "pids.max", maximum)?;
     }
-    let mut groups = vec![processes];
+    let mut groups = vec![pids_group];
     if let Some(bytes) = limits.memory_bytes {
-        let memory = create_below_own(places, name, "memory")?;
-        write_limit(&memory, "memory.limit_in_bytes", bytes)?;
+        let memory_group = create_below_own(locations, name, "memory")?;
+        write_limit(&memory_group, "memory.limit_in_bytes", bytes)?;
         // Limit for memory plus swap. It must be set second, because it may not be below the memory
         // limit. A kernel that does not account for swap can at least be told not to use it.
-        if write_limit(&memory, "memory.memsw.limit_in_bytes", bytes).is_err() {
-            let _ = write_limit(&memory, "memory.swappiness", 0);
+        if write_limit(&memory_group, "memory.memsw.limit_in_bytes", bytes).is_err() {
+            let _ = write_limit(&memory_group, "memory.swappiness", 0);
         }
         // TCP buffers are counted separately, and only once they have a limit. Newer kernels may
         // lack this file.
-        let _ = write_limit(&memory, "memory.kmem.tcp.limit_in_bytes", bytes);
-        groups.push(memory);
+        let _ = write_limit(&memory_group, "memory.kmem.tcp.limit_in_bytes", bytes);
+        groups.push(memory_group);
     }
     Ok(groups)
 }
 
 fn create_below_own(
-    places: &CgroupLocations,
+    locations: &CgroupLocations,
     name: &CgroupName,
     controller: &str,
 ) -> Result<ControlGroup, String> {
-    let own = places
+    let own_group = locations
         .own_v1_group(controller)
         .ok_or_else(|| format!("cgroup v1 has no {controller} controller"))?;
-    remove_stale_groups(&own, name);
-    ControlGroup::create_below(&own, name)
+    remove_stale_groups(&own_group, name);
+    ControlGroup::create_below(&own_group, name)
         .map_err(|error| format!("cgroup v1 {controller}: {error}"))
 }
 

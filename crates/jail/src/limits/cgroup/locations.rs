@@ -21,10 +21,11 @@ pub struct CgroupLocations {
 
 impl CgroupLocations {
     pub(in crate::limits) fn read() -> io::Result<CgroupLocations> {
-        let (mounts, groups) = (Path::new("/proc/self/mountinfo"), Path::new("/proc/self/cgroup"));
+        let (mountinfo_path, membership_path) =
+            (Path::new("/proc/self/mountinfo"), Path::new("/proc/self/cgroup"));
         Ok(CgroupLocations {
-            mountinfo: read_file(mounts)?,
-            membership: read_file(groups)?,
+            mountinfo: read_file(mountinfo_path)?,
+            membership: read_file(membership_path)?,
             opened_mounts: Vec::new(),
         })
     }
@@ -32,22 +33,23 @@ impl CgroupLocations {
     /// Records the current locations and opens them, for a process that is about to change its
     /// root: it and its forks can still write to them. Without /proc there are none.
     pub fn open_current() -> CgroupLocations {
-        let mut places = CgroupLocations::read().unwrap_or_default();
-        let points: BTreeSet<PathBuf> = places.mountinfo.lines().filter_map(cgroup_mount).collect();
-        for point in points {
+        let mut locations = CgroupLocations::read().unwrap_or_default();
+        let mount_points: BTreeSet<PathBuf> =
+            locations.mountinfo.lines().filter_map(cgroup_mount).collect();
+        for mount_point in mount_points {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            if let Ok(fd) = openat(CWD, &point, flags, Mode::empty()) {
-                places.opened_mounts.push((point, fd));
+            if let Ok(fd) = openat(CWD, &mount_point, flags, Mode::empty()) {
+                locations.opened_mounts.push((mount_point, fd));
             }
         }
-        places
+        locations
     }
 
     /// Returns the path under which a mount point is reachable.
-    fn reachable_path(&self, point: PathBuf) -> PathBuf {
-        match self.opened_mounts.iter().find(|(held, _)| *held == point) {
+    fn reachable_path(&self, mount_point: PathBuf) -> PathBuf {
+        match self.opened_mounts.iter().find(|(opened_point, _)| *opened_point == mount_point) {
             Some((_, fd)) => PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd())),
-            None => point,
+            None => mount_point,
         }
     }
 
@@ -58,38 +60,41 @@ impl CgroupLocations {
 
     /// Returns our own group in the version 1 hierarchy that has this controller.
     pub(in crate::limits) fn own_v1_group(&self, controller: &str) -> Option<PathBuf> {
-        let has = |list: &str| list.split(',').any(|name| name == controller);
-        self.find_hierarchy(has, |kind, options| kind == "cgroup" && has(options))
-            .map(|(own, _)| own)
+        let lists_controller = |list: &str| list.split(',').any(|name| name == controller);
+        self.find_hierarchy(lists_controller, |kind, options| {
+            kind == "cgroup" && lists_controller(options)
+        })
+        .map(|(own, _)| own)
     }
 
     /// Returns the directory of our own group and its mount point, for the first hierarchy that
     /// both conditions accept.
     fn find_hierarchy(
         &self,
-        group: impl Fn(&str) -> bool,
+        accepts_controllers: impl Fn(&str) -> bool,
         mount: impl Fn(&str, &str) -> bool,
     ) -> Option<(PathBuf, PathBuf)> {
-        let own = self.membership.lines().find_map(|line| {
+        let group_path = self.membership.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':').skip(1);
-            group(fields.next()?).then(|| fields.next()).flatten()
+            accepts_controllers(fields.next()?).then(|| fields.next()).flatten()
         })?;
         // The group is outside our cgroup namespace or was removed; it has no directory.
-        if own.ends_with(" (deleted)")
-            || Path::new(own).components().any(|part| part == Component::ParentDir)
+        if group_path.ends_with(" (deleted)")
+            || Path::new(group_path).components().any(|part| part == Component::ParentDir)
         {
             return None;
         }
         self.mountinfo.lines().find_map(|line| {
-            let (left, right) = line.split_once(" - ")?;
-            let (left, right): (Vec<&str>, Vec<&str>) =
-                (left.split(' ').collect(), right.split(' ').collect());
-            if !mount(right.first()?, right.get(2)?) {
+            let (mount_fields, filesystem_fields) = line.split_once(" - ")?;
+            let (mount_fields, filesystem_fields): (Vec<&str>, Vec<&str>) =
+                (mount_fields.split(' ').collect(), filesystem_fields.split(' ').collect());
+            if !mount(filesystem_fields.first()?, filesystem_fields.get(2)?) {
                 return None;
             }
             // A container may see its own group mounted as if it were the root.
-            let below = Path::new(own).strip_prefix(decode_octal(left.get(3)?)).ok()?;
-            let mount = self.reachable_path(PathBuf::from(decode_octal(left.get(4)?)));
+            let below =
+                Path::new(group_path).strip_prefix(decode_octal(mount_fields.get(3)?)).ok()?;
+            let mount = self.reachable_path(PathBuf::from(decode_octal(mount_fields.get(4)?)));
             Some((
                 if below.as_os_str().is_empty() { mount.clone() } else { mount.join(below) },
                 mount,
@@ -100,10 +105,10 @@ impl CgroupLocations {
 
 /// Returns the mount point if a line of `mountinfo` describes a cgroup mount.
 fn cgroup_mount(line: &str) -> Option<PathBuf> {
-    let (left, right) = line.split_once(" - ")?;
-    right
-        .starts_with("cgroup")
-        .then(|| left.split(' ').nth(4).map(|point| PathBuf::from(decode_octal(point))))?
+    let (mount_fields, filesystem_fields) = line.split_once(" - ")?;
+    filesystem_fields.starts_with("cgroup").then(|| {
+        mount_fields.split(' ').nth(4).map(|mount_point| PathBuf::from(decode_octal(mount_point)))
+    })?
 }
 
 /// Decodes the four characters that `mountinfo` writes in octal.

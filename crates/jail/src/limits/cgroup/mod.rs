@@ -99,33 +99,33 @@ impl ControlGroup {
 
     /// Kills processes that were not signalled before, and returns how many were found.
     fn kill_round(&self, signalled: &mut Vec<Pid>) -> io::Result<usize> {
-        let found = self.list_pids()?.into_iter().filter(|pid| !signalled.contains(pid));
-        let held: Vec<_> = found
+        let new_pids = self.list_pids()?.into_iter().filter(|pid| !signalled.contains(pid));
+        let pidfds: Vec<_> = new_pids
             .filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)))
             .collect();
         // A pid that is still listed belongs to the process behind the descriptor and not to one
         // that reused the number.
         let listed = self.list_pids()?;
-        for (pid, process) in held.iter().filter(|(pid, _)| listed.contains(pid)) {
-            match pidfd_send_signal(process, Signal::KILL) {
+        for (pid, pidfd) in pidfds.iter().filter(|(pid, _)| listed.contains(pid)) {
+            match pidfd_send_signal(pidfd, Signal::KILL) {
                 Ok(()) | Err(Errno::SRCH) => signalled.push(*pid),
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(held.len())
+        Ok(pidfds.len())
     }
 
     /// Removes the group once its last process is gone. If that takes too long, the group is left
     /// for a later sweep.
-    pub(super) fn remove_when_empty(&self, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
+    pub(super) fn remove_when_empty(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         while self.remove_directory().is_err() {
-            if Instant::now() >= until {
+            if Instant::now() >= deadline {
                 return false;
             }
             for pid in self.list_pids().unwrap_or_default() {
-                if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
-                    wait_for_exit(&process, until);
+                if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) {
+                    wait_for_exit(&pidfd, deadline);
                 }
             }
             std::thread::sleep(REMOVE_PAUSE);
@@ -155,10 +155,13 @@ impl Drop for ControlGroup {
     }
 }
 
-fn wait_for_exit(process: &OwnedFd, until: Instant) {
-    let left = until.saturating_duration_since(Instant::now());
-    let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-    let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit));
+fn wait_for_exit(pidfd: &OwnedFd, deadline: Instant) {
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    let timeout = Timespec {
+        tv_sec: remaining.as_secs() as i64,
+        tv_nsec: i64::from(remaining.subsec_nanos()),
+    };
+    let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout));
 }
 
 /// Reads a file at once: these files report size zero, and reading them in small pieces doubles the

@@ -30,19 +30,19 @@ pub(in crate::limits) struct CgroupName {
 }
 
 impl CgroupName {
-    pub(in crate::limits) fn new(run: &str) -> io::Result<CgroupName> {
+    pub(in crate::limits) fn new(run_name: &str) -> io::Result<CgroupName> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
         let pid = getpid();
-        let started = start_time(pid)
+        let start_ticks = start_time(pid)
             .ok_or_else(|| io::Error::other("cannot read the start time of this process"))?;
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let plain = |letter: char| {
+        let sanitize = |letter: char| {
             if letter.is_ascii_alphanumeric() || letter == '_' { letter } else { '-' }
         };
-        let run: String = run.chars().take(MAX_RUN_CHARS).map(plain).collect();
+        let run_name: String = run_name.chars().take(MAX_RUN_CHARS).map(sanitize).collect();
         Ok(CgroupName {
-            text: format!("{PREFIX}-{namespace:x}-{pid}-{started}-{count}-{run}"),
+            text: format!("{PREFIX}-{namespace:x}-{pid}-{start_ticks}-{count}-{run_name}"),
             namespace,
         })
     }
@@ -63,14 +63,14 @@ fn start_time(pid: Pid) -> Option<u64> {
 
 /// Kills and removes the groups below `parent` whose owner is dead. Groups that are not empty yet
 /// are left to the next sweep.
-pub(in crate::limits) fn remove_stale_groups(parent: &Path, own: &CgroupName) {
+pub(in crate::limits) fn remove_stale_groups(parent: &Path, own_name: &CgroupName) {
     // On this file system a directory has two links plus one for each subdirectory.
     if fs::metadata(parent).is_ok_and(|directory| directory.nlink() <= 2) {
         return;
     }
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let stale = entries.filter(|entry| {
-        entry.file_name().to_str().is_some_and(|name| is_stale(name, own.namespace))
+        entry.file_name().to_str().is_some_and(|name| is_stale(name, own_name.namespace))
     });
     for entry in stale.take(MAX_SWEPT) {
         let group = ControlGroup::from_existing(entry.path());
@@ -83,8 +83,9 @@ pub(in crate::limits) fn remove_stale_groups(parent: &Path, own: &CgroupName) {
 /// Returns whether the owner was in our pid namespace and is dead. Owners in other namespaces
 /// cannot be judged.
 fn is_stale(name: &str, namespace: u64) -> bool {
-    parse_name(name)
-        .is_some_and(|(theirs, pid, start)| theirs == namespace && !is_alive(pid, start))
+    parse_name(name).is_some_and(|(owner_namespace, pid, start_ticks)| {
+        owner_namespace == namespace && !is_alive(pid, start_ticks)
+    })
 }
 
 /// Splits a name into pid namespace, pid and start time.
@@ -92,17 +93,17 @@ fn parse_name(name: &str) -> Option<(u64, Pid, u64)> {
     let mut fields = name.strip_prefix(PREFIX)?.strip_prefix('-')?.splitn(5, '-');
     let namespace = u64::from_str_radix(fields.next()?, 16).ok()?;
     let pid = Pid::from_raw(fields.next()?.parse().ok().filter(|pid| *pid > 0)?)?;
-    let started = fields.next()?.parse().ok()?;
+    let start_ticks = fields.next()?.parse().ok()?;
     fields.next()?.parse::<u64>().ok()?;
     fields.next()?;
-    Some((namespace, pid, started))
+    Some((namespace, pid, start_ticks))
 }
 
 /// Returns whether the process is alive. In doubt it is: /proc may hide a process that still
 /// exists.
-fn is_alive(pid: Pid, start: u64) -> bool {
+fn is_alive(pid: Pid, start_ticks: u64) -> bool {
     test_kill_process(pid) != Err(Errno::SRCH)
-        && start_time(pid).is_none_or(|started| started == start)
+        && start_time(pid).is_none_or(|started| started == start_ticks)
 }
 
 #[cfg(test)]

@@ -16,34 +16,35 @@ const SERVICE_HINT: &str = "set Delegate=yes and DelegateSubgroup=server in the 
 
 /// Creates a group with these limits.
 pub(in crate::limits) fn create_group(
-    places: &CgroupLocations,
+    locations: &CgroupLocations,
     name: &CgroupName,
     limits: &ResourceLimits,
 ) -> Result<ControlGroup, String> {
-    let (own, mount) = places.own_v2_group().ok_or("cgroup v2 is not mounted")?;
-    let parent = find_parent(&own, &mount, &wanted_controllers(limits))?;
+    let (own_group, mount_point) = locations.own_v2_group().ok_or("cgroup v2 is not mounted")?;
+    let parent = find_parent(&own_group, &mount_point, &wanted_controllers(limits))?;
     let group = create_below(&parent, name)?;
     // A group outside our own must not get more than our own group was given.
-    let beside = parent != own;
-    let least = |limit: u64, file| if beside { limit.min(own_limit(&own, file)) } else { limit };
+    let is_sibling = parent != own_group;
+    let cap_limit =
+        |limit: u64, file| if is_sibling { limit.min(own_limit(&own_group, file)) } else { limit };
     if let Some(bytes) = limits.memory_bytes {
-        write_limit(&group, "memory.max", least(bytes, "memory.max"))?;
+        write_limit(&group, "memory.max", cap_limit(bytes, "memory.max"))?;
         // Missing if the kernel has no swap.
         let _ = write_limit(&group, "memory.swap.max", 0);
     }
-    if let Some(most) = limits.processes {
-        write_limit(&group, "pids.max", least(most, "pids.max"))?;
+    if let Some(maximum) = limits.processes {
+        write_limit(&group, "pids.max", cap_limit(maximum, "pids.max"))?;
     }
     Ok(group)
 }
 
 /// Creates a group without limits, used only to kill the run and to see whether it is empty.
 pub(in crate::limits) fn create_unlimited_group(
-    places: &CgroupLocations,
+    locations: &CgroupLocations,
     name: &CgroupName,
 ) -> Result<ControlGroup, String> {
-    let (own, _) = places.own_v2_group().ok_or("cgroup v2 is not mounted")?;
-    create_below(&own, name)
+    let (own_group, _) = locations.own_v2_group().ok_or("cgroup v2 is not mounted")?;
+    create_below(&own_group, name)
 }
 
 /// Returns the controllers that these limits need.
@@ -54,45 +55,54 @@ fn wanted_controllers(limits: &ResourceLimits) -> Vec<&'static str> {
 
 /// Returns the group in which a new child group gets all wanted controllers, and enables them there
 /// if necessary.
-fn find_parent(own: &Path, mount: &Path, wanted: &[&'static str]) -> Result<PathBuf, String> {
-    let above = own.parent().filter(|_| own != mount);
+fn find_parent(
+    own_group: &Path,
+    mount_point: &Path,
+    controllers: &[&'static str],
+) -> Result<PathBuf, String> {
+    let parent = own_group.parent().filter(|_| own_group != mount_point);
     // No group has more controllers than its parent. On most hosts without them this check is all
     // that it costs.
-    if let Some(name) = first_missing(above.unwrap_or(own), "cgroup.controllers", wanted) {
+    if let Some(name) =
+        first_missing(parent.unwrap_or(own_group), "cgroup.controllers", controllers)
+    {
         return Err(format!("cgroup v2 has no {name} controller here"));
     }
-    if first_missing(own, "cgroup.subtree_control", wanted).is_none() {
-        return Ok(own.to_owned());
+    if first_missing(own_group, "cgroup.subtree_control", controllers).is_none() {
+        return Ok(own_group.to_owned());
     }
     // Only the root group has no type file; it alone may contain processes and pass controllers on.
-    if !own.join("cgroup.type").exists() {
-        return enable_controllers(own, wanted);
+    if !own_group.join("cgroup.type").exists() {
+        return enable_controllers(own_group, controllers);
     }
-    if own.extension().is_some_and(|kind| kind == "service") {
+    if own_group.extension().is_some_and(|kind| kind == "service") {
         // Stopping a service kills the processes in its group, so none of them may be placed
         // outside it.
         return Err(format!(
             "cgroup v2: the service runs directly in the unit's group: {SERVICE_HINT}"
         ));
     }
-    let above = above.ok_or("cgroup v2: this container has a single group")?;
-    match first_missing(above, "cgroup.subtree_control", wanted) {
-        None => Ok(above.to_owned()),
-        Some(_) => enable_controllers(above, wanted),
+    let parent = parent.ok_or("cgroup v2: this container has a single group")?;
+    match first_missing(parent, "cgroup.subtree_control", controllers) {
+        None => Ok(parent.to_owned()),
+        Some(_) => enable_controllers(parent, controllers),
     }
 }
 
 /// Enables the controllers for child groups. The kernel refuses if the group contains processes.
-fn enable_controllers(parent: &Path, wanted: &[&'static str]) -> Result<PathBuf, String> {
-    let words: Vec<String> = wanted.iter().map(|name| format!("+{name}")).collect();
-    let passed = write_value(&parent.join("cgroup.subtree_control"), &words.join(" "));
-    passed.map(|()| parent.to_owned()).map_err(|error| format!("cgroup v2 controllers: {error}"))
+fn enable_controllers(parent: &Path, controllers: &[&'static str]) -> Result<PathBuf, String> {
+    let changes: Vec<String> = controllers.iter().map(|name| format!("+{name}")).collect();
+    let result = write_value(&parent.join("cgroup.subtree_control"), &changes.join(" "));
+    result.map(|()| parent.to_owned()).map_err(|error| format!("cgroup v2 controllers: {error}"))
 }
 
 /// Returns the first wanted word that the file does not list.
-fn first_missing(group: &Path, file: &str, wanted: &[&'static str]) -> Option<&'static str> {
+fn first_missing(group: &Path, file: &str, controllers: &[&'static str]) -> Option<&'static str> {
     let text = read_file(&group.join(file)).unwrap_or_default();
-    wanted.iter().find(|name| !text.split_ascii_whitespace().any(|word| word == **name)).copied()
+    controllers
+        .iter()
+        .find(|name| !text.split_ascii_whitespace().any(|word| word == **name))
+        .copied()
 }
 
 /// Creates a group below `parent`, after removing dead ones.
@@ -106,8 +116,11 @@ fn create_below(parent: &Path, name: &CgroupName) -> Result<ControlGroup, String
 }
 
 /// Returns the limit of our own group, or `u64::MAX` if it has none.
-fn own_limit(own: &Path, file: &str) -> u64 {
-    read_file(&own.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
+fn own_limit(own_group: &Path, file: &str) -> u64 {
+    read_file(&own_group.join(file))
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(u64::MAX)
 }
 
 fn write_limit(group: &ControlGroup, file: &str, value: u64) -> Result<(), String> {

@@ -74,11 +74,11 @@ pub fn may_answer(
     table: &dyn ProcessTable,
 ) -> Result<(), &'static str> {
     may_list(peer, own_uid)?;
-    let unknown = "the answering process cannot be inspected, so its answer is not accepted";
-    let pid = peer.pid.ok_or(unknown)?;
-    let process = table.read_process(pid).ok_or(unknown)?;
+    let uninspectable = "the answering process cannot be inspected, so its answer is not accepted";
+    let pid = peer.pid.ok_or(uninspectable)?;
+    let process = table.read_process(pid).ok_or(uninspectable)?;
     if peer.start_time != Some(process.start_time) {
-        return Err(unknown);
+        return Err(uninspectable);
     }
     if !process.has_terminal {
         return Err("answers are accepted only from a terminal");
@@ -89,22 +89,22 @@ pub fn may_answer(
         // Only root's processes cannot be inspected, and root does not need our permission for
         // anything.
         None if peer.uid == 0 && own_uid != 0 => {}
-        None => return Err(unknown),
+        None => return Err(uninspectable),
     }
-    let kin = [Some(server.pid), server.client.filter(|pid| *pid > 1)];
-    let mut at = pid;
+    let forbidden_ancestors = [Some(server.pid), server.client.filter(|pid| *pid > 1)];
+    let mut ancestor = pid;
     for _ in 0..MAX_GENERATIONS {
-        if kin.contains(&Some(at)) {
+        if forbidden_ancestors.contains(&Some(ancestor)) {
             return Err(
                 "processes started by this server or its client cannot answer its questions",
             );
         }
-        if at <= 1 {
+        if ancestor <= 1 {
             return Ok(());
         }
-        at = table.read_process(at).ok_or(unknown)?.parent;
+        ancestor = table.read_process(ancestor).ok_or(uninspectable)?.parent;
     }
-    Err(unknown)
+    Err(uninspectable)
 }
 
 /// Process table of the system, from /proc.
@@ -113,13 +113,8 @@ pub struct ProcfsTable;
 impl ProcessTable for ProcfsTable {
     fn read_process(&self, pid: u32) -> Option<ProcessFacts> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (parent, has_terminal, started) = parse_stat(&stat)?;
-        Some(ProcessFacts {
-            parent,
-            has_terminal,
-            start_time: started,
-            is_sandboxed: is_sandboxed(pid),
-        })
+        let (parent, has_terminal, start_time) = parse_stat(&stat)?;
+        Some(ProcessFacts { parent, has_terminal, start_time, is_sandboxed: is_sandboxed(pid) })
     }
 }
 
@@ -132,14 +127,14 @@ pub fn parse_stat(stat: &str) -> Option<(u32, bool, u64)> {
 }
 
 fn is_sandboxed(pid: u32) -> Option<bool> {
-    let own = std::process::id();
-    for space in ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"] {
-        let link = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/{space}")).ok();
-        if link(pid)? != link(own)? {
+    let own_pid = std::process::id();
+    for namespace in ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"] {
+        let link = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).ok();
+        if link(pid)? != link(own_pid)? {
             return Some(true);
         }
     }
-    let (theirs, ours) = (read_restraints(pid)?, read_restraints(own)?);
+    let (theirs, ours) = (read_restraints(pid)?, read_restraints(own_pid)?);
     Some(theirs.0 > ours.0 || theirs.1 > ours.1)
 }
 

@@ -84,7 +84,7 @@ impl PruneRecord {
     /// Creates the record that accounts for `removed`. `links` are the links of all files to files
     /// that are removed, now or earlier.
     pub(in crate::audit) fn new(
-        (by, before): (&str, &str),
+        (pruned_by, before): (&str, &str),
         removed: Vec<PrunedFile>,
         mut links: BTreeSet<RecordLink>,
         total: PruneTotal,
@@ -95,7 +95,7 @@ impl PruneRecord {
         let links = links.iter().map(RecordLink::to_json).collect();
         PruneRecord {
             ts: String::new(),
-            by: by.to_owned(),
+            by: pruned_by.to_owned(),
             before: before.to_owned(),
             removed,
             links,
@@ -116,8 +116,8 @@ impl PruneRecord {
         struct AnyRecord {
             event: String,
         }
-        let any: AnyRecord = serde_json::from_slice(line).ok()?;
-        if any.event == PRUNE_EVENT { serde_json::from_slice(line).ok() } else { None }
+        let record: AnyRecord = serde_json::from_slice(line).ok()?;
+        if record.event == PRUNE_EVENT { serde_json::from_slice(line).ok() } else { None }
     }
 }
 
@@ -171,10 +171,10 @@ impl PruneHistory {
         let logs = names.iter().filter_map(|name| {
             name.strip_suffix(LOG_SUFFIX).or_else(|| name.strip_suffix(HEAD_SUFFIX))
         });
-        let found: BTreeSet<String> = logs
+        let leftovers: BTreeSet<String> = logs
             .map(|stem| format!("{stem}{LOG_SUFFIX}"))
             .filter(|log| self.names_file(log))
             .collect();
-        found.into_iter().collect()
+        leftovers.into_iter().collect()
     }
 }

@@ -24,20 +24,20 @@ pub enum KeepReason {
 /// Number of attempts to read the log while other prunings remove files from it.
 const ATTEMPTS: usize = 5;
 
-/// Selects at most `at_most` files and verifies them.
+/// Selects at most `max_files` files and verifies them.
 pub(super) fn select_files(
     store: &AuditDirectory,
     before: &str,
-    at_most: usize,
+    max_files: usize,
 ) -> Result<PruneSelection> {
     for _ in 1..ATTEMPTS {
         let names = store.list_contents().map_err(unreadable_error)?.names;
-        match PruneSelection::read(store, before, at_most) {
+        match PruneSelection::read(store, before, max_files) {
             Err(_) if store.has_lost_files(&names).map_err(unreadable_error)? => {}
-            done => return done,
+            result => return result,
         }
     }
-    PruneSelection::read(store, before, at_most)
+    PruneSelection::read(store, before, max_files)
 }
 
 /// Verified files that may be removed, oldest first.
@@ -50,7 +50,7 @@ pub(super) struct PruneSelection {
 }
 
 impl PruneSelection {
-    fn read(store: &AuditDirectory, before: &str, at_most: usize) -> Result<PruneSelection> {
+    fn read(store: &AuditDirectory, before: &str, max_files: usize) -> Result<PruneSelection> {
         let DirectorySnapshot { names, latest } =
             store.take_snapshot().map_err(unreadable_error)?;
         let survey = LogSurvey::read(store, &names);
@@ -62,29 +62,29 @@ impl PruneSelection {
             Some(Ok(latest)) => latest,
             None if survey.headers.is_empty() => return Ok(selection),
             damaged => {
-                let what = damaged
+                let description = damaged
                     .and_then(std::result::Result::err)
                     .unwrap_or_else(|| "it is missing".into());
                 return Err(broken_log_error(&LogProblem {
                     file: LATEST.into(),
                     line: 1,
                     seq: None,
-                    description: what,
+                    description,
                 }));
             }
         };
-        let mut wanted = survey.wanted_records();
+        let mut wanted_seqs = survey.wanted_records();
         for name in
             survey.files_in_order().into_iter().filter(|name| !survey.pruned.names_file(name))
         {
-            if selection.files.len() == at_most {
+            if selection.files.len() == max_files {
                 break;
             }
-            let wanted = wanted.remove(name).unwrap_or_default();
-            match examine_file(store, name, (&survey, &latest, before), wanted)? {
+            let wanted_seqs = wanted_seqs.remove(name).unwrap_or_default();
+            match examine_file(store, name, (&survey, &latest, before), wanted_seqs)? {
                 Ok(scan) => selection.files.push((name.to_owned(), scan)),
-                Err(why) => {
-                    selection.kept_from = Some((name.to_owned(), why));
+                Err(reason) => {
+                    selection.kept_from = Some((name.to_owned(), reason));
                     break;
                 }
             }
@@ -103,7 +103,7 @@ fn examine_file(
     store: &AuditDirectory,
     name: &str,
     (survey, latest, before): (&LogSurvey, &str, &str),
-    wanted: BTreeSet<u64>,
+    wanted_seqs: BTreeSet<u64>,
 ) -> Result<std::result::Result<FileScan, KeepReason>> {
     let is_newer = |ts: &Value| ts.as_str().is_some_and(|ts| ts >= before);
     if name == latest {
@@ -116,7 +116,7 @@ fn examine_file(
     if survey.headers.get(name).is_some_and(|header| is_newer(&header["ts"])) {
         return Ok(Err(KeepReason::NotOldEnough));
     }
-    let scan = FileScan::scan_file(store, name, wanted).map_err(unreadable_error)?;
+    let scan = FileScan::scan_file(store, name, wanted_seqs).map_err(unreadable_error)?;
     Ok(match (&scan.problem, scan.state) {
         (Some(problem), _) => return Err(broken_log_error(problem)),
         (None, LogFileState::Open) => Err(KeepReason::InUse),
@@ -133,30 +133,25 @@ pub(super) fn check_links(
     survey: &LogSurvey,
     selected: &BTreeMap<&str, &FileScan>,
 ) -> Result<()> {
-    let problem = |file: &str, what: String| {
-        broken_log_error(&LogProblem {
-            file: file.to_owned(),
-            line: 1,
-            seq: Some(1),
-            description: what,
-        })
+    let problem = |file: &str, description: String| {
+        broken_log_error(&LogProblem { file: file.to_owned(), line: 1, seq: Some(1), description })
     };
-    for (holder, header) in &survey.headers {
+    for (linking_file, header) in &survey.headers {
         for link in header_links(header) {
             match selected.get(link.file.as_str()) {
                 Some(scan) if !scan.holds_link(&link) => {
                     return Err(problem(
                         &link.file,
-                        format!("the record that {holder} line 1 links does not exist"),
+                        format!("the record that {linking_file} line 1 links does not exist"),
                     ));
                 }
-                None if selected.contains_key(holder.as_str())
+                None if selected.contains_key(linking_file.as_str())
                     && !survey.headers.contains_key(&link.file)
                     && !survey.pruned.covers_link(&link) =>
                 {
                     return Err(broken_log_error(&missing_file(
                         &link.file,
-                        format!("{holder} line 1 links it"),
+                        format!("{linking_file} line 1 links it"),
                     )));
                 }
                 _ => {}
@@ -180,9 +175,10 @@ pub(super) fn check_links(
         }
     }
     for (file, names) in successors.iter().filter(|(_, names)| names.len() > 1) {
-        let opened: Vec<&str> = names.iter().copied().filter(|name| has_records(name)).collect();
-        if let [first, second, ..] = opened[..]
-            && opened.iter().any(|name| selected.contains_key(*name))
+        let used_files: Vec<&str> =
+            names.iter().copied().filter(|name| has_records(name)).collect();
+        if let [first, second, ..] = used_files[..]
+            && used_files.iter().any(|name| selected.contains_key(*name))
         {
             return Err(problem(
                 second,

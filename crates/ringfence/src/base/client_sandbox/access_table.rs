@@ -38,8 +38,8 @@ impl AccessTable {
         for entry in &files.entries {
             let path = match &entry.path {
                 ClientAccessPath::Path(path) => resolve_links_outside_roots(path, rights),
-                ClientAccessPath::Project(below) => {
-                    resolve_links_outside_roots(&cwd.join(below), rights)
+                ClientAccessPath::Project(relative_path) => {
+                    resolve_links_outside_roots(&cwd.join(relative_path), rights)
                 }
             };
             rows.push(AccessRow { path, access: entry.access, skip_missing: entry.skip_missing });
@@ -69,16 +69,16 @@ impl AccessTable {
     }
 
     /// Narrows the operator's rights to what the table allows.
-    pub fn narrow_rights(&self, rights: &Rights, to: &mut NarrowedRights) -> Result<()> {
+    pub fn narrow_rights(&self, rights: &Rights, narrowed: &mut NarrowedRights) -> Result<()> {
         if self.access_to(&rights.workspace) == ClientAccess::Deny {
             return Err(Error::permission_denied(
                 "client_denied",
                 "the client's sandbox allows nothing in the workspace to be read",
             ));
         }
-        to.rights.read_only |= self.access_to(&rights.workspace) != ClientAccess::Write;
-        to.rights.writable.retain(|root| self.access_to(root) == ClientAccess::Write);
-        to.rights.closed.extend(
+        narrowed.rights.read_only |= self.access_to(&rights.workspace) != ClientAccess::Write;
+        narrowed.rights.writable.retain(|root| self.access_to(root) == ClientAccess::Write);
+        narrowed.rights.closed.extend(
             rights
                 .writable
                 .iter()
@@ -88,14 +88,14 @@ impl AccessTable {
         for row in &self.rows {
             let root = enclosing_root(rights, &row.path);
             match root {
-                Some(root) if row.path != root => self.narrow_inside(row, root, rights, to),
-                _ => self.narrow_outside(row, rights, to),
+                Some(root) if row.path != root => self.narrow_inside(row, root, rights, narrowed),
+                _ => self.narrow_outside(row, rights, narrowed),
             }
         }
         if self.access_to(Path::new("/")) == ClientAccess::Deny {
-            self.hide_unlisted(rights, to);
+            self.hide_unlisted(rights, narrowed);
         }
-        to.rights.veils.sort_by(|one, other| one.path.cmp(&other.path));
+        narrowed.rights.veils.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(())
     }
 
@@ -105,83 +105,92 @@ impl AccessTable {
         row: &AccessRow,
         root: &Path,
         rights: &Rights,
-        to: &mut NarrowedRights,
+        narrowed: &mut NarrowedRights,
     ) {
-        let around = row.path.parent().map_or(ClientAccess::Deny, |above| self.access_to(above));
-        let ignored = |why: &str| format!("{} {why}", display_path(&row.path, rights));
-        match (row.access, around) {
+        let parent_access =
+            row.path.parent().map_or(ClientAccess::Deny, |parent| self.access_to(parent));
+        let ignored_note = |reason: &str| format!("{} {reason}", display_path(&row.path, rights));
+        match (row.access, parent_access) {
             (ClientAccess::Read | ClientAccess::Write, ClientAccess::Deny) => {
-                to.ignored.push(ignored("stays denied because its directory is denied"));
+                narrowed.ignored.push(ignored_note("stays denied because its directory is denied"));
             }
             (ClientAccess::Deny, ClientAccess::Deny)
             | (ClientAccess::Read, ClientAccess::Read)
             | (ClientAccess::Write, ClientAccess::Write) => {}
             (ClientAccess::Deny, _) => {
-                to.rights.hidden.push(row.path.clone());
-                to.hidden_paths.push(row.path.clone());
+                narrowed.rights.hidden.push(row.path.clone());
+                narrowed.hidden_paths.push(row.path.clone());
             }
-            (ClientAccess::Read, ClientAccess::Write) => protect_path(row, root, rights, to),
+            (ClientAccess::Read, ClientAccess::Write) => protect_path(row, root, rights, narrowed),
             (ClientAccess::Write, ClientAccess::Read) => {
-                let taken = rights.protects_path(&row.path)
-                    || rights.hidden.iter().any(|at| row.path.starts_with(at));
-                if taken {
-                    to.ignored.push(ignored("is protected or hidden by the operator"));
+                let is_restricted = rights.protects_path(&row.path)
+                    || rights.hidden.iter().any(|hidden_path| row.path.starts_with(hidden_path));
+                if is_restricted {
+                    narrowed.ignored.push(ignored_note("is protected or hidden by the operator"));
                 } else if is_plain_directory(root, &row.path) {
-                    to.rights.writable.push(row.path.clone());
+                    narrowed.rights.writable.push(row.path.clone());
                 } else {
-                    to.ignored.push(ignored("is not a directory, so it is not opened for writing"));
+                    narrowed
+                        .ignored
+                        .push(ignored_note("is not a directory, so it is not opened for writing"));
                 }
             }
         }
     }
 
     /// Applies a row for a path that is read-only here anyway, or for a writable place as a whole.
-    fn narrow_outside(&self, row: &AccessRow, rights: &Rights, to: &mut NarrowedRights) {
-        let reaches = operator_roots(rights).any(|root| root.starts_with(&row.path));
-        if PRIVATE_DIRS.iter().any(|own| row.path == Path::new(own)) {
+    fn narrow_outside(&self, row: &AccessRow, rights: &Rights, narrowed: &mut NarrowedRights) {
+        let contains_root = operator_roots(rights).any(|root| root.starts_with(&row.path));
+        if PRIVATE_DIRS.iter().any(|private_dir| row.path == Path::new(private_dir)) {
             return;
         }
-        let in_own = PRIVATE_DIRS.iter().any(|own| row.path.starts_with(own));
+        let is_in_private_dir =
+            PRIVATE_DIRS.iter().any(|private_dir| row.path.starts_with(private_dir));
         match row.access {
-            ClientAccess::Write if !reaches && !row.skip_missing => {
-                to.ignored.push(format!(
+            ClientAccess::Write if !contains_root && !row.skip_missing => {
+                narrowed.ignored.push(format!(
                     "{} is outside the workspace, so it is not opened for writing",
                     row.path.display()
                 ));
-                to.refused_roots.push(row.path.clone());
+                narrowed.refused_roots.push(row.path.clone());
             }
             // Paths that are not mounted into these directories cannot be seen there.
-            ClientAccess::Deny if row.path.parent().is_some() && (reaches || !in_own) => {
-                self.hide_path(&row.path, rights, to)
+            ClientAccess::Deny
+                if row.path.parent().is_some() && (contains_root || !is_in_private_dir) =>
+            {
+                self.hide_path(&row.path, rights, narrowed)
             }
             _ => {}
         }
     }
 
     /// Hides a place outside the workspace, except for the parts that are needed.
-    fn hide_path(&self, path: &Path, rights: &Rights, to: &mut NarrowedRights) {
-        if REQUIRED_SYSTEM_DIRS.iter().any(|kept| path == Path::new(kept)) {
-            to.ignored
+    fn hide_path(&self, path: &Path, rights: &Rights, narrowed: &mut NarrowedRights) {
+        if REQUIRED_SYSTEM_DIRS.iter().any(|visible_path| path == Path::new(visible_path)) {
+            narrowed
+                .ignored
                 .push(format!("{} cannot be hidden: no command runs without it", path.display()));
             return;
         }
-        let readable =
+        let readable_paths =
             self.rows.iter().filter(|row| row.access != ClientAccess::Deny).map(|row| &row.path);
-        let system = REQUIRED_SYSTEM_DIRS.iter().chain(PRIVATE_DIRS).map(PathBuf::from);
-        let own = rights.home.iter().chain(&rights.scratch);
+        let system_dirs = REQUIRED_SYSTEM_DIRS.iter().chain(PRIVATE_DIRS).map(PathBuf::from);
+        let home_and_scratch = rights.home.iter().chain(&rights.scratch);
         let mut keep: Vec<PathBuf> = operator_roots(rights)
             .map(Path::to_owned)
-            .chain(own.chain(readable).cloned())
+            .chain(home_and_scratch.chain(readable_paths).cloned())
             .collect();
-        keep.extend(system);
-        keep.retain(|kept| {
-            kept.starts_with(path) && kept != path && self.stays_visible(kept, rights)
+        keep.extend(system_dirs);
+        keep.retain(|visible_path| {
+            visible_path.starts_with(path)
+                && visible_path != path
+                && self.stays_visible(visible_path, rights)
         });
         keep.sort();
         keep.dedup();
         match keep.is_empty() {
-            true => to.rights.hidden.push(path.to_owned()),
-            false => to.rights.veils.push(PartialCover { path: path.to_owned(), keep }),
+            true => narrowed.rights.hidden.push(path.to_owned()),
+            false => narrowed.rights.veils.push(PartialCover { path: path.to_owned(), keep }),
         }
     }
 
@@ -189,38 +198,39 @@ impl AccessTable {
     /// deny.
     fn stays_visible(&self, path: &Path, rights: &Rights) -> bool {
         let own = rights.home.iter().chain(&rights.scratch).any(|own| own == path);
-        own || REQUIRED_SYSTEM_DIRS.iter().chain(PRIVATE_DIRS).any(|kept| path == Path::new(kept))
+        own || REQUIRED_SYSTEM_DIRS.iter().chain(PRIVATE_DIRS).any(|dir| path == Path::new(dir))
             || self.access_to(path) != ClientAccess::Deny
     }
 
     /// Hides everything that no row makes readable.
-    fn hide_unlisted(&self, rights: &Rights, to: &mut NarrowedRights) {
+    fn hide_unlisted(&self, rights: &Rights, narrowed: &mut NarrowedRights) {
         for entry in std::fs::read_dir("/").into_iter().flatten().flatten() {
             let path = entry.path();
-            let known =
-                REQUIRED_SYSTEM_DIRS.iter().chain(PRIVATE_DIRS).any(|kept| path == Path::new(kept));
+            let is_system_dir =
+                REQUIRED_SYSTEM_DIRS.iter().chain(PRIVATE_DIRS).any(|dir| path == Path::new(dir));
             let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
             let has_row = self.rows.iter().any(|row| row.path == path);
-            if !known && !is_link && !has_row && self.access_to(&path) == ClientAccess::Deny {
-                self.hide_path(&path, rights, to);
+            if !is_system_dir && !is_link && !has_row && self.access_to(&path) == ClientAccess::Deny
+            {
+                self.hide_path(&path, rights, narrowed);
             }
         }
     }
 }
 
 /// Keeps a path inside a writable place read-only.
-fn protect_path(row: &AccessRow, root: &Path, rights: &Rights, to: &mut NarrowedRights) {
-    let found = row.path.symlink_metadata();
-    if row.skip_missing && found.is_err()
+fn protect_path(row: &AccessRow, root: &Path, rights: &Rights, narrowed: &mut NarrowedRights) {
+    let metadata = row.path.symlink_metadata();
+    if row.skip_missing && metadata.is_err()
         || rights.protected.iter().any(|known| known.path == row.path)
     {
         return;
     }
     let mut path = row.path.clone();
-    if found.is_ok_and(|found| found.is_symlink()) {
+    if metadata.is_ok_and(|metadata| metadata.is_symlink()) {
         // Nothing can be mounted over a link. Its target is protected instead, if a run could
         // change that.
-        to.ignored.push(format!(
+        narrowed.ignored.push(format!(
             "{} is a symbolic link: only its target is read-only",
             display_path(&row.path, rights)
         ));
@@ -234,7 +244,7 @@ fn protect_path(row: &AccessRow, root: &Path, rights: &Rights, to: &mut Narrowed
             None => return,
         }
     }
-    to.rights.protected.push(ProtectedPath { path, stand_in: StandIn::Directory });
+    narrowed.rights.protected.push(ProtectedPath { path, stand_in: StandIn::Directory });
 }
 
 /// Returns the places that the operator lets a run write, except its HOME.
@@ -256,15 +266,15 @@ fn display_path(path: &Path, rights: &Rights) -> String {
 /// Resolves the symbolic links in a client's path up to a writable place. Inside a writable place
 /// none is followed: a run may have created it in order to gain access the next time.
 pub fn resolve_links_outside_roots(path: &Path, rights: &Rights) -> PathBuf {
-    let mut here = PathBuf::from("/");
+    let mut resolved = PathBuf::from("/");
     for name in path.iter().skip(1) {
-        here.push(name);
-        let inside = here
+        resolved.push(name);
+        let is_inside = resolved
             .parent()
-            .is_some_and(|above| operator_roots(rights).any(|root| above.starts_with(root)));
-        if !inside && let Ok(found) = here.canonicalize() {
-            here = found;
+            .is_some_and(|parent| operator_roots(rights).any(|root| parent.starts_with(root)));
+        if !is_inside && let Ok(target) = resolved.canonicalize() {
+            resolved = target;
         }
     }
-    here
+    resolved
 }

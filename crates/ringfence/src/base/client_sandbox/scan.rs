@@ -15,25 +15,25 @@ pub fn find_matches<'r>(
     roots: impl Iterator<Item = &'r PathBuf>,
     globs: &[Glob],
 ) -> Option<Vec<PathBuf>> {
-    let mut found = Vec::new();
+    let mut matched_paths = Vec::new();
     let mut visited = 0;
     let mut folders: Vec<PathBuf> = roots.cloned().collect();
     while let Some(folder) = folders.pop() {
         // A directory that we cannot list cannot be listed by a run of the same user either.
         for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             visited += 1;
-            if visited > MAX_VISITED || found.len() > MAX_MATCHES {
+            if visited > MAX_VISITED || matched_paths.len() > MAX_MATCHES {
                 return None;
             }
             let path = entry.path();
             // Links are not followed: their target has a name of its own.
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if globs.iter().any(|glob| glob.matches(&path)) {
-                found.push(path);
+                matched_paths.push(path);
             } else if is_folder {
                 folders.push(path);
             }
         }
     }
-    Some(found)
+    Some(matched_paths)
 }

@@ -63,8 +63,8 @@ impl ClosedNames<'_> {
     pub fn is_closed(&self, name: &OsStr) -> bool {
         self.names.contains(&name)
             || !self.denied_globs.is_empty() && {
-                let place = self.directory.join(name);
-                self.denied_globs.iter().any(|glob| glob.matches(&place))
+                let path = self.directory.join(name);
+                self.denied_globs.iter().any(|glob| glob.matches(&path))
             }
     }
 }
@@ -72,49 +72,44 @@ impl ClosedNames<'_> {
 impl Workspace {
     /// Collects the closed names of one directory; gives the same answers as
     /// [`Workspace::closed_name_error`] for each name.
-    pub(super) fn closed_names_in(&self, above: &Path) -> ClosedNames<'_> {
-        let by_client = self.client_limits.iter().flat_map(|client| &client.closed_paths);
-        let closed = || self.closed_paths.iter().map(AsRef::as_ref).chain(by_client.clone());
-        let here = |closed: &'_ ClosedPath| {
-            closed.names.split_last().is_some_and(|(_, names)| names.iter().eq(above.iter()))
+    pub(super) fn closed_names_in(&self, directory: &Path) -> ClosedNames<'_> {
+        let client_closed_paths = self.client_limits.iter().flat_map(|limits| &limits.closed_paths);
+        let closed =
+            || self.closed_paths.iter().map(AsRef::as_ref).chain(client_closed_paths.clone());
+        let is_in_directory = |closed: &'_ ClosedPath| {
+            closed.names.split_last().is_some_and(|(_, names)| names.iter().eq(directory.iter()))
         };
-        let names = closed().filter(|closed| here(closed)).filter_map(|closed| closed.names.last());
+        let names = closed()
+            .filter(|closed| is_in_directory(closed))
+            .filter_map(|closed| closed.names.last());
         ClosedNames {
             names: names.map(AsRef::as_ref).collect(),
-            denied_globs: self.client_limits.as_ref().map_or(&[], |client| &client.denied_globs),
-            directory: self.path.join(above),
+            denied_globs: self.client_limits.as_ref().map_or(&[], |limits| &limits.denied_globs),
+            directory: self.path.join(directory),
             has_closed_objects: closed().any(|closed| closed.object.is_some()),
         }
     }
 
     /// Returns the same workspace under a client's sandbox, and the parts of that sandbox that have
     /// no meaning here.
-    pub fn with_client_sandbox(
-        &self,
-        narrowing: &ClientSandbox,
-    ) -> Result<(Workspace, Vec<String>)> {
+    pub fn with_client_sandbox(&self, sandbox: &ClientSandbox) -> Result<(Workspace, Vec<String>)> {
         // Rights name the workspace's path only if the operator configured some.
-        let whole = Rights { workspace: self.path.clone(), ..self.rights.clone() };
-        let NarrowedRights {
-            rights,
-            hidden_paths: hidden,
-            denied_globs: denied,
-            ignored,
-            refused_roots,
-        } = narrowing.apply_to(&whole)?;
-        let closed =
+        let workspace_rights = Rights { workspace: self.path.clone(), ..self.rights.clone() };
+        let NarrowedRights { rights, hidden_paths: hidden, denied_globs, ignored, refused_roots } =
+            sandbox.apply_to(&workspace_rights)?;
+        let closed_paths =
             hidden.iter().filter_map(|hidden| ClosedPath::find_in_workspace(&self.path, hidden));
-        let client = ClientLimits {
-            sandbox: Arc::new(narrowing.clone()),
+        let limits = ClientLimits {
+            sandbox: Arc::new(sandbox.clone()),
             // Judged by the declaration alone: existing files, and stand-ins for missing ones, come
             // and go.
-            may_be_stricter: narrowing.files.is_some() || !narrowing.allows_network,
+            may_be_stricter: sandbox.files.is_some() || !sandbox.allows_network,
             operator_rights: self.rights.clone(),
-            closed_paths: closed.collect::<Result<_>>()?,
-            denied_globs: denied,
-            allows_network: narrowing.allows_network,
-            hint: narrowing.refusal_hint(),
-            mode: narrowing.mode.clone(),
+            closed_paths: closed_paths.collect::<Result<_>>()?,
+            denied_globs,
+            allows_network: sandbox.allows_network,
+            hint: sandbox.refusal_hint(),
+            mode: sandbox.mode.clone(),
             refused_roots,
         };
         let workspace = Workspace {
@@ -123,7 +118,7 @@ impl Workspace {
             given_path: self.given_path.clone(),
             closed_paths: self.closed_paths.clone(),
             rights,
-            client_limits: Some(Arc::new(client)),
+            client_limits: Some(Arc::new(limits)),
             openat2: AtomicBool::new(self.openat2.load(Ordering::Relaxed)),
         };
         Ok((workspace, ignored))
@@ -160,31 +155,33 @@ impl Workspace {
 
     /// Returns why this name is closed, whether it exists or not.
     pub(super) fn closed_name_error(&self, levels: &[WalkLevel], name: &OsStr) -> Option<Error> {
-        let names = |closed: &ClosedPath| {
-            closed.names.split_last().is_some_and(|(last, above)| {
-                last == name && above.iter().eq(levels.iter().map(|level| &level.name))
+        let matches_path = |closed_path: &ClosedPath| {
+            closed_path.names.split_last().is_some_and(|(last, parents)| {
+                last == name && parents.iter().eq(levels.iter().map(|level| &level.name))
             })
         };
-        if self.closed_paths.iter().any(|closed| names(closed)) {
+        if self.closed_paths.iter().any(|closed_path| matches_path(closed_path)) {
             return Some(closed_error());
         }
-        let client = self.client_limits.as_ref()?;
-        let place = self.absolute_path(levels, name);
-        let shut = client.closed_paths.iter().any(names)
-            || client.denied_globs.iter().any(|glob| glob.matches(&place));
-        shut.then(|| client.denied_error())
+        let limits = self.client_limits.as_ref()?;
+        let path = self.absolute_path(levels, name);
+        let is_denied = limits.closed_paths.iter().any(matches_path)
+            || limits.denied_globs.iter().any(|glob| glob.matches(&path));
+        is_denied.then(|| limits.denied_error())
     }
 
     /// Returns why this object is closed, whatever its name.
     pub(super) fn closed_object_error(&self, id: ObjectId) -> Option<Error> {
-        let is = |closed: &ClosedPath| closed.object.as_ref().is_some_and(|(_, shut)| *shut == id);
-        if self.closed_paths.iter().any(|closed| is(closed)) {
+        let is_object = |closed_path: &ClosedPath| {
+            closed_path.object.as_ref().is_some_and(|(_, closed_id)| *closed_id == id)
+        };
+        if self.closed_paths.iter().any(|closed_path| is_object(closed_path)) {
             return Some(closed_error());
         }
         self.client_limits
             .as_ref()
-            .filter(|client| client.closed_paths.iter().any(is))
-            .map(|client| client.denied_error())
+            .filter(|limits| limits.closed_paths.iter().any(is_object))
+            .map(|limits| limits.denied_error())
     }
 
     /// Returns whether a name in a directory refers to a closed object.
@@ -200,36 +197,36 @@ impl Workspace {
         &self,
         levels: &[WalkLevel],
         name: &OsStr,
-        asked: &str,
+        requested_path: &str,
     ) -> Option<Error> {
-        let place = self.absolute_path(levels, name);
-        if !self.rights.protects_path(&place) {
+        let path = self.absolute_path(levels, name);
+        if !self.rights.protects_path(&path) {
             return None;
         }
         match &self.client_limits {
-            Some(client) if !client.operator_rights.protects_path(&place) => {
-                (!self.is_reopened(&place)).then(|| client.read_only_error(asked))
+            Some(limits) if !limits.operator_rights.protects_path(&path) => {
+                (!self.is_reopened(&path)).then(|| limits.read_only_error(requested_path))
             }
-            _ => Some(protected_error(asked)),
+            _ => Some(protected_error(requested_path)),
         }
     }
 
     /// Returns whether a client's sandbox makes this place writable again inside a protected one,
     /// or whether such a place is below it.
-    fn is_reopened(&self, place: &Path) -> bool {
+    fn is_reopened(&self, target: &Path) -> bool {
         let depth = |path: &Path| path.components().count();
-        let on_the_way =
-            self.rights.writable.iter().any(|root| root != place && root.starts_with(place));
-        let opened = self
+        let leads_to_root =
+            self.rights.writable.iter().any(|root| root != target && root.starts_with(target));
+        let writable_depth = self
             .rights
             .writable
             .iter()
-            .filter(|root| place.starts_with(root))
+            .filter(|root| target.starts_with(root))
             .map(|root| depth(root))
             .max();
-        let shut = self.rights.protected.iter().filter(|shut| place.starts_with(&shut.path));
+        let shut = self.rights.protected.iter().filter(|shut| target.starts_with(&shut.path));
         let shut = shut.map(|shut| depth(&shut.path)).max();
-        on_the_way || shut.is_some() && opened > shut
+        leads_to_root || shut.is_some() && writable_depth > shut
     }
 
     /// Returns why nothing may be written or created at exactly this place.
@@ -237,19 +234,19 @@ impl Workspace {
         &self,
         levels: &[WalkLevel],
         name: &OsStr,
-        asked: &str,
+        requested_path: &str,
     ) -> Option<Error> {
-        let place = self.absolute_path(levels, name);
+        let path = self.absolute_path(levels, name);
         if !self.rights.read_only
-            || self.rights.writable.iter().any(|root| place != *root && place.starts_with(root))
+            || self.rights.writable.iter().any(|root| path != *root && path.starts_with(root))
         {
             return None;
         }
         match &self.client_limits {
-            Some(client) if !client.operator_rights.read_only => {
-                Some(client.read_only_error(asked))
+            Some(limits) if !limits.operator_rights.read_only => {
+                Some(limits.read_only_error(requested_path))
             }
-            _ => Some(os_error(Errno::ROFS, asked)),
+            _ => Some(os_error(Errno::ROFS, requested_path)),
         }
     }
 }

@@ -61,26 +61,26 @@ pub(super) enum WalkEnd {
 
 impl<'w> PathWalk<'w> {
     /// Starts a walk to a path that is to be read.
-    pub fn new(workspace: &'w Workspace, asked: &'w str) -> Result<PathWalk<'w>> {
-        check_path_text(asked)?;
-        let here = reopen_base(workspace, asked)?;
+    pub fn new(workspace: &'w Workspace, requested_path: &'w str) -> Result<PathWalk<'w>> {
+        check_path_text(requested_path)?;
+        let current_dir = reopen_base(workspace, requested_path)?;
         let mut walk = PathWalk {
             workspace,
-            requested_path: asked,
-            current_dir: here,
+            requested_path,
+            current_dir,
             levels: Vec::new(),
             remaining_steps: Vec::new(),
             links_followed: 0,
             dirs_created: 0,
             for_writing: false,
         };
-        walk.queue_path(Path::new(asked))?;
+        walk.queue_path(Path::new(requested_path))?;
         Ok(walk)
     }
 
     /// Starts a walk to a path that is to be written.
-    pub fn for_writing(workspace: &'w Workspace, asked: &'w str) -> Result<PathWalk<'w>> {
-        Ok(PathWalk { for_writing: true, ..PathWalk::new(workspace, asked)? })
+    pub fn for_writing(workspace: &'w Workspace, requested_path: &'w str) -> Result<PathWalk<'w>> {
+        Ok(PathWalk { for_writing: true, ..PathWalk::new(workspace, requested_path)? })
     }
 
     /// Walks to the end, creating missing directories on the way if `create` is set.
@@ -109,11 +109,11 @@ impl<'w> PathWalk<'w> {
 
     /// Returns the error for a name that does not exist in the current directory, with similar
     /// names.
-    pub fn not_found_error(&self, name: &OsStr, last: bool) -> Error {
+    pub fn not_found_error(&self, name: &OsStr, is_last: bool) -> Error {
         let near =
             suggest_path::similar_names(self.workspace, &self.levels, &self.current_dir, name);
         let near = near.iter().map(|near| self.display_path(Some(near))).collect();
-        suggest_path::not_found_error(self.requested_path, last, near)
+        suggest_path::not_found_error(self.requested_path, is_last, near)
     }
 
     /// Returns the current directory's path (and `name` in it), relative to the workspace.
@@ -212,13 +212,13 @@ impl<'w> PathWalk<'w> {
             return Ok(None);
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let up = openat(&self.current_dir, "..", flags, Mode::empty())
+        let parent_dir = openat(&self.current_dir, "..", flags, Mode::empty())
             .map_err(|errno| self.to_error(errno))?;
-        let stat = fstat(&up).map_err(|errno| self.to_error(errno))?;
+        let stat = fstat(&parent_dir).map_err(|errno| self.to_error(errno))?;
         if ObjectId::from_stat(&stat) != level.id {
             return Err(outside_error());
         }
-        self.current_dir = up;
+        self.current_dir = parent_dir;
         Ok(None)
     }
 
@@ -289,9 +289,9 @@ impl<'w> PathWalk<'w> {
     }
 }
 
-fn reopen_base(workspace: &Workspace, asked: &str) -> Result<OwnedFd> {
+fn reopen_base(workspace: &Workspace, requested_path: &str) -> Result<OwnedFd> {
     workspace.base.try_clone().map_err(|error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        os_error(errno, asked)
+        os_error(errno, requested_path)
     })
 }

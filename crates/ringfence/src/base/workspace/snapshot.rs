@@ -64,19 +64,19 @@ pub struct FileChanges {
 }
 
 impl Snapshot {
-    /// Records up to `cap` files. Takes about a microsecond for each.
+    /// Records up to `max_files` files. Takes about a microsecond for each.
     pub fn capture(
         workspace: &Arc<Workspace>,
-        cap: usize,
+        max_files: usize,
         cancel: &CancelToken,
     ) -> Result<Snapshot> {
-        Snapshot::capture_within(workspace, cap, MAX_PATH_TOTAL, cancel)
+        Snapshot::capture_within(workspace, max_files, MAX_PATH_TOTAL, cancel)
     }
 
     fn capture_within(
         workspace: &Arc<Workspace>,
-        cap: usize,
-        most_bytes: usize,
+        max_files: usize,
+        max_path_bytes: usize,
         cancel: &CancelToken,
     ) -> Result<Snapshot> {
         let WalkStart::Tree(tree) = WorkspaceTree::find_start(
@@ -87,26 +87,26 @@ impl Snapshot {
         else {
             return Err(Error::internal("the workspace is not a directory"));
         };
-        let halt = WalkStop::without_deadline(cancel);
-        let taker = SnapshotVisitor {
-            max_files: cap,
-            max_path_bytes: most_bytes,
-            halt: &halt,
+        let stop = WalkStop::without_deadline(cancel);
+        let visitor = SnapshotVisitor {
+            max_files,
+            max_path_bytes,
+            halt: &stop,
             found: Mutex::new(Snapshot { complete: true, ..Snapshot::default() }),
         };
-        tree.walk(&taker, thread_count(), &halt);
+        tree.walk(&visitor, thread_count(), &stop);
         if cancel.is_cancelled() {
             return Err(Error::new(Kind::Cancelled, "cancelled"));
         }
-        let mut found = taker.found.into_inner().ignore_poison();
+        let mut snapshot = visitor.found.into_inner().ignore_poison();
         // No run changes protected files, and stand-ins for missing ones come and go with runs.
         let rights = workspace.rights();
         for protected in rights.protected.iter().chain(rights.for_git.iter().flatten()) {
-            if let Ok(below) = protected.path.strip_prefix(workspace.path()) {
-                found.files.remove(below);
+            if let Ok(relative_path) = protected.path.strip_prefix(workspace.path()) {
+                snapshot.files.remove(relative_path);
             }
         }
-        Ok(found)
+        Ok(snapshot)
     }
 }
 
@@ -128,19 +128,19 @@ impl TreeVisitor for SnapshotVisitor<'_> {
 
     fn new_thread_state(&self) {}
 
-    fn visit_dir(&self, _: &WorkspaceTree, _: &TreeDir, seen: DirListing) -> NextSteps {
-        if seen.too_long > 0 || seen.is_truncated {
+    fn visit_dir(&self, _: &WorkspaceTree, _: &TreeDir, listing: DirListing) -> NextSteps {
+        if listing.too_long > 0 || listing.is_truncated {
             self.mark_incomplete();
         }
-        let mut next = NextSteps::default();
-        for entry in seen.entries {
+        let mut steps = NextSteps::default();
+        for entry in listing.entries {
             match entry.kind {
-                FileType::Directory => next.descend.push(entry),
-                FileType::RegularFile => next.process.push(entry),
+                FileType::Directory => steps.descend.push(entry),
+                FileType::RegularFile => steps.process.push(entry),
                 _ => {}
             }
         }
-        next
+        steps
     }
 
     fn process_entries(
@@ -156,16 +156,16 @@ impl TreeVisitor for SnapshotVisitor<'_> {
                 continue;
             }
             let path = directory.path().join(&entry.name);
-            let mut found = self.found.lock().ignore_poison();
-            if found.files.len() >= self.max_files
-                || found.path_bytes + path.as_os_str().len() > self.max_path_bytes
+            let mut snapshot = self.found.lock().ignore_poison();
+            if snapshot.files.len() >= self.max_files
+                || snapshot.path_bytes + path.as_os_str().len() > self.max_path_bytes
             {
-                found.complete = false;
+                snapshot.complete = false;
                 self.halt.stop();
                 return;
             }
-            found.path_bytes += path.as_os_str().len();
-            found.files.insert(path, FileState::from_stat(&stat));
+            snapshot.path_bytes += path.as_os_str().len();
+            snapshot.files.insert(path, FileState::from_stat(&stat));
         }
     }
 
@@ -179,25 +179,25 @@ impl TreeVisitor for SnapshotVisitor<'_> {
 
 /// Compares two snapshots. A file that is missing only from an incomplete snapshot is not reported.
 pub fn diff_snapshots(before: &Snapshot, after: &Snapshot) -> FileChanges {
-    let mut found =
+    let mut changes =
         FileChanges { complete: before.complete && after.complete, ..FileChanges::default() };
-    for (path, mark) in &after.files {
+    for (path, state) in &after.files {
         match before.files.get(path) {
-            Some(old) if old == mark => {}
-            Some(_) => found.changed.push(path.clone()),
-            None if before.complete => found.created.push(path.clone()),
+            Some(old) if old == state => {}
+            Some(_) => changes.changed.push(path.clone()),
+            None if before.complete => changes.created.push(path.clone()),
             None => {}
         }
     }
     if after.complete {
-        found
+        changes
             .removed
             .extend(before.files.keys().filter(|path| !after.files.contains_key(*path)).cloned());
     }
-    for list in [&mut found.created, &mut found.changed, &mut found.removed] {
+    for list in [&mut changes.created, &mut changes.changed, &mut changes.removed] {
         list.sort();
     }
-    found
+    changes
 }
 
 #[cfg(test)]

@@ -251,7 +251,8 @@ fn a_closed_directory_stays_closed_however_it_is_reached() {
     symlink("state/ringfence", ws.join("link")).unwrap();
     symlink(root.join("audit"), ws.join("a/deep")).unwrap();
     symlink("../state", ws.join("a/above")).unwrap();
-    // `later` does not exist yet; what lies elsewhere closes nothing, not even an ancestor of the workspace.
+    // `later` does not exist yet; what lies elsewhere closes nothing, not even an ancestor of the
+    // workspace.
     let closed = [root.clone(), ws.join("later"), scratch.dir.clone(), PathBuf::from("/nowhere")];
     let absolute = root.join("audit/log").display().to_string();
     let ways = [
@@ -296,8 +297,8 @@ fn parents_are_made_only_when_told_to() {
     });
 }
 
-/// One thread swaps a directory with a symlink that leads out, as fast as it can; two others read and write
-/// through the name all the while.
+/// One thread swaps a directory with a symlink that leads out, as fast as it can; two others read
+/// and write through the name all the while.
 #[test]
 fn no_race_leads_out() {
     let scratch = Scratch::new();

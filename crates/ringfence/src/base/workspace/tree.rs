@@ -120,7 +120,7 @@ impl WorkspaceTree {
     pub fn find_start(
         workspace: &Arc<Workspace>,
         path: &str,
-        sight: WalkFilter,
+        filter: WalkFilter,
     ) -> Result<WalkStart> {
         let (walk, end) = PathWalk::new(workspace, path)?.run(false)?;
         match end {
@@ -128,7 +128,7 @@ impl WorkspaceTree {
                 let (names, dir) = walk.into_parts();
                 let dir = reopen_readable(&dir).map_err(|errno| os_error(errno, path))?;
                 Ok(WalkStart::Tree(
-                    WorkspaceTree::from_dir(workspace, &names, dir, sight)
+                    WorkspaceTree::from_dir(workspace, &names, dir, filter)
                         .map_err(|errno| os_error(errno, path))?,
                 ))
             }
@@ -145,12 +145,13 @@ impl WorkspaceTree {
         workspace: &Arc<Workspace>,
         names: &[OsString],
         dir: OwnedFd,
-        sight: WalkFilter,
+        filter: WalkFilter,
     ) -> rustix::io::Result<WorkspaceTree> {
-        let rules = sight.skip_ignored.then(|| IgnoreRules::read_above(workspace, names)).flatten();
+        let rules =
+            filter.skip_ignored.then(|| IgnoreRules::read_above(workspace, names)).flatten();
         let id = ObjectId::from_stat(&fstat(&dir)?);
-        let held = Arc::new(AtomicUsize::new(0));
-        let spot = Arc::new(TreeNode {
+        let open_dirs = Arc::new(AtomicUsize::new(0));
+        let node = Arc::new(TreeNode {
             path: names.iter().collect(),
             depth: 0,
             id,
@@ -158,8 +159,8 @@ impl WorkspaceTree {
             rules,
             is_skipped: false,
         });
-        let root = Arc::new(TreeDir { fd: Some(CountedFd::new(dir, &held)), node: spot });
-        Ok(WorkspaceTree { workspace: Arc::clone(workspace), filter: sight, open_dirs: held, root })
+        let root = Arc::new(TreeDir { fd: Some(CountedFd::new(dir, &open_dirs)), node });
+        Ok(WorkspaceTree { workspace: Arc::clone(workspace), filter, open_dirs, root })
     }
 
     /// Returns the path from the workspace; empty for the workspace itself.
@@ -169,19 +170,19 @@ impl WorkspaceTree {
 
     /// Shows everything below to `visitor`, using up to `threads` threads, until the walk is
     /// complete or halted.
-    pub fn walk<V: TreeVisitor>(&self, visitor: &V, threads: usize, halt: &WalkStop) {
-        workers::run_workers(self, visitor, threads, halt);
+    pub fn walk<V: TreeVisitor>(&self, visitor: &V, threads: usize, stop: &WalkStop) {
+        workers::run_workers(self, visitor, threads, stop);
     }
 
     /// Reopens the starting directory for one walk.
     fn reopen_root(&self) -> rustix::io::Result<TreeDir> {
-        let Some(held) = &self.root.fd else { return Err(Errno::BADF) };
-        let spot = &self.root.node;
-        let (path, rules) = (spot.path.clone(), spot.rules.clone());
-        let spot = TreeNode { path, depth: 0, id: spot.id, parent: None, rules, is_skipped: false };
+        let Some(counted_fd) = &self.root.fd else { return Err(Errno::BADF) };
+        let node = &self.root.node;
+        let (path, rules) = (node.path.clone(), node.rules.clone());
+        let node = TreeNode { path, depth: 0, id: node.id, parent: None, rules, is_skipped: false };
         Ok(TreeDir {
-            fd: Some(CountedFd::new(reopen_readable(&held.fd)?, &self.open_dirs)),
-            node: Arc::new(spot),
+            fd: Some(CountedFd::new(reopen_readable(&counted_fd.fd)?, &self.open_dirs)),
+            node: Arc::new(node),
         })
     }
 
@@ -189,57 +190,57 @@ impl WorkspaceTree {
     fn open_child(&self, parent: &TreeDir, entry: &TreeEntry) -> rustix::io::Result<TreeDir> {
         let name = entry.name.as_os_str();
         let fd = match &parent.fd {
-            Some(held) => open_dir_at(&held.fd, name)?,
+            Some(counted_fd) => open_dir_at(&counted_fd.fd, name)?,
             None => open_dir_at(&self.reopen_dir(&parent.node)?, name)?,
         };
         let id = ObjectId::from_stat(&fstat(&fd)?);
-        let above = &parent.node;
+        let parent_node = &parent.node;
         // A directory that contains itself, by a mount or a strange file system, is not entered
         // again.
-        let again = std::iter::successors(Some(above), |spot| spot.parent.as_ref())
-            .any(|spot| spot.id == id);
+        let is_cycle = std::iter::successors(Some(parent_node), |node| node.parent.as_ref())
+            .any(|node| node.id == id);
         if self.workspace.closed_object_error(id).is_some() {
             return Err(Errno::NOENT);
         }
-        if again || id.dev != above.id.dev && entry::is_pseudo_file_system(&fd) {
+        if is_cycle || id.dev != parent_node.id.dev && entry::is_pseudo_file_system(&fd) {
             return Err(Errno::XDEV);
         }
-        let spot = TreeNode {
-            path: above.path.join(name),
-            depth: above.depth + 1,
+        let node = TreeNode {
+            path: parent_node.path.join(name),
+            depth: parent_node.depth + 1,
             id,
-            parent: Some(Arc::clone(above)),
-            rules: above.rules.clone(),
+            parent: Some(Arc::clone(parent_node)),
+            rules: parent_node.rules.clone(),
             is_skipped: entry.is_skipped,
         };
-        Ok(TreeDir { fd: Some(CountedFd::new(fd, &self.open_dirs)), node: Arc::new(spot) })
+        Ok(TreeDir { fd: Some(CountedFd::new(fd, &self.open_dirs)), node: Arc::new(node) })
     }
 
     /// Reopens a directory by the names that led to it: in one call where openat2 can refuse
     /// symlinks on the way, otherwise one name at a time.
-    fn reopen_dir(&self, spot: &TreeNode) -> rustix::io::Result<OwnedFd> {
+    fn reopen_dir(&self, node: &TreeNode) -> rustix::io::Result<OwnedFd> {
         let base = &self.workspace.base;
-        let straight = match self.workspace.openat2.load(Ordering::Relaxed)
-            && !spot.path.as_os_str().is_empty()
+        let openat2_result = match self.workspace.openat2.load(Ordering::Relaxed)
+            && !node.path.as_os_str().is_empty()
         {
             true => {
                 let resolve =
                     ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-                openat2(base, &spot.path, OPEN_DIR_FLAGS, Mode::empty(), resolve)
+                openat2(base, &node.path, OPEN_DIR_FLAGS, Mode::empty(), resolve)
             }
             false => Err(Errno::NOSYS),
         };
-        let dir = match straight {
+        let dir = match openat2_result {
             Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN | Errno::NAMETOOLONG) => {
                 let mut dir = openat(base, ".", OPEN_DIR_FLAGS, Mode::empty())?;
-                for name in &spot.path {
+                for name in &node.path {
                     dir = open_dir_at(&dir, name)?;
                 }
                 dir
             }
-            decided => decided?,
+            result => result?,
         };
-        if ObjectId::from_stat(&fstat(&dir)?) == spot.id { Ok(dir) } else { Err(Errno::NOENT) }
+        if ObjectId::from_stat(&fstat(&dir)?) == node.id { Ok(dir) } else { Err(Errno::NOENT) }
     }
 
     /// Reads the names of a directory that was just opened, and its ignore rules.
@@ -247,95 +248,107 @@ impl WorkspaceTree {
         &self,
         directory: &mut TreeDir,
         buffer: &mut Vec<u8>,
-        halt: &WalkStop,
+        stop: &WalkStop,
     ) -> rustix::io::Result<DirListing> {
-        let Some(held) = &directory.fd else { return Err(Errno::BADF) };
-        let (mut found, mut cut) = (Vec::new(), false);
+        let Some(counted_fd) = &directory.fd else { return Err(Errno::BADF) };
+        let (mut typed_names, mut is_truncated) = (Vec::new(), false);
         buffer.reserve(BUFFER_BYTES);
-        let mut names = RawDir::new(held.fd.as_fd(), spare_buffer(buffer));
-        while let Some(next) = names.next() {
-            let next = next?;
-            let name = next.file_name().to_bytes();
+        let mut names = RawDir::new(counted_fd.fd.as_fd(), spare_buffer(buffer));
+        while let Some(raw_entry) = names.next() {
+            let raw_entry = raw_entry?;
+            let name = raw_entry.file_name().to_bytes();
             // The kernel lets no file system put a slash into a name; such a name would lead
             // elsewhere.
             if name == b"." || name == b".." || name.is_empty() || name.contains(&b'/') {
                 continue;
             }
-            found.push((OsStr::from_bytes(name).to_owned(), next.file_type()));
-            cut = found.len() >= MAX_NAMES || found.len() % 1024 == 0 && halt.is_stopped();
-            if cut {
+            typed_names.push((OsStr::from_bytes(name).to_owned(), raw_entry.file_type()));
+            is_truncated = typed_names.len() >= MAX_NAMES
+                || typed_names.len() % 1024 == 0 && stop.is_stopped();
+            if is_truncated {
                 break;
             }
         }
-        let is = |wanted: &str| found.iter().any(|(name, _)| name == wanted);
-        let spot = &directory.node;
-        if self.filter.skip_ignored && (is(".gitignore") || is(".ignore") || is(".git")) {
-            let own =
-                IgnoreRules::from_dir(&held.fd, spot.path.as_os_str().len(), spot.rules.as_ref());
+        let has_name = |expected: &str| typed_names.iter().any(|(name, _)| name == expected);
+        let node = &directory.node;
+        if self.filter.skip_ignored
+            && (has_name(".gitignore") || has_name(".ignore") || has_name(".git"))
+        {
+            let dir_rules = IgnoreRules::from_dir(
+                &counted_fd.fd,
+                node.path.as_os_str().len(),
+                node.rules.as_ref(),
+            );
             // No other reference to this directory exists yet.
-            if let Some(spot) = Arc::get_mut(&mut directory.node) {
-                spot.rules = Some(Arc::new(own));
+            if let Some(node) = Arc::get_mut(&mut directory.node) {
+                node.rules = Some(Arc::new(dir_rules));
             }
         }
-        Ok(DirListing { is_truncated: cut, ..self.filter_names(directory, found) })
+        Ok(DirListing { is_truncated, ..self.filter_names(directory, typed_names) })
     }
 
-    fn filter_names(&self, directory: &TreeDir, found: Vec<(OsString, FileType)>) -> DirListing {
-        let mut seen = DirListing::default();
-        let spot = &directory.node;
-        let shutters = self.workspace.closed_names_in(&spot.path);
-        let mut path = spot.path.as_os_str().as_bytes().to_vec();
+    fn filter_names(
+        &self,
+        directory: &TreeDir,
+        typed_names: Vec<(OsString, FileType)>,
+    ) -> DirListing {
+        let mut listing = DirListing::default();
+        let node = &directory.node;
+        let closed_names = self.workspace.closed_names_in(&node.path);
+        let mut path = node.path.as_os_str().as_bytes().to_vec();
         if !path.is_empty() {
             path.push(b'/');
         }
-        let above = path.len();
-        for (name, kind) in found {
-            let Some(kind) = self.visible_type(directory, &shutters, &name, kind) else { continue };
+        let prefix_len = path.len();
+        for (name, kind) in typed_names {
+            let Some(kind) = self.visible_type(directory, &closed_names, &name, kind) else {
+                continue;
+            };
             // Git's internal files are of no use to a caller, and very many.
             if name == ".git" {
                 continue;
             }
-            path.truncate(above);
+            path.truncate(prefix_len);
             path.extend_from_slice(name.as_bytes());
             if path.len() > MAX_PATH_BYTES {
-                seen.too_long += 1;
+                listing.too_long += 1;
                 continue;
             }
-            let verdict = spot
+            let ignored = node
                 .rules
                 .as_ref()
                 .and_then(|rules| rules.is_ignored(&path, kind == FileType::Directory));
-            let left_out =
-                verdict.unwrap_or(!self.filter.show_hidden && name.as_bytes().starts_with(b"."));
-            seen.skipped += u64::from(left_out);
-            let left_out = left_out || spot.is_skipped;
+            let is_skipped =
+                ignored.unwrap_or(!self.filter.show_hidden && name.as_bytes().starts_with(b"."));
+            listing.skipped += u64::from(is_skipped);
+            let is_skipped = is_skipped || node.is_skipped;
             // In the inverted mode, directories that are not skipped are still visited: they may
             // contain skipped entries.
-            let seen_now = if self.filter.inverted {
-                left_out || kind == FileType::Directory
+            let is_visible = if self.filter.inverted {
+                is_skipped || kind == FileType::Directory
             } else {
-                !left_out
+                !is_skipped
             };
-            if seen_now {
-                seen.entries.push(TreeEntry { name, kind, is_skipped: left_out });
+            if is_visible {
+                listing.entries.push(TreeEntry { name, kind, is_skipped });
             }
         }
-        seen
+        listing
     }
 
     /// Returns the type of an entry, or `None` if callers may not see it.
     fn visible_type(
         &self,
         dir: &TreeDir,
-        shutters: &ClosedNames<'_>,
+        closed_names: &ClosedNames<'_>,
         name: &OsStr,
         kind: FileType,
     ) -> Option<FileType> {
-        if shutters.is_closed(name) {
+        if closed_names.is_closed(name) {
             return None;
         }
         // If an object is closed under any name, every entry has to be checked.
-        if kind != FileType::Unknown && !shutters.has_closed_objects {
+        if kind != FileType::Unknown && !closed_names.has_closed_objects {
             return Some(kind);
         }
         let stat = dir.stat_entry(name).ok()?;
@@ -347,12 +360,12 @@ impl WorkspaceTree {
 
     /// Opens a regular file of a directory for reading.
     pub fn open_file(&self, dir: &TreeDir, name: &OsStr) -> rustix::io::Result<(File, Stat)> {
-        let Some(held) = &dir.fd else { return Err(Errno::BADF) };
+        let Some(counted_fd) = &dir.fd else { return Err(Errno::BADF) };
         // It was a regular file when its name was read. If it was replaced since, opening it with
         // these flags neither follows a link nor blocks, and the check below rejects it.
         let flags =
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let fd = openat(&held.fd, name, flags, Mode::empty())?;
+        let fd = openat(&counted_fd.fd, name, flags, Mode::empty())?;
         let stat = fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Errno::INVAL);
@@ -377,20 +390,20 @@ impl TreeDir {
 
     /// Returns the status of the name itself, not of a symlink's target.
     pub fn stat_entry(&self, name: &OsStr) -> rustix::io::Result<Stat> {
-        let Some(held) = &self.fd else { return Err(Errno::BADF) };
-        rustix::fs::statat(&held.fd, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+        let Some(counted_fd) = &self.fd else { return Err(Errno::BADF) };
+        rustix::fs::statat(&counted_fd.fd, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
     }
 
     /// Returns the status of the directory itself.
     pub fn stat_self(&self) -> rustix::io::Result<Stat> {
-        let Some(held) = &self.fd else { return Err(Errno::BADF) };
-        fstat(&held.fd)
+        let Some(counted_fd) = &self.fd else { return Err(Errno::BADF) };
+        fstat(&counted_fd.fd)
     }
 
     /// Returns the text of a symlink.
     pub fn read_link(&self, name: &OsStr) -> rustix::io::Result<Vec<u8>> {
-        let Some(held) = &self.fd else { return Err(Errno::BADF) };
-        Ok(rustix::fs::readlinkat(&held.fd, name, Vec::new())?.into_bytes())
+        let Some(counted_fd) = &self.fd else { return Err(Errno::BADF) };
+        Ok(rustix::fs::readlinkat(&counted_fd.fd, name, Vec::new())?.into_bytes())
     }
 
     /// Returns the same directory without its descriptor.
@@ -420,22 +433,22 @@ fn spare_buffer(buffer: &mut Vec<u8>) -> &mut [MaybeUninit<u8>] {
     buffer.spare_capacity_mut()
 }
 
-/// Returns up to `most` names of a directory, for lookups that need nothing else.
-pub(super) fn read_first_names(dir: &OwnedFd, most: usize) -> Vec<OsString> {
-    let mut found = Vec::new();
-    let Ok(dir) = reopen_readable(dir) else { return found };
+/// Returns up to `max_names` names of a directory, for lookups that need nothing else.
+pub(super) fn read_first_names(dir: &OwnedFd, max_names: usize) -> Vec<OsString> {
+    let mut file_names = Vec::new();
+    let Ok(dir) = reopen_readable(dir) else { return file_names };
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
     let mut names = RawDir::new(dir.as_fd(), spare_buffer(&mut buffer));
-    while let Some(Ok(next)) = names.next() {
-        let name = next.file_name().to_bytes();
+    while let Some(Ok(raw_entry)) = names.next() {
+        let name = raw_entry.file_name().to_bytes();
         if name != b"." && name != b".." {
-            found.push(OsStr::from_bytes(name).to_owned());
+            file_names.push(OsStr::from_bytes(name).to_owned());
         }
-        if found.len() >= most {
+        if file_names.len() >= max_names {
             break;
         }
     }
-    found
+    file_names
 }
 
 /// Returns the number of threads to use for a walk.

@@ -17,14 +17,14 @@ const MAX_DRAG_BYTES: usize = 256 << 10;
 pub struct PageEventSink(pub Weak<BrowserPage>);
 
 impl EventSink for PageEventSink {
-    fn handle_event(&self, line: &CdpConnection, event: CdpEvent<'_>) {
+    fn handle_event(&self, connection: &CdpConnection, event: CdpEvent<'_>) {
         let Some(page) = self.0.upgrade() else { return };
         if !has_valid_ids(event.params) || !has_valid_ids(&event.params["frame"]) {
             return;
         }
         match event.method {
-            "Page.javascriptDialogOpening" => page.answer_dialog(line, event.params),
-            "Page.frameNavigated" => page.apply_navigation(line, &event.params["frame"]),
+            "Page.javascriptDialogOpening" => page.answer_dialog(connection, event.params),
+            "Page.frameNavigated" => page.apply_navigation(connection, &event.params["frame"]),
             "Inspector.targetCrashed" => page.mark_gone(true),
             method => page.update_state(|state| apply_event(state, method, event.params)),
         }
@@ -123,10 +123,10 @@ fn apply_event(state: &mut PageState, method: &str, params: &Value) {
             let entry = &params["entry"];
             let kind =
                 if entry["level"] == "error" { PageLogKind::Error } else { PageLogKind::Console };
-            let added = PageLogEntry::new(kind, text_of(&entry["text"]))
+            let log_entry = PageLogEntry::new(kind, text_of(&entry["text"]))
                 .with_level(text_of(&entry["level"]));
             state.log.add_entry(
-                added.with_url(text_of(&entry["url"])).with_line(entry["lineNumber"].as_u64()),
+                log_entry.with_url(text_of(&entry["url"])).with_line(entry["lineNumber"].as_u64()),
             );
         }
         _ => {}
@@ -150,31 +150,31 @@ fn apply_lifecycle(state: &mut PageState, params: &Value) {
 
 fn apply_request(state: &mut PageState, params: &Value) {
     let id = text_of(&params["requestId"]);
-    let main = params["frameId"] == state.main_frame.as_str()
+    let is_main_document = params["frameId"] == state.main_frame.as_str()
         && params["type"] == "Document"
         && params["loaderId"] == id;
-    if main && params.get("redirectResponse").is_none() {
+    if is_main_document && params.get("redirectResponse").is_none() {
         state.redirects.clear();
     }
-    if let Some(before) = params.get("redirectResponse") {
-        if main {
-            state.add_redirect(text_of(&before["url"]), before["status"].as_u64().unwrap_or(0));
+    if let Some(redirect) = params.get("redirectResponse") {
+        if is_main_document {
+            state.add_redirect(text_of(&redirect["url"]), redirect["status"].as_u64().unwrap_or(0));
         }
         if let Some(mut request) = state.end_request(id) {
-            request.status = before["status"].as_u64();
+            request.status = redirect["status"].as_u64();
             state.log.add_entry(finished_entry(&request));
         }
     }
     state.counts.total += 1;
-    let asked = &params["request"];
-    let url = text_of(&asked["url"]);
+    let request_data = &params["request"];
+    let url = text_of(&request_data["url"]);
     // Resources contained in the page itself are not traffic.
     if url.starts_with("data:") || url.starts_with("blob:") {
         return;
     }
     let request = OpenRequest {
         url: truncate_text(url, 2000),
-        method: truncate_text(text_of(&asked["method"]), 20),
+        method: truncate_text(text_of(&request_data["method"]), 20),
         kind: truncate_text(text_of(&params["type"]), 20),
         status: None,
     };
@@ -211,14 +211,14 @@ fn apply_failure(state: &mut PageState, params: &Value) {
         return;
     }
     state.counts.failed += 1;
-    let why = match params["blockedReason"].as_str() {
+    let description = match params["blockedReason"].as_str() {
         Some(reason) => {
             format!("{} {}: blocked by the browser ({reason})", request.method, request.kind)
         }
         None => format!("{} {}: {}", request.method, request.kind, text_of(&params["errorText"])),
     };
     state.log.add_entry(
-        PageLogEntry::new(PageLogKind::Network, &why)
+        PageLogEntry::new(PageLogKind::Network, &description)
             .with_level("failed")
             .with_url(&request.url)
             .with_status(request.status),
@@ -226,23 +226,24 @@ fn apply_failure(state: &mut PageState, params: &Value) {
 }
 
 fn apply_console(state: &mut PageState, params: &Value) {
-    let said: Vec<String> = params["args"]
+    let arguments: Vec<String> = params["args"]
         .as_array()
         .into_iter()
         .flatten()
         .take(20)
         .map(|value| truncate_text(&format_console_value(value), 1000))
         .collect();
-    let at = &params["stackTrace"]["callFrames"][0];
+    let call_frame = &params["stackTrace"]["callFrames"][0];
     let level = text_of(&params["type"]);
     let kind = if level == "error" || level == "assert" {
         PageLogKind::Error
     } else {
         PageLogKind::Console
     };
-    let entry =
-        PageLogEntry::new(kind, &said.join(" ")).with_level(level).with_url(text_of(&at["url"]));
-    state.log.add_entry(entry.with_line(at["lineNumber"].as_u64().map(|line| line + 1)));
+    let entry = PageLogEntry::new(kind, &arguments.join(" "))
+        .with_level(level)
+        .with_url(text_of(&call_frame["url"]));
+    state.log.add_entry(entry.with_line(call_frame["lineNumber"].as_u64().map(|line| line + 1)));
 }
 
 /// Formats a value as a console shows it.
@@ -265,17 +266,17 @@ fn format_console_value(value: &Value) -> String {
 impl BrowserPage {
     /// Answers and reports a dialog. It would block the page until answered, so this happens
     /// immediately.
-    fn answer_dialog(&self, line: &CdpConnection, params: &Value) {
+    fn answer_dialog(&self, connection: &CdpConnection, params: &Value) {
         let kind = truncate_text(text_of(&params["type"]), 20);
         let (accepted, reply) = self.update_state(|state| {
-            let asks = kind == "confirm" || kind == "prompt";
-            let accepted = !asks || state.answers.accept;
+            let expects_answer = kind == "confirm" || kind == "prompt";
+            let accepted = !expects_answer || state.answers.accept;
             let reply = state.answers.text.clone().filter(|_| accepted && kind == "prompt");
             let message = escape_line(&truncate_text(text_of(&params["message"]), 1000));
-            let done = if accepted { "accepted" } else { "dismissed" };
+            let outcome = if accepted { "accepted" } else { "dismissed" };
             state.log.add_entry(
                 PageLogEntry::new(PageLogKind::Dialog, &format!("{kind}: {message}"))
-                    .with_level(done),
+                    .with_level(outcome),
             );
             state.add_dialog(PageDialog { kind: kind.clone(), message, accepted });
             (accepted, reply)
@@ -284,12 +285,12 @@ impl BrowserPage {
         if let Some(reply) = reply {
             answer["promptText"] = json!(reply);
         }
-        line.send_command(Some(&self.session), "Page.handleJavaScriptDialog", answer);
+        connection.send_command(Some(&self.session), "Page.handleJavaScriptDialog", answer);
     }
 
     /// Handles a frame that shows another document. A main frame that went to an address that is
     /// not allowed is sent to a blank page.
-    fn apply_navigation(&self, line: &CdpConnection, frame: &Value) {
+    fn apply_navigation(&self, connection: &CdpConnection, frame: &Value) {
         let (id, url) = (text_of(&frame["id"]), text_of(&frame["url"]));
         let refused = self.update_state(|state| {
             let parent = frame["parentId"].as_str().map(str::to_owned);
@@ -302,9 +303,9 @@ impl BrowserPage {
                 state.url =
                     truncate_text(&format!("{url}{}", text_of(&frame["urlFragment"])), 4000);
             }
-            let top = parent.is_none();
+            let is_top = parent.is_none();
             state.set_frame(id, PageFrame { parent, document });
-            let refused = top && !address::may_stay_at(url);
+            let refused = is_top && !address::may_stay_at(url);
             if refused {
                 state.counts.blocked += 1;
                 state.log.add_entry(
@@ -318,7 +319,7 @@ impl BrowserPage {
             refused
         });
         if refused {
-            line.send_command(
+            connection.send_command(
                 Some(&self.session),
                 "Page.navigate",
                 json!({"url": address::BLANK_PAGE}),

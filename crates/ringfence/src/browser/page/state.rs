@@ -127,10 +127,10 @@ pub struct DialogAnswers {
 
 impl PageState {
     /// Creates the state of a page with this main frame.
-    pub fn new(main: &str) -> PageState {
+    pub fn new(main_frame: &str) -> PageState {
         PageState {
             // The main frame has the same id as the page's target.
-            main_frame: main.to_owned(),
+            main_frame: main_frame.to_owned(),
             url: String::new(),
             documents: VecDeque::new(),
             expected_document: None,
@@ -203,13 +203,13 @@ impl PageState {
     /// Removes a frame and all frames in it.
     pub fn drop_frame(&mut self, id: &str) {
         self.frames.remove(id);
-        let below: Vec<String> = self
+        let children: Vec<String> = self
             .frames
             .iter()
             .filter(|(_, frame)| frame.parent.as_deref() == Some(id))
             .map(|(id, _)| id.clone())
             .collect();
-        below.iter().for_each(|id| self.drop_frame(id));
+        children.iter().for_each(|id| self.drop_frame(id));
     }
 
     /// Adds a redirect of the current navigation.
@@ -248,10 +248,11 @@ impl PageState {
         self.dialogs_seen += 1;
     }
 
-    /// Returns the dialogs after the first `seen`, as far as they are still remembered.
-    pub fn dialogs_after(&self, seen: u64) -> Vec<PageDialog> {
-        let new = usize::try_from(self.dialogs_seen.saturating_sub(seen)).unwrap_or(usize::MAX);
-        self.dialogs.iter().skip(self.dialogs.len().saturating_sub(new)).cloned().collect()
+    /// Returns the dialogs after the first `seen_count`, as far as they are still remembered.
+    pub fn dialogs_after(&self, seen_count: u64) -> Vec<PageDialog> {
+        let new_count =
+            usize::try_from(self.dialogs_seen.saturating_sub(seen_count)).unwrap_or(usize::MAX);
+        self.dialogs.iter().skip(self.dialogs.len().saturating_sub(new_count)).cloned().collect()
     }
 }
 

@@ -90,12 +90,12 @@ impl AccessibilityTree {
             _ => Vec::new(),
         };
         let id = |node: &Value| node["nodeId"].as_str().unwrap_or_default().to_owned();
-        let by_id = nodes.iter().enumerate().map(|(at, node)| (id(node), at)).collect();
+        let by_id = nodes.iter().enumerate().map(|(index, node)| (id(node), index)).collect();
         AccessibilityTree { frame, owner, nodes, by_id }
     }
 
-    fn children(&self, at: usize) -> impl Iterator<Item = usize> {
-        let ids = self.nodes[at]["childIds"].as_array().into_iter().flatten();
+    fn children(&self, index: usize) -> impl Iterator<Item = usize> {
+        let ids = self.nodes[index]["childIds"].as_array().into_iter().flatten();
         ids.filter_map(|id| self.by_id.get(id.as_str()?).copied())
     }
 
@@ -124,8 +124,11 @@ impl<'a> OutlineWriter<'a> {
         depth: Option<usize>,
         name: &'a mut dyn FnMut(usize, i64) -> Option<String>,
     ) -> OutlineWriter<'a> {
-        let by_owner =
-            trees.iter().enumerate().filter_map(|(at, tree)| Some((tree.owner?, at))).collect();
+        let by_owner = trees
+            .iter()
+            .enumerate()
+            .filter_map(|(index, tree)| Some((tree.owner?, index)))
+            .collect();
         OutlineWriter {
             trees,
             by_owner,
@@ -138,66 +141,80 @@ impl<'a> OutlineWriter<'a> {
     }
 
     /// Writes from the root, or from this element; returns None if it does not exist.
-    pub fn write(mut self, from: Option<i64>) -> Option<Vec<String>> {
-        let (tree, root) = match from {
+    pub fn write(mut self, start_node: Option<i64>) -> Option<Vec<String>> {
+        let (tree, root) = match start_node {
             None => (0, self.trees.first()?.root()?),
-            Some(backend) => self.trees.iter().enumerate().find_map(|(at, tree)| {
+            Some(backend_node) => self.trees.iter().enumerate().find_map(|(index, tree)| {
                 let node = tree
                     .nodes
                     .iter()
-                    .position(|node| node["backendDOMNodeId"].as_i64() == Some(backend))?;
-                Some((at, node))
+                    .position(|node| node["backendDOMNodeId"].as_i64() == Some(backend_node))?;
+                Some((index, node))
             })?,
         };
         self.visit_node(tree, root, 0, 0, "");
         Some(self.lines)
     }
 
-    fn visit_node(&mut self, tree: usize, at: usize, indent: usize, deep: usize, above: &str) {
-        let full =
-            self.lines.len() >= MAX_LINES || self.visited.len() >= MAX_NODES || deep > MAX_DEPTH;
-        if full || !self.visited.insert((tree, at)) {
+    fn visit_node(
+        &mut self,
+        tree: usize,
+        index: usize,
+        indent: usize,
+        nesting: usize,
+        parent_label: &str,
+    ) {
+        let limit_reached =
+            self.lines.len() >= MAX_LINES || self.visited.len() >= MAX_NODES || nesting > MAX_DEPTH;
+        if limit_reached || !self.visited.insert((tree, index)) {
             return;
         }
         let trees = self.trees;
-        let node = &trees[tree].nodes[at];
+        let node = &trees[tree].nodes[index];
         let role = node["role"]["value"].as_str().unwrap_or_default();
         let label = collapse_whitespace(node["name"]["value"].as_str().unwrap_or_default());
-        let backend = node["backendDOMNodeId"].as_i64();
-        let shown = node["ignored"] != true && self.keeps_node(node, role, &label, above);
-        let before = self.lines.len();
-        let mut below = indent;
-        if shown && indent < self.depth {
-            let line = self.format_line(tree, node, role, &label, backend);
+        let backend_node = node["backendDOMNodeId"].as_i64();
+        let is_shown = node["ignored"] != true && self.keeps_node(node, role, &label, parent_label);
+        let line_count = self.lines.len();
+        let mut child_indent = indent;
+        if is_shown && indent < self.depth {
+            let line = self.format_line(tree, node, role, &label, backend_node);
             self.lines.push(format!("{}{line}", "  ".repeat(indent)));
-            below = indent + 1;
+            child_indent = indent + 1;
         }
-        if below <= self.depth {
-            let above = if shown && !label.is_empty() { label.as_str() } else { above };
-            for child in trees[tree].children(at) {
-                self.visit_node(tree, child, below, deep + 1, above);
+        if child_indent <= self.depth {
+            let parent_label =
+                if is_shown && !label.is_empty() { label.as_str() } else { parent_label };
+            for child in trees[tree].children(index) {
+                self.visit_node(tree, child, child_indent, nesting + 1, parent_label);
             }
-            if let Some(inner) = backend.and_then(|backend| self.by_owner.get(&backend).copied())
-                && let Some(root) = trees[inner].root()
+            if let Some(inner_tree) =
+                backend_node.and_then(|backend_node| self.by_owner.get(&backend_node).copied())
+                && let Some(root) = trees[inner_tree].root()
             {
-                self.visit_node(inner, root, below, deep + 1, "");
+                self.visit_node(inner_tree, root, child_indent, nesting + 1, "");
             }
         }
         // Drop the line of an unlabelled container without anything to act on.
-        let empty = self.lines.len() == before + 1;
-        if shown && empty && !self.full && label.is_empty() && CONTEXT_ROLES.contains(&role) {
-            self.lines.truncate(before);
+        let is_childless = self.lines.len() == line_count + 1;
+        if is_shown
+            && is_childless
+            && !self.full
+            && label.is_empty()
+            && CONTEXT_ROLES.contains(&role)
+        {
+            self.lines.truncate(line_count);
         }
     }
 
-    fn keeps_node(&self, node: &Value, role: &str, label: &str, above: &str) -> bool {
+    fn keeps_node(&self, node: &Value, role: &str, label: &str, parent_label: &str) -> bool {
         if EMPTY_ROLES.contains(&role) {
             // Anything focusable can be acted on, whatever its role.
             return node_property(node, "focusable") == Some(&Value::Bool(true))
                 && role != "RootWebArea";
         }
         if role == "StaticText" {
-            return self.full && !label.is_empty() && !above.contains(label);
+            return self.full && !label.is_empty() && !parent_label.contains(label);
         }
         if self.full {
             return !label.is_empty()
@@ -217,20 +234,21 @@ impl<'a> OutlineWriter<'a> {
         node: &Value,
         role: &str,
         label: &str,
-        backend: Option<i64>,
+        backend_node: Option<i64>,
     ) -> String {
         let mut line = match role {
             "StaticText" => "text".to_owned(),
             "Iframe" | "IframePresentational" => "iframe".to_owned(),
             role => role.to_owned(),
         };
-        let most = if self.full { MAX_LONG_NAME_BYTES } else { MAX_NAME_BYTES };
+        let max_bytes = if self.full { MAX_LONG_NAME_BYTES } else { MAX_NAME_BYTES };
         if !label.is_empty() {
-            line.push_str(&format!(" {}", quote_text(&truncate_text(label, most))));
+            line.push_str(&format!(" {}", quote_text(&truncate_text(label, max_bytes))));
         }
-        let wanted = role != "StaticText" && (self.full || role != "heading");
-        if let Some(name) =
-            backend.filter(|_| wanted).and_then(|backend| (self.name)(tree, backend))
+        let needs_ref = role != "StaticText" && (self.full || role != "heading");
+        if let Some(name) = backend_node
+            .filter(|_| needs_ref)
+            .and_then(|backend_node| (self.name)(tree, backend_node))
         {
             line.push_str(&format!(" [{name}]"));
         }
@@ -242,7 +260,7 @@ impl<'a> OutlineWriter<'a> {
         if !value.is_empty() && value != label && role != "StaticText" {
             line.push_str(&format!(
                 " value={}",
-                quote_text(&truncate_text(&collapse_whitespace(&value), most))
+                quote_text(&truncate_text(&collapse_whitespace(&value), max_bytes))
             ));
         }
         for flag in ["disabled", "required", "readonly", "focused", "selected", "expanded", "modal"]
@@ -301,8 +319,11 @@ fn is_structure(role: &str) -> bool {
 }
 
 fn node_property<'a>(node: &'a Value, name: &str) -> Option<&'a Value> {
-    let all = node["properties"].as_array()?;
-    all.iter().find(|property| property["name"] == name).map(|property| &property["value"]["value"])
+    let properties = node["properties"].as_array()?;
+    properties
+        .iter()
+        .find(|property| property["name"] == name)
+        .map(|property| &property["value"]["value"])
 }
 
 /// Collapses whitespace to one bounded line: pages can make names of any length.

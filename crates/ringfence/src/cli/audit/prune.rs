@@ -43,13 +43,13 @@ fn print_report(
         let (first, last) = (format_time(&file.first), format_time(&file.last));
         writeln!(out, "{}  {:>8}  {first} to {last}", escape_line(&file.file), file.records)?;
     }
-    let (would, done) = match args.dry_run {
+    let (would, suffix) = match args.dry_run {
         true => ("would be ", "; nothing was removed"),
         false => ("", ""),
     };
     if report.leftovers > 0 {
-        let left = format_count(report.leftovers as u64, "file");
-        writeln!(out, "{left} of an interrupted prune {would}removed{done}")?;
+        let leftovers = format_count(report.leftovers as u64, "file");
+        writeln!(out, "{leftovers} of an interrupted prune {would}removed{suffix}")?;
     }
     let before = format_time(&args.before);
     match report.removed.len() as u64 {
@@ -58,19 +58,19 @@ fn print_report(
             let records = report.removed.iter().map(|file| file.records).sum();
             writeln!(
                 out,
-                "{} before {before} {would}pruned{done}",
+                "{} before {before} {would}pruned{suffix}",
                 format_files_and_records(files, records)
             )?;
         }
     }
-    if let Some((file, why)) = &report.kept_from {
-        writeln!(out, "kept: {}, {}", escape_line(file), describe_reason(*why))?;
+    if let Some((file, reason)) = &report.kept_from {
+        writeln!(out, "kept: {}, {}", escape_line(file), describe_reason(*reason))?;
     }
     out.flush()
 }
 
-fn describe_reason(why: KeepReason) -> &'static str {
-    match why {
+fn describe_reason(reason: KeepReason) -> &'static str {
+    match reason {
         KeepReason::Newest => "the newest file",
         KeepReason::InUse => "which is in use, and files opened after it",
         KeepReason::NotOldEnough => "which has newer records, and files opened after it",

@@ -33,24 +33,24 @@ pub struct ConfigCheckArgs {
 pub fn run(args: &ConfigCheckArgs, out: &mut impl Write) -> Result<u8> {
     let mut flags = args.places.to_flags();
     flags.config = args.file.clone().or(flags.config);
-    let look = check_config(&flags, &ProcessEnv::from_process())?;
+    let check = check_config(&flags, &ProcessEnv::from_process())?;
     let count =
-        |severity| look.findings.iter().filter(|finding| finding.severity == severity).count();
+        |severity| check.findings.iter().filter(|finding| finding.severity == severity).count();
     let (errors, warnings) = (count(FindingSeverity::Error), count(FindingSeverity::Warning));
     let is_sound = errors == 0 && (!args.strict || warnings == 0);
-    let tools = look.config.as_ref().map_or(0, |config| config.commands.len());
+    let tools = check.config.as_ref().map_or(0, |config| config.commands.len());
     if args.json {
         let result = json!({
-            "file": look.file_path(), "ok": is_sound, "errors": errors, "warnings": warnings, "tools": tools,
-            "findings": look.findings,
+            "file": check.file_path(), "ok": is_sound, "errors": errors, "warnings": warnings, "tools": tools,
+            "findings": check.findings,
         });
         write_json(&result, out)?;
     } else {
-        for finding in &look.findings {
+        for finding in &check.findings {
             write_finding(finding, out).map_err(output_error)?;
         }
         let file =
-            look.file_path().map_or("no config file; defaults are used".to_owned(), |file| {
+            check.file_path().map_or("no config file; defaults are used".to_owned(), |file| {
                 format!(
                     "{}: {}, {}, {}",
                     file.display(),
@@ -65,11 +65,11 @@ pub fn run(args: &ConfigCheckArgs, out: &mut impl Write) -> Result<u8> {
 }
 
 fn write_finding(finding: &ConfigFinding, out: &mut impl Write) -> std::io::Result<()> {
-    let word = match finding.severity {
+    let label = match finding.severity {
         FindingSeverity::Error => "error",
         FindingSeverity::Warning => "warning",
     };
-    writeln!(out, "{word}: {}", escape_text(&finding.to_line()))?;
+    writeln!(out, "{label}: {}", escape_text(&finding.to_line()))?;
     if let Some(picture) = &finding.picture {
         writeln!(out, "{}", escape_text(picture))?;
     }
@@ -77,10 +77,10 @@ fn write_finding(finding: &ConfigFinding, out: &mut impl Write) -> std::io::Resu
 }
 
 /// Formats a count: `no errors`, `1 error`, `2 errors`.
-fn format_count(count: usize, what: &str) -> String {
+fn format_count(count: usize, noun: &str) -> String {
     match count {
-        0 => format!("no {what}s"),
-        1 => format!("1 {what}"),
-        _ => format!("{count} {what}s"),
+        0 => format!("no {noun}s"),
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
     }
 }

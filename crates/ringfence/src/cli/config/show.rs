@@ -28,58 +28,62 @@ pub struct ConfigShowArgs {
 
 /// Runs `ringfence config show` and returns the exit code.
 pub fn run(args: &ConfigShowArgs, out: &mut impl Write) -> Result<u8> {
-    let mut show = config::show_config(&args.places.to_flags(), &ProcessEnv::from_process())?;
-    select_keys(&mut show, &args.keys)?;
+    let mut listing = config::show_config(&args.places.to_flags(), &ProcessEnv::from_process())?;
+    select_keys(&mut listing, &args.keys)?;
     match args.json {
-        true => write_json(&to_json(&show), out)?,
-        false => write_keys(&show, args.keys.is_empty(), out)
+        true => write_json(&to_json(&listing), out)?,
+        false => write_keys(&listing, args.keys.is_empty(), out)
             .and_then(|()| out.flush())
             .map_err(output_error)?,
     }
     Ok(0)
 }
 
-fn select_keys(show: &mut ConfigListing, wanted: &[String]) -> Result<()> {
-    let under = |key: &str, wanted: &str| {
-        key == wanted || key.strip_prefix(wanted).is_some_and(|r| r.starts_with('.'))
+fn select_keys(listing: &mut ConfigListing, requested: &[String]) -> Result<()> {
+    let is_in_section = |key: &str, requested: &str| {
+        key == requested || key.strip_prefix(requested).is_some_and(|r| r.starts_with('.'))
     };
-    for wanted in wanted {
-        if show.keys.iter().any(|shown| under(&shown.key, wanted)) {
+    for requested in requested {
+        if listing.keys.iter().any(|entry| is_in_section(&entry.key, requested)) {
             continue;
         }
-        let mut names: Vec<&str> = show.keys.iter().map(|shown| shown.key.as_str()).collect();
-        names.extend(show.keys.iter().filter_map(|shown| Some(shown.key.rsplit_once('.')?.0)));
-        let hint = suggest_name(wanted, &names).map_or_else(
+        let mut names: Vec<&str> = listing.keys.iter().map(|entry| entry.key.as_str()).collect();
+        names.extend(listing.keys.iter().filter_map(|entry| Some(entry.key.rsplit_once('.')?.0)));
+        let hint = suggest_name(requested, &names).map_or_else(
             || "Run `ringfence config show` without a key to list all keys.".to_owned(),
-            |near| format!("Did you mean `{near}`?"),
+            |suggestion| format!("Did you mean `{suggestion}`?"),
         );
-        return Err(Error::invalid_arguments(format!("there is no key `{wanted}`")).with_hint(hint));
+        return Err(
+            Error::invalid_arguments(format!("there is no key `{requested}`")).with_hint(hint)
+        );
     }
-    if !wanted.is_empty() {
-        show.keys.retain(|shown| wanted.iter().any(|wanted| under(&shown.key, wanted)));
+    if !requested.is_empty() {
+        listing
+            .keys
+            .retain(|entry| requested.iter().any(|requested| is_in_section(&entry.key, requested)));
     }
     Ok(())
 }
 
-fn to_json(show: &ConfigListing) -> Value {
-    let keys: Vec<Value> = (show.keys.iter())
-        .map(|shown| {
-            let mut origin = match &shown.origin {
+fn to_json(listing: &ConfigListing) -> Value {
+    let keys: Vec<Value> = (listing.keys.iter())
+        .map(|entry| {
+            let mut origin = match &entry.origin {
                 SettingOrigin::Flag(name) => json!({"from": "flag", "name": name}),
                 SettingOrigin::Env(name) => json!({"from": "environment", "name": name}),
                 SettingOrigin::File(file) => json!({"from": "file", "file": file}),
                 SettingOrigin::Default => json!({"from": "default"}),
             };
-            if let Some(line) = shown.line {
+            if let Some(line) = entry.line {
                 origin["line"] = json!(line);
             }
-            json!({"key": shown.key, "value": shown.value, "origin": origin})
+            json!({"key": entry.key, "value": entry.value, "origin": origin})
         })
         .collect();
-    let secrets: Vec<Value> = (show.secrets.iter())
-        .map(|needed| json!({"name": needed.name, "state": secret_state(needed.is_set), "tools": needed.tools}))
+    let secrets: Vec<Value> = (listing.secrets.iter())
+        .map(|secret| json!({"name": secret.name, "state": secret_state(secret.is_set), "tools": secret.tools}))
         .collect();
-    json!({"file": show.file, "keys": keys, "secrets": secrets})
+    json!({"file": listing.file, "keys": keys, "secrets": secrets})
 }
 
 fn secret_state(is_set: bool) -> &'static str {
@@ -87,13 +91,19 @@ fn secret_state(is_set: bool) -> &'static str {
 }
 
 /// Writes the keys grouped by section; columns are aligned within each group.
-fn write_keys(show: &ConfigListing, whole: bool, out: &mut impl Write) -> std::io::Result<()> {
-    let file = show.file.as_ref().map_or("none".to_owned(), |file| file.display().to_string());
+fn write_keys(
+    listing: &ConfigListing,
+    with_secrets: bool,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
+    let file = listing.file.as_ref().map_or("none".to_owned(), |file| file.display().to_string());
     writeln!(out, "# config file: {}", escape_text(&file))?;
-    for group in show.keys.chunk_by(|one, other| key_section(&one.key) == key_section(&other.key)) {
+    for group in
+        listing.keys.chunk_by(|one, other| key_section(&one.key) == key_section(&other.key))
+    {
         let rows: Vec<(String, String)> = group
             .iter()
-            .map(|shown| (format!("{} = {}", shown.key, format_value(shown)), format_origin(shown)))
+            .map(|entry| (format!("{} = {}", entry.key, format_value(entry)), format_origin(entry)))
             .map(|(left, right)| (escape_text(&left), escape_text(&right)))
             .collect();
         let width = rows.iter().map(|(left, _)| left.chars().count()).max().unwrap_or(0);
@@ -103,15 +113,15 @@ fn write_keys(show: &ConfigListing, whole: bool, out: &mut impl Write) -> std::i
             writeln!(out, "{left}{gap}  ({right})")?;
         }
     }
-    if whole && !show.secrets.is_empty() {
+    if with_secrets && !listing.secrets.is_empty() {
         writeln!(out)?;
-        for needed in &show.secrets {
+        for secret in &listing.secrets {
             writeln!(
                 out,
                 "{}  {}  (for {})",
-                needed.name,
-                secret_state(needed.is_set),
-                escape_text(&needed.tools.join(", "))
+                secret.name,
+                secret_state(secret.is_set),
+                escape_text(&secret.tools.join(", "))
             )?;
         }
     }
@@ -122,8 +132,8 @@ fn key_section(key: &str) -> &str {
     key.rsplit_once('.').map_or("", |(section, _)| section)
 }
 
-fn format_value(shown: &ShownKey) -> String {
-    let Some(value) = &shown.value else { return "-".to_owned() };
+fn format_value(entry: &ShownKey) -> String {
+    let Some(value) = &entry.value else { return "-".to_owned() };
     let text = value.to_string();
     match text.chars().count() > MAX_VALUE_CHARS {
         true => text.chars().take(MAX_VALUE_CHARS).chain("…".chars()).collect(),
@@ -133,12 +143,12 @@ fn format_value(shown: &ShownKey) -> String {
 
 /// Returns where a value comes from. The first line of the output names the file's full path, so
 /// the file name and line are enough here.
-fn format_origin(shown: &ShownKey) -> String {
-    match (&shown.origin, shown.line) {
+fn format_origin(entry: &ShownKey) -> String {
+    match (&entry.origin, entry.line) {
         (SettingOrigin::File(file), Some(line)) => {
             format!("{}:{line}", file.file_name().unwrap_or_default().to_string_lossy())
         }
-        (SettingOrigin::Default, _) if shown.value.is_none() => "not set".to_owned(),
+        (SettingOrigin::Default, _) if entry.value.is_none() => "not set".to_owned(),
         (origin, _) => origin.to_string(),
     }
 }

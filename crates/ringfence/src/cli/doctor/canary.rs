@@ -68,46 +68,47 @@ pub const FORBIDDEN: &str = "ringfence-forbidden-canary";
 
 /// Makes the attempts described by `task` (JSON) and prints their results as JSON.
 pub fn run(task: &str, out: &mut impl Write) -> io::Result<()> {
-    let came = try_canaries(&serde_json::from_str(task)?);
-    writeln!(out, "{}", serde_json::to_string(&came)?)
+    let results = try_canaries(&serde_json::from_str(task)?);
+    writeln!(out, "{}", serde_json::to_string(&results)?)
 }
 
 fn try_canaries(task: &CanaryTask) -> CanaryResults {
-    let mut came = CanaryResults::new();
-    let writes = |path: &PathBuf| File::create_new(path).is_ok();
+    let mut results = CanaryResults::new();
+    let can_write = |path: &PathBuf| File::create_new(path).is_ok();
     // The result is checked again from outside: a write to a private /tmp of the run succeeds here
     // but never reaches the host.
-    came.extend((!task.write.is_empty()).then(|| {
-        (Canary::WriteOutside, task.write.iter().filter(|path| writes(path)).count() > 0)
+    results.extend((!task.write.is_empty()).then(|| {
+        (Canary::WriteOutside, task.write.iter().filter(|path| can_write(path)).count() > 0)
     }));
     if let Some(path) = &task.protected {
-        came.insert(Canary::WriteProtected, writes(path));
+        results.insert(Canary::WriteProtected, can_write(path));
     }
     if let Some(path) = &task.hidden {
-        came.insert(Canary::ReadHidden, std::fs::read(path).is_ok_and(|bytes| !bytes.is_empty()));
+        results
+            .insert(Canary::ReadHidden, std::fs::read(path).is_ok_and(|bytes| !bytes.is_empty()));
     }
     if let Some(address) = &task.reach {
-        came.insert(
+        results.insert(
             Canary::ReachNetwork,
             TcpStream::connect_timeout(address, Duration::from_secs(2)).is_ok(),
         );
     }
     if let Some(pid) = task.process.and_then(Pid::from_raw) {
-        came.insert(Canary::SignalOutside, rustix::process::test_kill_process(pid).is_ok());
+        results.insert(Canary::SignalOutside, rustix::process::test_kill_process(pid).is_ok());
     }
     if task.ruled {
-        came.insert(Canary::RunForbidden, runs_forbidden());
+        results.insert(Canary::RunForbidden, runs_forbidden());
     }
-    came.insert(Canary::HavePrivileges, has_privileges());
-    came.insert(Canary::UseHome, uses_home());
-    came
+    results.insert(Canary::HavePrivileges, has_privileges());
+    results.insert(Canary::UseHome, uses_home());
+    results
 }
 
 fn has_privileges() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let none = |name: &str| value(name).is_some_and(|bits| bits.bytes().all(|bit| bit == b'0'));
-    !(none("CapEff:") && none("CapPrm:") && value("NoNewPrivs:") == Some("1"))
+    let is_zero = |name: &str| value(name).is_some_and(|bits| bits.bytes().all(|bit| bit == b'0'));
+    !(is_zero("CapEff:") && is_zero("CapPrm:") && value("NoNewPrivs:") == Some("1"))
 }
 
 /// Runs a harmless program under the forbidden name and returns whether it ran.
@@ -115,10 +116,10 @@ fn runs_forbidden() -> bool {
     let env = ProcessEnv::from_process();
     let Some(link) = env.get_absolute(HOME).map(|home| home.join(FORBIDDEN)) else { return false };
     let _ = std::fs::remove_file(&link);
-    let made = std::os::unix::fs::symlink("/bin/true", &link);
-    let ran = made.and_then(|()| self_test::run_inside(&link));
+    let link_result = std::os::unix::fs::symlink("/bin/true", &link);
+    let run_result = link_result.and_then(|()| self_test::run_inside(&link));
     let _ = std::fs::remove_file(&link);
-    ran.unwrap_or(false)
+    run_result.unwrap_or(false)
 }
 
 fn uses_home() -> bool {
@@ -126,7 +127,7 @@ fn uses_home() -> bool {
     let Some(file) = env.get_absolute(HOME).map(|home| home.join(".ringfence-doctor")) else {
         return false;
     };
-    let made = File::create(&file).is_ok();
+    let created = File::create(&file).is_ok();
     let _ = std::fs::remove_file(file);
-    made
+    created
 }

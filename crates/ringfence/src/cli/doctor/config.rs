@@ -13,8 +13,8 @@ pub fn check_config_health(
     flags: &ConfigFlags,
     env: &ProcessEnv,
 ) -> Vec<HealthCheck> {
-    let mut all: Vec<HealthCheck> = match check_config(flags, env) {
-        Ok(look) => look.findings.into_iter().map(health_from_finding).collect(),
+    let mut checks: Vec<HealthCheck> = match check_config(flags, env) {
+        Ok(check) => check.findings.into_iter().map(health_from_finding).collect(),
         // The same failure is reported through `config` below.
         Err(_) => Vec::new(),
     };
@@ -22,12 +22,12 @@ pub fn check_config_health(
         Ok(config) => {
             let file =
                 config.file.as_deref().map_or("none; defaults are used".to_owned(), path_text);
-            all.insert(0, health_ok("config", file));
+            checks.insert(0, health_ok("config", file));
         }
-        Err(_) if all.iter().any(|health| health.outcome == ProbeOutcome::Refused) => {}
-        Err(error) => all.insert(0, health_error("config", error)),
+        Err(_) if checks.iter().any(|health| health.outcome == ProbeOutcome::Refused) => {}
+        Err(error) => checks.insert(0, health_error("config", error)),
     }
-    all
+    checks
 }
 
 fn health_from_finding(finding: ConfigFinding) -> HealthCheck {
@@ -35,7 +35,7 @@ fn health_from_finding(finding: ConfigFinding) -> HealthCheck {
         FindingSeverity::Error => ProbeOutcome::Refused,
         FindingSeverity::Warning => ProbeOutcome::NotTried,
     };
-    let without = finding
+    let tool_note = finding
         .tool
         .as_ref()
         .map(|tool| format!("; tool `{tool}` was not loaded"))
@@ -43,7 +43,7 @@ fn health_from_finding(finding: ConfigFinding) -> HealthCheck {
     HealthCheck {
         name: "config",
         outcome,
-        text: format!("{}{without}", finding.to_line()),
+        text: format!("{}{tool_note}", finding.to_line()),
         fix: Some(finding.hint),
     }
 }

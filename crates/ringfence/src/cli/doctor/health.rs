@@ -28,20 +28,20 @@ pub struct HealthCheck {
 
 /// Checks the root directory, the workspace, and the programs on PATH.
 pub fn check_environment(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<HealthCheck> {
-    let mut all = Vec::new();
+    let mut checks = Vec::new();
     if let (Ok(config), Some(root)) = (config, root) {
-        all.push(match root {
+        checks.push(match root {
             Ok(()) => health_ok("root directory", path_text(&config.root)),
             Err(error) => health_error("root directory", error),
         });
-        all.extend(
+        checks.extend(
             config
                 .workspace
                 .as_deref()
                 .map(|workspace| health_ok("workspace", path_text(workspace))),
         );
     }
-    all.extend(PROGRAMS.iter().map(|name| match find_on_path(name) {
+    checks.extend(PROGRAMS.iter().map(|name| match find_on_path(name) {
         Some(path) => health_ok(name, path_text(&path)),
         // A missing program is not a fault of the host.
         None => HealthCheck {
@@ -51,9 +51,9 @@ pub fn check_environment(config: &Result<Config>, root: Option<&Result<()>>) -> 
             fix: None,
         },
     }));
-    all.extend(RUNTIMES.iter().filter_map(check_interpreter));
-    all.extend(config.as_ref().ok().map(check_browser));
-    all
+    checks.extend(RUNTIMES.iter().filter_map(check_interpreter));
+    checks.extend(config.as_ref().ok().map(check_browser));
+    checks
 }
 
 /// Reports an interpreter for `code.exec`. A missing one is mentioned, with how to install it, only
@@ -61,7 +61,7 @@ pub fn check_environment(config: &Result<Config>, root: Option<&Result<()>>) -> 
 fn check_interpreter(runtime: &'static LanguageRuntime) -> Option<HealthCheck> {
     let name = runtime.language;
     match runtime.find_installed(&[]) {
-        Some(found) => Some(health_ok(name, path_text(&found.path))),
+        Some(interpreter) => Some(health_ok(name, path_text(&interpreter.path))),
         None if runtime.is_main => {
             let fix = format!("install {}.", runtime.install_hint);
             Some(HealthCheck {
@@ -79,7 +79,7 @@ fn check_interpreter(runtime: &'static LanguageRuntime) -> Option<HealthCheck> {
 /// browser tools are simply unavailable.
 fn check_browser(config: &Config) -> HealthCheck {
     match find_browser(config) {
-        Ok(found) => health_ok("browser", path_text(&found.program)),
+        Ok(browser) => health_ok("browser", path_text(&browser.program)),
         Err(error) => {
             let outcome = if config.browser.program.is_some() {
                 ProbeOutcome::Refused
@@ -116,10 +116,10 @@ pub fn health_error(name: &'static str, error: &Error) -> HealthCheck {
 /// working directory.
 fn find_on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    let found = std::env::split_paths(&path)
+    let candidates = std::env::split_paths(&path)
         .filter(|folder| folder.is_absolute())
         .map(|folder| folder.join(name));
-    found.into_iter().find(|file| is_program(file))
+    candidates.into_iter().find(|file| is_program(file))
 }
 
 fn is_program(file: &Path) -> bool {

@@ -19,17 +19,17 @@ pub fn uses_colour() -> bool {
 }
 
 /// Writes the report as text.
-pub fn write_report(findings: &DoctorReport, colour: bool, out: &mut impl Write) -> io::Result<()> {
-    let host = &findings.host;
-    let who = if host.root { "root" } else { "an ordinary user" };
+pub fn write_report(report: &DoctorReport, colour: bool, out: &mut impl Write) -> io::Result<()> {
+    let host = &report.host;
+    let user = if host.root { "root" } else { "an ordinary user" };
     writeln!(
         out,
-        "ringfence {} on Linux {}, as {who}",
-        findings.version,
+        "ringfence {} on Linux {}, as {user}",
+        report.version,
         escape_line(&host.kernel)
     )?;
     writeln!(out, "\nLayers, each tested in its own process")?;
-    for layer in &findings.layers {
+    for layer in &report.layers {
         write_line(
             out,
             colour,
@@ -40,29 +40,29 @@ pub fn write_report(findings: &DoctorReport, colour: bool, out: &mut impl Write)
         )?;
     }
     writeln!(out, "\nThe whole sandbox, tested with a program inside that attacks it")?;
-    for fence in &findings.fences {
+    for trial in &report.fences {
         write_line(
             out,
             colour,
-            fence.outcome,
-            &trial_name(fence),
-            &fence.text,
-            fence.fix.as_deref(),
+            trial.outcome,
+            &trial_name(trial),
+            &trial.text,
+            trial.fix.as_deref(),
         )?;
     }
     writeln!(out, "\nAlso")?;
-    for health in &findings.health {
+    for health in &report.health {
         write_line(out, colour, health.outcome, health.name, &health.text, health.fix.as_deref())?;
     }
-    write_verdict(findings, out)
+    write_verdict(report, out)
 }
 
-fn trial_name(fence: &TrialResult) -> String {
-    match fence.tier.as_deref() {
-        Some("namespaces") => format!("{}, in its own namespaces", fence.profile),
-        Some("bwrap") => format!("{}, through bubblewrap", fence.profile),
-        Some("root") => format!("{}, as root", fence.profile),
-        _ => fence.profile.to_owned(),
+fn trial_name(trial: &TrialResult) -> String {
+    match trial.tier.as_deref() {
+        Some("namespaces") => format!("{}, in its own namespaces", trial.profile),
+        Some("bwrap") => format!("{}, through bubblewrap", trial.profile),
+        Some("root") => format!("{}, as root", trial.profile),
+        _ => trial.profile.to_owned(),
     }
 }
 
@@ -94,8 +94,8 @@ fn write_line(
     }
 }
 
-fn write_verdict(findings: &DoctorReport, out: &mut impl Write) -> io::Result<()> {
-    let verdict = &findings.verdict;
+fn write_verdict(report: &DoctorReport, out: &mut impl Write) -> io::Result<()> {
+    let verdict = &report.verdict;
     writeln!(out, "\nVerdict: {}", escape_line(&verdict.sentence))?;
     if let (false, Some(profile)) =
         (verdict.promises.is_empty(), verdict.offered.or(verdict.profile))

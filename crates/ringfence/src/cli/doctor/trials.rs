@@ -37,42 +37,42 @@ impl TrialResult {
     pub fn has_leak(&self) -> bool {
         self.canaries
             .iter()
-            .any(|(canary, came)| *came && describe_failure(*canary, true).is_some())
+            .any(|(canary, succeeded)| *succeeded && describe_failure(*canary, true).is_some())
     }
 }
 
 /// Tries every tier of `default`, and `contained`.
 pub fn run_trials(
-    place: &TrialWorkspace,
+    trial_workspace: &TrialWorkspace,
     host: &HostSettings,
     layers: &[ProbeResult],
 ) -> Vec<TrialResult> {
     // First as an ordinary run does it, which selects its tier automatically.
-    let mut real = try_profile(place, host, ProfileSetting::Default, None);
-    real.used = real.outcome == ProbeOutcome::Ok;
-    let mut fences = Vec::new();
+    let mut default_trial = try_profile(trial_workspace, host, ProfileSetting::Default, None);
+    default_trial.used = default_trial.outcome == ProbeOutcome::Ok;
+    let mut trials = Vec::new();
     for tier in self_test::ALL_TIERS {
-        let used = real.used && real.tier.as_deref() == Some(tier.name());
-        fences.push(match self_test::available_tiers().contains(tier) {
+        let used = default_trial.used && default_trial.tier.as_deref() == Some(tier.name());
+        trials.push(match self_test::available_tiers().contains(tier) {
             _ if used => continue,
-            true => try_profile(place, host, ProfileSetting::Default, Some(*tier)),
+            true => try_profile(trial_workspace, host, ProfileSetting::Default, Some(*tier)),
             false => skipped_trial(*tier, layers),
         });
     }
     // If it was refused, the tier that refused it is already in the list.
-    if real.used {
-        fences.insert(0, real);
+    if default_trial.used {
+        trials.insert(0, default_trial);
     }
-    let contained = try_profile(place, host, ProfileSetting::Contained, None);
-    fences.push(TrialResult { used: contained.outcome == ProbeOutcome::Ok, ..contained });
-    fences
+    let contained = try_profile(trial_workspace, host, ProfileSetting::Contained, None);
+    trials.push(TrialResult { used: contained.outcome == ProbeOutcome::Ok, ..contained });
+    trials
 }
 
 fn skipped_trial(tier: Tier, layers: &[ProbeResult]) -> TrialResult {
-    let bwrap = layers.iter().find(|tried| tried.part == SandboxFeature::Bwrap);
+    let bwrap = layers.iter().find(|probe| probe.part == SandboxFeature::Bwrap);
     let text = match (tier, bwrap) {
         (Tier::Root, _) => "only for root",
-        (_, Some(tried)) if tried.outcome == ProbeOutcome::NotTried => tried.text.as_str(),
+        (_, Some(probe)) if probe.outcome == ProbeOutcome::NotTried => probe.text.as_str(),
         _ => "runs do not use this tier here",
     };
     TrialResult {
@@ -96,16 +96,18 @@ fn new_trial(profile: ProfileSetting, outcome: ProbeOutcome, text: String) -> Tr
 }
 
 fn try_profile(
-    place: &TrialWorkspace,
+    trial_workspace: &TrialWorkspace,
     host: &HostSettings,
     profile: ProfileSetting,
     tier: Option<Tier>,
 ) -> TrialResult {
-    let mut fence = match run_canaries(place, profile, tier) {
+    let mut trial = match run_canaries(trial_workspace, profile, tier) {
         Ok(SelfTestOutcome::Ran { tier, limits, output }) => {
-            judge_canaries(place, profile, tier, limits, &output)
+            judge_canaries(trial_workspace, profile, tier, limits, &output)
         }
-        Ok(SelfTestOutcome::Refused(fault)) => refused_trial(profile, tier, &fault, host),
+        Ok(SelfTestOutcome::Refused(sandbox_error)) => {
+            refused_trial(profile, tier, &sandbox_error, host)
+        }
         Ok(SelfTestOutcome::Failed(text)) => new_trial(profile, ProbeOutcome::Refused, text),
         Err(error) => new_trial(
             profile,
@@ -113,36 +115,36 @@ fn try_profile(
             format!("the trial could not be run: {error}"),
         ),
     };
-    fence.tier = fence.tier.or_else(|| tier.map(|tier| tier.name().to_owned()));
-    fence
+    trial.tier = trial.tier.or_else(|| tier.map(|tier| tier.name().to_owned()));
+    trial
 }
 
 fn run_canaries(
-    place: &TrialWorkspace,
+    trial_workspace: &TrialWorkspace,
     profile: ProfileSetting,
     tier: Option<Tier>,
 ) -> std::io::Result<SelfTestOutcome> {
     // Do not test what a profile does not promise.
     let task = match profile {
-        ProfileSetting::Default => place.task.clone(),
+        ProfileSetting::Default => trial_workspace.task.clone(),
         _ => {
             let process = Some(rustix::process::getpid().as_raw_nonzero().get());
-            CanaryTask { protected: None, hidden: None, process, ..place.task.clone() }
+            CanaryTask { protected: None, hidden: None, process, ..trial_workspace.task.clone() }
         }
     };
     let task = serde_json::to_string(&task)?;
-    match place.trial.run_self(profile, tier, &["doctor", "--canary", &task])? {
+    match trial_workspace.trial.run_self(profile, tier, &["doctor", "--canary", &task])? {
         // Something may prevent only our own binary from running in there; retry with another
         // program.
-        SelfTestOutcome::Refused(fault) if fault.layer == error::Layer::Program => {
-            place.trial.run(profile, tier, &["/bin/true".into()])
+        SelfTestOutcome::Refused(sandbox_error) if sandbox_error.layer == error::Layer::Program => {
+            trial_workspace.trial.run(profile, tier, &["/bin/true".into()])
         }
-        ended => Ok(ended),
+        outcome => Ok(outcome),
     }
 }
 
 fn judge_canaries(
-    place: &TrialWorkspace,
+    trial_workspace: &TrialWorkspace,
     profile: ProfileSetting,
     tier: Option<String>,
     limits: String,
@@ -150,17 +152,19 @@ fn judge_canaries(
 ) -> TrialResult {
     let mut canaries: CanaryResults = serde_json::from_slice(output).unwrap_or_default();
     // Trust what is observed from outside, not what the program reports.
-    let written = place.remove_written();
-    if written || canaries.contains_key(&Canary::WriteOutside) {
-        canaries.insert(Canary::WriteOutside, written);
+    let wrote_outside = trial_workspace.remove_written();
+    if wrote_outside || canaries.contains_key(&Canary::WriteOutside) {
+        canaries.insert(Canary::WriteOutside, wrote_outside);
     }
-    if place.was_reached() {
+    if trial_workspace.was_reached() {
         canaries.insert(Canary::ReachNetwork, true);
     }
-    let wrong: Vec<String> =
-        canaries.iter().filter_map(|(canary, came)| describe_failure(*canary, *came)).collect();
-    let (outcome, text) = match (wrong.is_empty(), canaries.is_empty()) {
-        (false, _) => (ProbeOutcome::Refused, wrong.join("; ")),
+    let failures: Vec<String> = canaries
+        .iter()
+        .filter_map(|(canary, succeeded)| describe_failure(*canary, *succeeded))
+        .collect();
+    let (outcome, text) = match (failures.is_empty(), canaries.is_empty()) {
+        (false, _) => (ProbeOutcome::Refused, failures.join("; ")),
         (true, true) => {
             (ProbeOutcome::Ok, "/bin/true ran; the canaries could not be started".to_owned())
         }
@@ -169,8 +173,8 @@ fn judge_canaries(
     TrialResult { tier, limits, canaries, ..new_trial(profile, outcome, text) }
 }
 
-fn describe_failure(canary: Canary, came: bool) -> Option<String> {
-    match (canary, came) {
+fn describe_failure(canary: Canary, succeeded: bool) -> Option<String> {
+    match (canary, succeeded) {
         (Canary::UseHome, true) => None,
         (Canary::UseHome, false) => Some(format!("a run cannot {}", canary.name())),
         // Promised only if Landlock is new enough to scope signals.
@@ -182,15 +186,15 @@ fn describe_failure(canary: Canary, came: bool) -> Option<String> {
 fn refused_trial(
     profile: ProfileSetting,
     tier: Option<Tier>,
-    fault: &SandboxError,
+    error: &SandboxError,
     host: &HostSettings,
 ) -> TrialResult {
     let fix = match tier {
-        Some(Tier::Root) if fault.errno == Some(Errno::PERM.raw_os_error()) => Some(
+        Some(Tier::Root) if error.errno == Some(Errno::PERM.raw_os_error()) => Some(
             "this root user lacks CAP_SYS_ADMIN, which is needed without user namespaces: fix user namespaces instead."
                 .to_owned(),
         ),
-        _ => fixes::part_for_layer(fault.layer).map(|part| fixes::suggest_fix(part, fault.errno, host)),
+        _ => fixes::part_for_layer(error.layer).map(|part| fixes::suggest_fix(part, error.errno, host)),
     };
-    TrialResult { fix, ..new_trial(profile, ProbeOutcome::Refused, fault.to_string()) }
+    TrialResult { fix, ..new_trial(profile, ProbeOutcome::Refused, error.to_string()) }
 }

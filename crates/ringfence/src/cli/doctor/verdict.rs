@@ -77,26 +77,27 @@ const CONTAINED_GAPS: &[&str] = &[
 /// Judges the trials. `configured` is the profile that the config asks for, if the config is
 /// usable.
 pub fn judge_host(
-    fences: &[TrialResult],
+    trials: &[TrialResult],
     configured: Option<ProfileSetting>,
     network: NetworkAccess,
 ) -> HostVerdict {
-    let works = |profile: ProfileSetting| {
-        fences.iter().find(|fence| fence.used && fence.profile == profile.name())
+    let find_used = |profile: ProfileSetting| {
+        trials.iter().find(|trial| trial.used && trial.profile == profile.name())
     };
-    let (default, contained) = (works(ProfileSetting::Default), works(ProfileSetting::Contained));
+    let (default, contained) =
+        (find_used(ProfileSetting::Default), find_used(ProfileSetting::Contained));
     let usable = configured.is_some();
     let configured = configured.unwrap_or(ProfileSetting::Default);
-    let gets = match configured {
+    let configured_trial = match configured {
         ProfileSetting::Contained => contained,
         ProfileSetting::Default | ProfileSetting::Seatbelt => default,
         ProfileSetting::None => None,
     };
-    let offered = (gets.is_none() && default.is_none()).then_some(contained).flatten();
-    let told = gets.or(offered);
+    let offered = (configured_trial.is_none() && default.is_none()).then_some(contained).flatten();
+    let shown_trial = configured_trial.or(offered);
     let profile = match configured {
         ProfileSetting::None => Some(ProfileSetting::None.name()),
-        _ => gets.map(|fence| fence.profile),
+        _ => configured_trial.map(|trial| trial.profile),
     };
     HostVerdict {
         exit_code: match (default, contained) {
@@ -107,50 +108,50 @@ pub fn judge_host(
         ready: usable && profile.is_some(),
         configured: configured.name(),
         profile,
-        tier: gets.and_then(|fence| fence.tier.clone()),
-        offered: offered.map(|fence| fence.profile),
-        sentence: match (usable, fences.iter().find(|fence| fence.has_leak())) {
+        tier: configured_trial.and_then(|trial| trial.tier.clone()),
+        offered: offered.map(|trial| trial.profile),
+        sentence: match (usable, trials.iter().find(|trial| trial.has_leak())) {
             // The sandbox lets something through without noticing.
-            (_, Some(fence)) => format!(
+            (_, Some(trial)) => format!(
                 "`{}` starts here but does not hold (see `no` above). Do not rely on it, and report it as described in SECURITY.md.",
-                fence.profile
+                trial.profile
             ),
-            (true, None) => verdict_sentence(configured, gets, default, contained),
+            (true, None) => verdict_sentence(configured, configured_trial, default, contained),
             (false, None) => format!(
                 "nothing starts until the config or root is fixed (see `no` above). The host itself: {}",
-                verdict_sentence(configured, gets, default, contained)
+                verdict_sentence(configured, configured_trial, default, contained)
             ),
         },
-        promises: told.map(|fence| list_promises(fence, network)).unwrap_or_default(),
-        not_promised: match told {
-            Some(fence) if fence.profile == ProfileSetting::Contained.name() => {
+        promises: shown_trial.map(|trial| list_promises(trial, network)).unwrap_or_default(),
+        not_promised: match shown_trial {
+            Some(trial) if trial.profile == ProfileSetting::Contained.name() => {
                 CONTAINED_GAPS.to_vec()
             }
             _ => Vec::new(),
         },
-        limits: told.map(|fence| fence.limits.clone()).unwrap_or_default(),
-        limits_enforced: told.is_some_and(|fence| fence.limits.starts_with("cgroup")),
+        limits: shown_trial.map(|trial| trial.limits.clone()).unwrap_or_default(),
+        limits_enforced: shown_trial.is_some_and(|trial| trial.limits.starts_with("cgroup")),
     }
 }
 
 fn verdict_sentence(
     configured: ProfileSetting,
-    gets: Option<&TrialResult>,
+    configured_trial: Option<&TrialResult>,
     default: Option<&TrialResult>,
     contained: Option<&TrialResult>,
 ) -> String {
-    let tier = |fence: &TrialResult| match fence.tier.as_deref() {
+    let tier_text = |trial: &TrialResult| match trial.tier.as_deref() {
         Some("namespaces") => ", in its own namespaces",
         Some("root") => ", as root without user namespaces",
         Some("bwrap") => ", through bubblewrap",
         _ => "",
     };
-    match (configured, gets, default, contained) {
+    match (configured, configured_trial, default, contained) {
         (ProfileSetting::None, _, Some(_), _) => {
             "the config says `none`: runs have no sandbox, and each needs approval. `default` works here.".to_owned()
         }
         (ProfileSetting::None, ..) => "the config says `none`: runs have no sandbox, and each needs approval.".to_owned(),
-        (_, Some(fence), ..) => format!("`{}` works here{}.", fence.profile, tier(fence)),
+        (_, Some(trial), ..) => format!("`{}` works here{}.", trial.profile, tier_text(trial)),
         (ProfileSetting::Contained, None, Some(_), _) => {
             "`contained` does not work here, so every run is refused. `default` works and promises more.".to_owned()
         }
@@ -161,19 +162,19 @@ fn verdict_sentence(
     }
 }
 
-fn list_promises(fence: &TrialResult, network: NetworkAccess) -> Vec<ProfilePromise> {
-    let default = fence.profile == ProfileSetting::Default.name();
-    let seen = |canary: Canary| fence.canaries.get(&canary) == Some(&false);
-    let mut all: Vec<ProfilePromise> = Vec::new();
-    for (canary, text, less) in CANARY_PROMISES {
-        let text = if default { text } else { less };
+fn list_promises(trial: &TrialResult, network: NetworkAccess) -> Vec<ProfilePromise> {
+    let is_default = trial.profile == ProfileSetting::Default.name();
+    let is_verified = |canary: Canary| trial.canaries.get(&canary) == Some(&false);
+    let mut promises: Vec<ProfilePromise> = Vec::new();
+    for (canary, text, contained_text) in CANARY_PROMISES {
+        let text = if is_default { text } else { contained_text };
         // Without exec interception nothing is promised about execs.
-        let told = *canary != Canary::RunForbidden || fence.canaries.contains_key(canary);
-        if !text.is_empty() && told {
-            all.push(ProfilePromise { text, seen: seen(*canary) });
+        let is_tested = *canary != Canary::RunForbidden || trial.canaries.contains_key(canary);
+        if !text.is_empty() && is_tested {
+            promises.push(ProfilePromise { text, seen: is_verified(*canary) });
         }
     }
-    let way_out = match network {
+    let network_promise = match network {
         NetworkAccess::Off => "no network connections leave the sandbox",
         NetworkAccess::Proxied => {
             "network access only to names and addresses that the config allows"
@@ -182,16 +183,17 @@ fn list_promises(fence: &TrialResult, network: NetworkAccess) -> Vec<ProfileProm
             "the host's network, as configured; only other kinds of sockets are refused"
         }
     };
-    all.push(ProfilePromise {
-        text: way_out,
-        seen: network != NetworkAccess::All && seen(Canary::ReachNetwork),
+    promises.push(ProfilePromise {
+        text: network_promise,
+        seen: network != NetworkAccess::All && is_verified(Canary::ReachNetwork),
     });
-    let processes = match (default, seen(Canary::SignalOutside)) {
+    let process_promise = match (is_default, is_verified(Canary::SignalOutside)) {
         (true, _) => "processes outside cannot be seen, signalled or traced",
         (false, true) => "processes outside cannot be signalled or traced",
         (false, false) => "processes outside cannot be traced",
     };
-    all.push(ProfilePromise { text: processes, seen: seen(Canary::SignalOutside) });
-    all.push(ProfilePromise { text: "every process of a run ends with it", seen: false });
-    all
+    promises
+        .push(ProfilePromise { text: process_promise, seen: is_verified(Canary::SignalOutside) });
+    promises.push(ProfilePromise { text: "every process of a run ends with it", seen: false });
+    promises
 }

@@ -31,19 +31,19 @@ impl TrialWorkspace {
     /// Creates the directories, in the configured root and workspace where possible.
     pub fn create(config: Option<&Config>, flags: &ConfigFlags) -> io::Result<TrialWorkspace> {
         let name = format!("doctor-{}", std::process::id());
-        let named = config.and_then(|config| Some((config, config.workspace.as_deref()?)));
-        let scratch = match named {
+        let configured = config.and_then(|config| Some((config, config.workspace.as_deref()?)));
+        let scratch = match configured {
             Some((config, _)) => config.root.join(name),
             None => std::env::temp_dir().canonicalize()?.join(format!("ringfence-{name}")),
         };
         create_private_dir(&scratch)?;
-        let made = match named {
+        let result = match configured {
             Some((config, workspace)) => {
                 TrialWorkspace::in_configured_dirs(config, workspace, flags, &scratch)
             }
             None => TrialWorkspace::in_scratch_dirs(&scratch),
         };
-        made.inspect_err(|_| drop(fs::remove_dir_all(&scratch)))
+        result.inspect_err(|_| drop(fs::remove_dir_all(&scratch)))
     }
 
     fn in_configured_dirs(
@@ -52,31 +52,32 @@ impl TrialWorkspace {
         flags: &ConfigFlags,
         scratch: &Path,
     ) -> io::Result<TrialWorkspace> {
-        let mut flags_of = vec![
+        let mut location_flags = vec![
             "--root".into(),
             config.root.clone().into(),
             "--workspace".into(),
             workspace.into(),
         ];
         if let Some(file) = &flags.config {
-            flags_of.extend(["--config".into(), std::path::absolute(file)?.into()]);
+            location_flags.extend(["--config".into(), std::path::absolute(file)?.into()]);
         }
         let env = std::env::vars_os().collect();
-        let mut outside = vec![scratch.to_owned()];
-        outside.extend(config.home.iter().cloned().chain(workspace.parent().map(Path::to_owned)));
+        let mut outside_dirs = vec![scratch.to_owned()];
+        outside_dirs
+            .extend(config.home.iter().cloned().chain(workspace.parent().map(Path::to_owned)));
         let writable: Vec<&Path> =
             config.sandbox.writable.iter().map(PathBuf::as_path).chain([workspace]).collect();
-        outside.retain(|folder| !writable.iter().any(|root| folder.starts_with(root)));
-        let mut place = TrialWorkspace::with_canaries(
+        outside_dirs.retain(|folder| !writable.iter().any(|root| folder.starts_with(root)));
+        let mut trial_workspace = TrialWorkspace::with_canaries(
             scratch,
-            (flags_of, env, workspace),
-            &outside,
+            (location_flags, env, workspace),
+            &outside_dirs,
             config.sandbox.network_mode(),
         )?;
         if config.policy.intercept && jail::intercept::exec::SUPPORTED {
-            place.add_canary_rule(scratch)?;
+            trial_workspace.add_canary_rule(scratch)?;
         }
-        Ok(place)
+        Ok(trial_workspace)
     }
 
     fn in_scratch_dirs(scratch: &Path) -> io::Result<TrialWorkspace> {
@@ -95,7 +96,7 @@ impl TrialWorkspace {
             ("HOME".into(), home.clone().into()),
             ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()),
         ];
-        let mut place = TrialWorkspace::with_canaries(
+        let mut trial_workspace = TrialWorkspace::with_canaries(
             scratch,
             (flags, env, &workspace),
             &[home],
@@ -104,11 +105,11 @@ impl TrialWorkspace {
         // A run must not be able to see the root directory.
         let hidden = root.join("secret");
         fs::write(&hidden, "not for a run\n")?;
-        place.task.hidden = Some(hidden);
+        trial_workspace.task.hidden = Some(hidden);
         if jail::intercept::exec::SUPPORTED {
-            place.add_canary_rule(scratch)?;
+            trial_workspace.add_canary_rule(scratch)?;
         }
-        Ok(place)
+        Ok(trial_workspace)
     }
 
     /// Adds a rule that forbids a program name that exists nowhere else.
@@ -125,12 +126,12 @@ impl TrialWorkspace {
 
     fn with_canaries(
         scratch: &Path,
-        (flags, env, workspace): (Vec<OsString>, Vec<(OsString, OsString)>, &Path),
-        outside: &[PathBuf],
+        (location_flags, env, workspace): (Vec<OsString>, Vec<(OsString, OsString)>, &Path),
+        outside_dirs: &[PathBuf],
         network: NetworkAccess,
     ) -> io::Result<TrialWorkspace> {
-        let probes = scratch.join("probes");
-        create_private_dir(&probes)?;
+        let probe_dir = scratch.join("probes");
+        create_private_dir(&probe_dir)?;
         let hidden = scratch.join("secret");
         fs::write(&hidden, "not for a run\n")?;
         let listener = match network {
@@ -139,7 +140,7 @@ impl TrialWorkspace {
         };
         let name = format!(".ringfence-doctor-{}", std::process::id());
         let task = CanaryTask {
-            write: outside
+            write: outside_dirs
                 .iter()
                 .filter(|folder| is_writable(folder))
                 .map(|folder| folder.join(&name))
@@ -154,10 +155,9 @@ impl TrialWorkspace {
             listener.set_nonblocking(true)?;
         }
         let report = scratch.join("report");
-        let trial =
-            SelfTest { location_flags: flags, env, working_dir: workspace.to_owned(), report };
+        let trial = SelfTest { location_flags, env, working_dir: workspace.to_owned(), report };
         Ok(TrialWorkspace {
-            probe_dir: probes,
+            probe_dir,
             trial,
             task,
             listener,

@@ -34,12 +34,12 @@ pub struct RulesCheckArgs {
 
 /// Runs `ringfence rules check` and returns the exit code.
 pub fn run(args: &RulesCheckArgs, out: &mut impl Write) -> Result<u8> {
-    let (book, places) = read_rules(&args.files)?;
-    if report_faults(&book) {
+    let (rulebook, locations) = read_rules(&args.files)?;
+    if report_faults(&rulebook) {
         return Ok(1);
     }
-    report_missing_rules(&book, &places);
-    let check = book.table.check_command(&args.command, args.resolve_host_executables);
+    report_missing_rules(&rulebook, &locations);
+    let check = rulebook.table.check_command(&args.command, args.resolve_host_executables);
     let text = if args.pretty {
         serde_json::to_string_pretty(&check)
     } else {

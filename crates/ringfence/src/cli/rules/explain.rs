@@ -35,14 +35,14 @@ pub struct RulesExplainArgs {
 
 /// Runs `ringfence rules explain` and returns the exit code.
 pub fn run(args: &RulesExplainArgs, out: &mut impl Write) -> Result<u8> {
-    let (book, places) = read_rules(&args.files)?;
-    let broken = report_faults(&book);
-    report_missing_rules(&book, &places);
+    let (rulebook, locations) = read_rules(&args.files)?;
+    let has_faults = report_faults(&rulebook);
+    report_missing_rules(&rulebook, &locations);
     let Some((program, rest)) = args.command.split_first() else { return Ok(1) };
-    let file = locate_program(program, &places.search_path);
-    let found = RuleExplanation { book: &book, program, rest, file };
-    found.write_to(&args.command, broken, out).map_err(output_error)?;
-    Ok(u8::from(broken))
+    let file = locate_program(program, &locations.search_path);
+    let explanation = RuleExplanation { book: &rulebook, program, rest, file };
+    explanation.write_to(&args.command, has_faults, out).map_err(output_error)?;
+    Ok(u8::from(has_faults))
 }
 
 struct RuleExplanation<'a> {
@@ -54,14 +54,19 @@ struct RuleExplanation<'a> {
 }
 
 impl RuleExplanation<'_> {
-    fn write_to(&self, command: &[String], broken: bool, out: &mut impl Write) -> io::Result<()> {
+    fn write_to(
+        &self,
+        command: &[String],
+        has_faults: bool,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
         let table = &self.book.table;
-        let text = table.check_command(command, true);
+        let text_check = table.check_command(command, true);
         let at_run_time = self.rules_at_run_time(table);
         let strictest = at_run_time.iter().map(|rule| rule.decision).max();
 
-        let shown = shell_quote::quote_command(command.iter().map(String::as_str));
-        writeln!(out, "{}: {}", escape_line(&shown), summarize_decision(strictest))?;
+        let quoted_command = shell_quote::quote_command(command.iter().map(String::as_str));
+        writeln!(out, "{}: {}", escape_line(&quoted_command), summarize_decision(strictest))?;
         if !at_run_time.is_empty() {
             writeln!(out)?;
         }
@@ -72,7 +77,7 @@ impl RuleExplanation<'_> {
         writeln!(
             out,
             "\nAs text: {}",
-            self.describe_text_match(command, text.decision, text.matches.len())
+            self.describe_text_match(command, text_check.decision, text_check.matches.len())
         )?;
         writeln!(out, "\nAt run time: {}", self.describe_file())?;
         for line in self.describe_consequence(&at_run_time, strictest) {
@@ -81,7 +86,7 @@ impl RuleExplanation<'_> {
         if runs_script(command) {
             writeln!(out, "  The commands in the script are judged one by one as they run.")?;
         }
-        if broken {
+        if has_faults {
             writeln!(
                 out,
                 "  While a rules file is broken, nothing leaves: allowed commands run in the sandbox."
@@ -93,22 +98,23 @@ impl RuleExplanation<'_> {
     /// Returns every rule that applies to the file that would run, under any of its names, and
     /// whose prefix matches this command. No rule hides another here.
     fn rules_at_run_time<'t>(&self, table: &'t RuleTable) -> Vec<&'t PrefixRule> {
-        let same = |one: &HostFile, other: &HostFile| {
+        let is_same_file = |one: &HostFile, other: &HostFile| {
             (one.device, one.inode) == (other.device, other.inode)
         };
-        let speaks = |word: &str| {
-            let program = table.programs.get(word);
-            word == self.program
+        let names_program = |rule_program: &str| {
+            let program = table.programs.get(rule_program);
+            rule_program == self.program
                 || program.zip(self.file.as_ref()).is_some_and(|(program, file)| {
-                    program.files.iter().any(|other| same(other, file))
+                    program.files.iter().any(|other| is_same_file(other, file))
                 })
         };
         // Rules that restrict apply to every file of that name, in any directory.
         let name = self.program.rsplit('/').next();
-        let tightens = |rule: &PrefixRule| {
+        let matches_name = |rule: &PrefixRule| {
             rule.decision != Decision::Allow && Some(rule.program.as_str()) == name
         };
-        let rules = table.prefixes.iter().filter(|rule| speaks(&rule.program) || tightens(rule));
+        let rules =
+            table.prefixes.iter().filter(|rule| names_program(&rule.program) || matches_name(rule));
         let mut rules: Vec<&PrefixRule> =
             rules.filter(|rule| rule.matches_command(&rule.program, self.rest)).collect();
         rules.sort_by_key(|rule| std::cmp::Reverse(rule.decision));
@@ -121,7 +127,7 @@ impl RuleExplanation<'_> {
         rules: &[&PrefixRule],
         decision: Option<Decision>,
     ) -> Vec<String> {
-        let asked = rules
+        let ask_reason = rules
             .iter()
             .filter(|rule| rule.decision == Decision::Allow && !rule.project)
             .map(|rule| {
@@ -130,8 +136,9 @@ impl RuleExplanation<'_> {
                 (prefix.len(), escalation_risk::reason_to_ask(&prefix, self.rest.len() + 1))
             });
         // The most specific rule decides, as at run time.
-        let asked = asked.max_by_key(|(length, _)| *length).and_then(|(_, reason)| reason);
-        let said: &[&str] = match decision {
+        let ask_reason =
+            ask_reason.max_by_key(|(length, _)| *length).and_then(|(_, reason)| reason);
+        let sentences: &[&str] = match decision {
             None => &["It runs in the sandbox, like everything that no rule matches."],
             Some(Decision::Forbidden) => {
                 &["It does not run: it fails with exit code 1 and a message that says why."]
@@ -140,7 +147,7 @@ impl RuleExplanation<'_> {
                 "It needs approval. Once approved, it runs in the sandbox, or outside if the server is configured so (--escalate outside or wider).",
                 "If it is denied, not answered, or no one can be asked, it fails with exit code 1.",
             ],
-            Some(Decision::Allow) if asked.is_none() => &[
+            Some(Decision::Allow) if ask_reason.is_none() => &[
                 "It runs in the sandbox, or outside if the server is configured so (--escalate outside or wider).",
                 CANNOT_LEAVE,
             ],
@@ -149,8 +156,8 @@ impl RuleExplanation<'_> {
                 CANNOT_LEAVE,
             ],
         };
-        let mut lines: Vec<String> = said.iter().map(|line| (*line).to_owned()).collect();
-        if let Some(reason) = asked.filter(|_| decision == Some(Decision::Allow)) {
+        let mut lines: Vec<String> = sentences.iter().map(|line| (*line).to_owned()).collect();
+        if let Some(reason) = ask_reason.filter(|_| decision == Some(Decision::Allow)) {
             lines.insert(
                 1,
                 format!(
@@ -168,8 +175,8 @@ impl RuleExplanation<'_> {
         decision: Option<Decision>,
         matches: usize,
     ) -> String {
-        let plainly = self.book.table.check_command(command, false).decision;
-        let told = match (decision, matches) {
+        let plain_decision = self.book.table.check_command(command, false).decision;
+        let summary = match (decision, matches) {
             (None, _) => "no rule matches".to_owned(),
             (Some(decision), 1) => format!("one rule matches and says {}", decision_name(decision)),
             (Some(decision), number) => {
@@ -180,13 +187,13 @@ impl RuleExplanation<'_> {
                 )
             }
         };
-        let quirk = match plainly == decision {
+        let path_note = match plain_decision == decision {
             true => "",
             false => {
                 "; without --resolve-host-executables, `rules check` does not match rules for a name to this path"
             }
         };
-        format!("{told}. This is what Codex answers{quirk}.")
+        format!("{summary}. This is what Codex answers{path_note}.")
     }
 
     fn describe_file(&self) -> String {
@@ -206,18 +213,18 @@ impl RuleExplanation<'_> {
     }
 }
 
-fn write_rule(rule: &PrefixRule, decides: bool, out: &mut impl Write) -> io::Result<()> {
-    let mark = if decides { '>' } else { ' ' };
-    let place = format!("{}:{}", rule.origin.file, rule.origin.line);
+fn write_rule(rule: &PrefixRule, is_decisive: bool, out: &mut impl Write) -> io::Result<()> {
+    let mark = if is_decisive { '>' } else { ' ' };
+    let location = format!("{}:{}", rule.origin.file, rule.origin.line);
     writeln!(
         out,
         "{mark} {:<9}  {}  ({})",
         decision_name(rule.decision),
         escape_line(&format_rule(rule)),
-        escape_line(&place)
+        escape_line(&location)
     )?;
     match &rule.justification {
-        Some(why) => writeln!(out, "             {}", escape_line(why)),
+        Some(justification) => writeln!(out, "             {}", escape_line(justification)),
         None => Ok(()),
     }
 }
@@ -241,7 +248,7 @@ fn summarize_decision(decision: Option<Decision>) -> &'static str {
 
 /// Returns whether the command is a shell with an inline script (`-c`).
 fn runs_script(command: &[String]) -> bool {
-    let shell = command.first().and_then(|word| word.rsplit('/').next());
+    let shell = command.first().and_then(|program| program.rsplit('/').next());
     shell.is_some_and(|name| ["sh", "bash", "zsh", "dash", "ksh"].contains(&name))
         && command.get(1).is_some_and(|flag| flag.starts_with('-') && flag.ends_with('c'))
 }

@@ -11,11 +11,11 @@ use crate::rulebook::lint::{collect_notes, lint_rules};
 
 /// Runs `ringfence rules lint` and returns the exit code: 1 if there are errors or warnings.
 pub fn run(files: &RuleFiles, out: &mut impl Write) -> Result<u8> {
-    let (book, places) = read_rules(files)?;
-    let broken = report_faults(&book);
-    report_missing_rules(&book, &places);
-    let warnings = lint_rules(&book.table);
-    let notes = collect_notes(&book.table);
+    let (rulebook, locations) = read_rules(files)?;
+    let has_faults = report_faults(&rulebook);
+    report_missing_rules(&rulebook, &locations);
+    let warnings = lint_rules(&rulebook.table);
+    let notes = collect_notes(&rulebook.table);
     let lines = warnings
         .iter()
         .map(|warning| ("", warning))
@@ -23,7 +23,7 @@ pub fn run(files: &RuleFiles, out: &mut impl Write) -> Result<u8> {
     let mut lines: Vec<_> = lines.collect();
     lines.sort_by_key(|(_, line)| line.rule);
     for (mark, line) in lines {
-        let origin = &book.table.prefixes[line.rule].origin;
+        let origin = &rulebook.table.prefixes[line.rule].origin;
         writeln!(
             out,
             "{}:{}: {mark}{}",
@@ -34,7 +34,10 @@ pub fn run(files: &RuleFiles, out: &mut impl Write) -> Result<u8> {
         .map_err(output_error)?;
     }
     let summary = match warnings.len() {
-        0 => format!("{}, nothing to warn about", format_count(book.table.prefixes.len(), "rule")),
+        0 => format!(
+            "{}, nothing to warn about",
+            format_count(rulebook.table.prefixes.len(), "rule")
+        ),
         number => format!(
             "{}. Allowed commands leave the sandbox only if the server is configured so (--escalate outside or wider): \
              without approval only with the rule's exact words, otherwise after approval, and not at all if no one can \
@@ -43,5 +46,5 @@ pub fn run(files: &RuleFiles, out: &mut impl Write) -> Result<u8> {
         ),
     };
     writeln!(out, "{summary}").map_err(output_error)?;
-    Ok(u8::from(broken || !warnings.is_empty()))
+    Ok(u8::from(has_faults || !warnings.is_empty()))
 }

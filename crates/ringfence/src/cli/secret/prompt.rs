@@ -22,15 +22,15 @@ impl Drop for TerminalGuard {
 
 /// Returns the typed value, or None if the user cancelled.
 pub fn prompt_secret(question: &str) -> io::Result<Option<Secret>> {
-    let before = tcgetattr(stdin())?;
-    let mut silent = before.clone();
+    let original_modes = tcgetattr(stdin())?;
+    let mut silent_modes = original_modes.clone();
     // Read key by key, and Ctrl-C as an ordinary key: if the signal killed this process, the
     // terminal would stay without echo.
-    silent
+    silent_modes
         .local_modes
         .remove(LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON | LocalModes::ISIG);
-    let _restored = TerminalGuard(before);
-    tcsetattr(stdin(), OptionalActions::Flush, &silent)?;
+    let _restored = TerminalGuard(original_modes);
+    tcsetattr(stdin(), OptionalActions::Flush, &silent_modes)?;
     let mut stderr = io::stderr();
     stderr.write_all(question.as_bytes())?;
     stderr.flush()?;

@@ -23,13 +23,14 @@ pub async fn prune_periodically(server: Arc<Server>) {
     let mut last: Option<(Duration, SystemTime)> = None;
     loop {
         // Read again each time, since a reload may have changed it.
-        if let Some(keep) = server.pipeline.state().config.audit_retention
-            && is_due(last, keep)
+        if let Some(retention) = server.pipeline.state().config.audit_retention
+            && is_due(last, retention)
         {
-            last = Some((keep, SystemTime::now()));
+            last = Some((retention, SystemTime::now()));
             let (audit, root) = (server.pipeline.audit.clone(), server.config.root.clone());
-            let work = tokio::task::spawn_blocking(move || prune_older_than(&audit, &root, keep));
-            if let Err(error) = work.await {
+            let task =
+                tokio::task::spawn_blocking(move || prune_older_than(&audit, &root, retention));
+            if let Err(error) = task.await {
                 tracing::warn!("the audit log was not pruned: {error}");
             }
         }
@@ -37,17 +38,17 @@ pub async fn prune_periodically(server: Arc<Server>) {
     }
 }
 
-fn is_due(last: Option<(Duration, SystemTime)>, keep: Duration) -> bool {
+fn is_due(last: Option<(Duration, SystemTime)>, retention: Duration) -> bool {
     // If the clock was turned back, prune: pruning twice does no harm.
-    last.is_none_or(|(kept, at)| {
-        kept != keep || at.elapsed().map_or(true, |elapsed| elapsed >= DAY)
+    last.is_none_or(|(last_retention, last_pruned)| {
+        last_retention != retention || last_pruned.elapsed().map_or(true, |elapsed| elapsed >= DAY)
     })
 }
 
-fn prune_older_than(audit: &AuditLog, root: &std::path::Path, keep: Duration) {
+fn prune_older_than(audit: &AuditLog, root: &std::path::Path, retention: Duration) {
     audit.rotate_older_than(DAY);
     // A retention period longer than the clock can represent removes nothing.
-    let Some(before) = SystemTime::now().checked_sub(keep).map(format_utc) else { return };
+    let Some(before) = SystemTime::now().checked_sub(retention).map(format_utc) else { return };
     if !has_files_before(root, &before) {
         return;
     }

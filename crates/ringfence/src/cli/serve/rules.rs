@@ -14,76 +14,91 @@ use crate::rulebook::{EscalationStatus, Rulebook, escalation_risk, lint};
 /// not wait for this.
 pub async fn report_rules(server: Arc<Server>) {
     let policy = &server.pipeline.policy;
-    let book = match &server.config.workspace {
+    let rulebook = match &server.config.workspace {
         Some(workspace) => policy.current_rules(workspace).await,
         // Each caller has its own workspace; the operator's rules are the same for all.
         None => {
-            let book = policy.load_once(None).await;
-            book.log_summary();
-            Arc::new(book)
+            let rulebook = policy.load_once(None).await;
+            rulebook.log_summary();
+            Arc::new(rulebook)
         }
     };
-    let places = policy.locations();
-    match places.unused_rules_warning(&book) {
-        Some(overlooked) => tracing::warn!("rules: {overlooked}"),
-        None if book.files.is_empty() && server.config.policy.escalate != EscalationMode::Off => {
-            tracing::warn!("rules: none were found in {}", places.display_text());
+    let locations = policy.locations();
+    match locations.unused_rules_warning(&rulebook) {
+        Some(warning) => tracing::warn!("rules: {warning}"),
+        None if rulebook.files.is_empty()
+            && server.config.policy.escalate != EscalationMode::Off =>
+        {
+            tracing::warn!("rules: none were found in {}", locations.display_text());
         }
-        None if book.files.is_empty() => {
-            tracing::info!("rules: none were found in {}", places.display_text())
+        None if rulebook.files.is_empty() => {
+            tracing::info!("rules: none were found in {}", locations.display_text())
         }
         None => {
             let files: Vec<String> =
-                book.files.iter().map(|file| file.display().to_string()).collect();
+                rulebook.files.iter().map(|file| file.display().to_string()).collect();
             tracing::info!("rules: files in effect: {}", files.join(", "));
         }
     }
-    for line in escalation_lines(&book, &server.config) {
+    for line in escalation_lines(&rulebook, &server.config) {
         tracing::warn!("rules: {line}");
     }
 }
 
 /// Returns one line per rule that lets a command leave the sandbox or keeps it inside. The operator
 /// is responsible for what leaves, so each one is logged.
-fn escalation_lines(book: &Rulebook, config: &Config) -> Vec<String> {
-    let of = |decision| {
-        book.table.prefixes.iter().filter(move |rule| rule.decision == decision && !rule.project)
+fn escalation_lines(rulebook: &Rulebook, config: &Config) -> Vec<String> {
+    let rules_with = |decision| {
+        rulebook
+            .table
+            .prefixes
+            .iter()
+            .filter(move |rule| rule.decision == decision && !rule.project)
     };
-    let allowed = of(Decision::Allow).count();
+    let allowed = rules_with(Decision::Allow).count();
     // Assume that someone can be asked; that is known only once the client has connected.
-    match book.escalation_status(config, true) {
+    match rulebook.escalation_status(config, true) {
         EscalationStatus::Off => Vec::new(),
         EscalationStatus::Prevented(_) if allowed == 0 => Vec::new(),
-        EscalationStatus::Prevented(why) => {
+        EscalationStatus::Prevented(obstacle) => {
             vec![format!(
-                "nothing leaves the sandbox; commands that match the {allowed} `allow` rules run inside: {why}"
+                "nothing leaves the sandbox; commands that match the {allowed} `allow` rules run inside: {obstacle}"
             )]
         }
         EscalationStatus::Possible => {
-            let (place, risky) = (config.policy.escalate.name(), config.policy.escalate_risky);
-            let lines = of(Decision::Allow).map(|rule| format_allow_rule(rule, place, risky));
-            let asked = of(Decision::Prompt).map(|rule| {
+            let (destination, risky) =
+                (config.policy.escalate.name(), config.policy.escalate_risky);
+            let allow_lines =
+                rules_with(Decision::Allow).map(|rule| format_allow_rule(rule, destination, risky));
+            let prompt_lines = rules_with(Decision::Prompt).map(|rule| {
                 format!(
-                    "`{}` runs {place} after approval ({})",
+                    "`{}` runs {destination} after approval ({})",
                     lint::format_rule(rule),
                     format_origin(rule)
                 )
             });
-            lines.chain(asked).chain(format_held_back(of(Decision::Allow), risky)).collect()
+            allow_lines
+                .chain(prompt_lines)
+                .chain(format_held_back(rules_with(Decision::Allow), risky))
+                .collect()
         }
     }
 }
 
-fn format_allow_rule(rule: &PrefixRule, place: &str, risky: RiskyEscalation) -> String {
-    let (words, at) = (lint::format_rule(rule), format_origin(rule));
-    let exact = match escalation_risk::allows_exact_command(rule) {
-        true => format!("runs {place} as written; with more words it "),
+fn format_allow_rule(rule: &PrefixRule, destination: &str, risky: RiskyEscalation) -> String {
+    let (pattern, origin) = (lint::format_rule(rule), format_origin(rule));
+    let exact_note = match escalation_risk::allows_exact_command(rule) {
+        true => format!("runs {destination} as written; with more words it "),
         false => String::new(),
     };
     match allow_treatment(rule, risky) {
-        AllowTreatment::Escalates => format!("`{words}` runs {place} ({at})"),
-        AllowTreatment::AsksFirst => format!("`{words}` {exact}needs approval first ({at})"),
-        AllowTreatment::StaysInside => format!("`{words}` {exact}runs inside the sandbox ({at})"),
+        AllowTreatment::Escalates => format!("`{pattern}` runs {destination} ({origin})"),
+        AllowTreatment::AsksFirst => {
+            format!("`{pattern}` {exact_note}needs approval first ({origin})")
+        }
+        AllowTreatment::StaysInside => {
+            format!("`{pattern}` {exact_note}runs inside the sandbox ({origin})")
+        }
     }
 }
 
@@ -93,12 +108,12 @@ fn format_held_back<'a>(
     allowed: impl Iterator<Item = &'a PrefixRule>,
     risky: RiskyEscalation,
 ) -> Option<String> {
-    let (mut all, mut held_back) = (0, 0);
+    let (mut total, mut held_back) = (0, 0);
     for rule in allowed {
-        all += 1;
+        total += 1;
         held_back += usize::from(allow_treatment(rule, risky) != AllowTreatment::Escalates);
     }
-    let how = match risky {
+    let consequence = match risky {
         RiskyEscalation::Ask => {
             "need approval first, and run inside the sandbox if no one can be asked"
         }
@@ -107,8 +122,8 @@ fn format_held_back<'a>(
     };
     (held_back > 0).then(|| {
         format!(
-            "{held_back} of {all} `allow` rules let out only the exact words that they name: commands with more words \
-             than the rule {how} (`escalate_risky = {:?}` under [policy]; values: \"ask\", \"inside\", \"outside\"). \
+            "{held_back} of {total} `allow` rules let out only the exact words that they name: commands with more words \
+             than the rule {consequence} (`escalate_risky = {:?}` under [policy]; values: \"ask\", \"inside\", \"outside\"). \
              To let a command leave without approval, name every word of it in the rule",
             risky.name()
         )

@@ -26,25 +26,25 @@ pub struct DemoClient {
 
 impl DemoClient {
     /// Starts the server with this config and the demonstration's directories.
-    pub fn start(stage: &DemoDirectory, config: &Path) -> Result<Self> {
+    pub fn start(demo_dir: &DemoDirectory, config: &Path) -> Result<Self> {
         let flag = |name: &str, path: &Path| [name.into(), path.as_os_str().to_owned()];
         let mut args = vec!["serve".into()];
-        args.extend(flag("--root", &stage.root()));
-        args.extend(flag("--workspace", &stage.workspace()));
+        args.extend(flag("--root", &demo_dir.root()));
+        args.extend(flag("--workspace", &demo_dir.workspace()));
         args.extend(flag("--config", config));
         let env = [
-            ("HOME".into(), stage.home().into_os_string()),
+            ("HOME".into(), demo_dir.home().into_os_string()),
             ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()),
         ];
-        let cannot = || Error::new(Kind::Unavailable, "the server could not be started");
+        let start_error = || Error::new(Kind::Unavailable, "the server could not be started");
         let mut server =
-            start_self_server(args, env).map_err(|error| cannot().with_source(error))?;
-        let output = server.take_output().ok_or_else(cannot)?;
+            start_self_server(args, env).map_err(|error| start_error().with_source(error))?;
+        let output = server.take_output().ok_or_else(start_error)?;
         // A separate thread reads, so that waiting for an answer can time out.
-        let (found, lines) = sync_channel(1);
+        let (sender, lines) = sync_channel(1);
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(std::io::Result::ok) {
-                if found.send(line).is_err() {
+                if sender.send(line).is_err() {
                     return;
                 }
             }

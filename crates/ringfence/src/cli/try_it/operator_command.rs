@@ -23,29 +23,29 @@ requires_approval = false
 /// reveal its secret.
 pub fn add_command(
     client: &mut DemoClient,
-    tell: &mut DemoPrinter<'_>,
-    stage: &DemoDirectory,
+    printer: &mut DemoPrinter<'_>,
+    demo_dir: &DemoDirectory,
 ) -> Result<()> {
-    tell.print_step("5. Add your own command while the server runs")?;
+    printer.print_step("5. Add your own command while the server runs")?;
     // Readable by its owner only; the server rejects a file with secrets otherwise.
     let write = |name: &str, content: &str| {
         let file = std::fs::OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(stage.0.join(name));
-        let written = file.and_then(|mut file| file.write_all(content.as_bytes()));
-        written.map_err(|error| setup_error("a temporary file", error))
+            .open(demo_dir.0.join(name));
+        let write_result = file.and_then(|mut file| file.write_all(content.as_bytes()));
+        write_result.map_err(|error| setup_error("a temporary file", error))
     };
     write("secrets.env", &format!("API_TOKEN={TOKEN}\n"))?;
     write("config.new", &format!("secrets.env_file = \"secrets.env\"\n{CONFIG_ENTRY}"))?;
     // Replace the file atomically, as editors do.
-    std::fs::rename(stage.0.join("config.new"), stage.config())
+    std::fs::rename(demo_dir.0.join("config.new"), demo_dir.config())
         .map_err(|error| setup_error("a config file", error))?;
-    tell.print_sentence(
+    printer.print_sentence(
         "The operator adds this to config.toml, and a token to a file next to it:",
     )?;
-    tell.print_quoted(CONFIG_ENTRY.trim_end())?;
+    printer.print_quoted(CONFIG_ENTRY.trim_end())?;
     let list = client.send_request("tools/list", json!({}))?;
     if !list["tools"]
         .as_array()
@@ -53,20 +53,20 @@ pub fn add_command(
     {
         return Err(unexpected_error("the new tool on the list", &list));
     }
-    tell.print_sentence("The next list has it. It declares no side effects, so it can have none, and its secret is redacted:")?;
+    printer.print_sentence("The next list has it. It declares no side effects, so it can have none, and its secret is redacted:")?;
     let result = client.call_tool("report", json!({}))?;
     let run = &result["structuredContent"];
     if result["isError"] == true {
-        tell.print_sentence(
+        printer.print_sentence(
             "The sandbox cannot be set up on this host, so the command was refused:",
         )?;
-        return tell.print_quoted(text_field(&run["error"], "message"));
+        return printer.print_quoted(text_field(&run["error"], "message"));
     }
-    tell.print_quoted(text_field(run, "stdout").trim_end())?;
-    tell.print_quoted(text_field(run, "stderr").trim_end())?;
-    let changed =
-        std::fs::read_to_string(stage.workspace().join("notes/hello.txt")).unwrap_or_default();
-    if result.to_string().contains(TOKEN) || changed.contains("changed") {
+    printer.print_quoted(text_field(run, "stdout").trim_end())?;
+    printer.print_quoted(text_field(run, "stderr").trim_end())?;
+    let file_text =
+        std::fs::read_to_string(demo_dir.workspace().join("notes/hello.txt")).unwrap_or_default();
+    if result.to_string().contains(TOKEN) || file_text.contains("changed") {
         return Err(unexpected_error("a command that writes nothing and reveals nothing", run));
     }
     Ok(())

@@ -23,19 +23,19 @@ struct ConfigWarning {
     hint: String,
 }
 
-pub(super) fn add_warnings(look: &mut ConfigCheck, env: &ProcessEnv) {
-    let Some(config) = &look.config else { return };
-    let mut all = unmatched_patterns(config);
+pub(super) fn add_warnings(check: &mut ConfigCheck, env: &ProcessEnv) {
+    let Some(config) = &check.config else { return };
+    let mut warnings = unmatched_patterns(config);
     let key = "surface.default_timeout_ms";
     if config.settings.iter().any(|setting| setting.key == key && setting.origin.is_explicit()) {
-        all.extend(check_time_limit(key, config, config.surface.default_timeout));
+        warnings.extend(check_time_limit(key, config, config.surface.default_timeout));
     }
-    all.extend(check_exposed_secrets(config));
+    warnings.extend(check_exposed_secrets(config));
     for entry in config.commands.iter() {
-        all.extend(check_command(config, entry, env));
+        warnings.extend(check_command(config, entry, env));
     }
-    for ConfigWarning { key, message, hint } in all {
-        look.add_finding(FindingSeverity::Warning, &key, message, hint);
+    for ConfigWarning { key, message, hint } in warnings {
+        check.add_finding(FindingSeverity::Warning, &key, message, hint);
     }
 }
 
@@ -56,22 +56,27 @@ pub fn describe_unmatched_patterns(config: &Config) -> Vec<String> {
 }
 
 fn unmatched_patterns(config: &Config) -> Vec<ConfigWarning> {
-    let dropped = config.command_errors.iter().filter_map(|fault| fault.tool.as_deref());
+    let failed_tools = config.command_errors.iter().filter_map(|error| error.tool.as_deref());
     let names: Vec<&str> = BUILT_IN_TOOLS
         .iter()
         .copied()
         .chain(config.commands.iter().map(|entry| entry.name.as_str()))
-        .chain(dropped)
+        .chain(failed_tools)
         .collect();
-    let listed = "`ringfence config show` lists the tools of the file.";
-    let mut all = find_unmatched("surface.allow", &config.surface.allow, &names, listed);
-    all.extend(find_unmatched("surface.deny", &config.surface.deny, &names, listed));
+    let list_hint = "`ringfence config show` lists the tools of the file.";
+    let mut warnings = find_unmatched("surface.allow", &config.surface.allow, &names, list_hint);
+    warnings.extend(find_unmatched("surface.deny", &config.surface.deny, &names, list_hint));
     if let OwnToolsApproval::Named(patterns) = &config.approval.own_tools {
         // Tools that the operator added have a key of their own for this.
-        let elsewhere = "This key is for built-in tools; for a tool of the file, set `requires_approval = true`.";
-        all.extend(find_unmatched("approval.own_tools", patterns, BUILT_IN_TOOLS, elsewhere));
+        let own_tools_hint = "This key is for built-in tools; for a tool of the file, set `requires_approval = true`.";
+        warnings.extend(find_unmatched(
+            "approval.own_tools",
+            patterns,
+            BUILT_IN_TOOLS,
+            own_tools_hint,
+        ));
     }
-    all
+    warnings
 }
 
 /// Returns a warning for each pattern of one list that matches none of the names.
@@ -79,19 +84,26 @@ fn find_unmatched(
     key: &str,
     patterns: &[NameGlob],
     names: &[&str],
-    otherwise: &str,
+    default_hint: &str,
 ) -> Vec<ConfigWarning> {
-    let idle = patterns
+    let unmatched = patterns
         .iter()
         .enumerate()
         .filter(|(_, one)| !names.iter().any(|name| one.matches_tool(name)));
-    idle.map(|(at, pattern)| {
-        let near = suggest_name(pattern.as_str(), names);
-        let hint =
-            near.map_or_else(|| otherwise.to_owned(), |near| format!("Did you mean `{near}`?"));
-        new_warning(item_path(key, at), format!("`{}` matches no tool", pattern.as_str()), hint)
-    })
-    .collect()
+    unmatched
+        .map(|(index, pattern)| {
+            let suggestion = suggest_name(pattern.as_str(), names);
+            let hint = suggestion.map_or_else(
+                || default_hint.to_owned(),
+                |suggestion| format!("Did you mean `{suggestion}`?"),
+            );
+            new_warning(
+                item_path(key, index),
+                format!("`{}` matches no tool", pattern.as_str()),
+                hint,
+            )
+        })
+        .collect()
 }
 
 /// Warns about files of secrets whose directory contains other files too.
@@ -110,12 +122,12 @@ fn check_time_limit(
     config: &Config,
     timeout: std::time::Duration,
 ) -> Option<ConfigWarning> {
-    let most = config.limits.timeout_ceiling;
+    let ceiling = config.limits.timeout_ceiling;
     let hint = "Raise `limits.timeout_ms`, or lower this.";
-    (timeout > most).then(|| {
+    (timeout > ceiling).then(|| {
         new_warning(
             key,
-            format!("no call runs longer than {} ms (`limits.timeout_ms`)", most.as_millis()),
+            format!("no call runs longer than {} ms (`limits.timeout_ms`)", ceiling.as_millis()),
             hint,
         )
     })
@@ -127,11 +139,11 @@ fn check_command(
     env: &ProcessEnv,
 ) -> Vec<ConfigWarning> {
     let key = |name: &str| format!("{}.{name}", command_key(&entry.name));
-    let mut all: Vec<ConfigWarning> = check_program(entry, config, env)
+    let mut warnings: Vec<ConfigWarning> = check_program(entry, config, env)
         .map(|(message, hint)| new_warning(key("command"), message, hint))
         .into_iter()
         .collect();
-    all.extend(
+    warnings.extend(
         check_time_limit(&key("timeout_ms"), config, entry.timeout)
             .filter(|_| entry.timeout != config.surface.default_timeout),
     );
@@ -141,27 +153,27 @@ fn check_command(
     for (at, template) in templates {
         for error in template
             .secret_refs()
-            .filter_map(|wanted| Some((wanted, config.secrets.get(wanted).err()?)))
+            .filter_map(|secret_ref| Some((secret_ref, config.secrets.get(secret_ref).err()?)))
         {
-            let (wanted, error) = error;
-            let message = format!("`{}`: {}", format_reference(wanted), error.message());
-            all.push(new_warning(at.clone(), message, error.hint_text().unwrap_or_default()));
+            let (secret_ref, error) = error;
+            let message = format!("`{}`: {}", format_reference(secret_ref), error.message());
+            warnings.push(new_warning(at.clone(), message, error.hint_text().unwrap_or_default()));
         }
     }
     if let (false, Some(risk)) = (entry.requires_approval, entry.approval_reason()) {
         let message = format!("approval is still required. {risk}");
         let hint = "Remove the line; a human may trust the tool for a session.";
-        all.push(new_warning(key("requires_approval"), message, hint));
+        warnings.push(new_warning(key("requires_approval"), message, hint));
     }
     if entry.profile == ProfileSetting::Seatbelt && cfg!(not(target_os = "macos")) {
         let hint = "Use `default`, the strongest sandbox that a system supports.";
-        all.push(new_warning(
+        warnings.push(new_warning(
             key("sandbox_profile"),
             "the profile `seatbelt` is for macOS: this tool cannot run here",
             hint,
         ));
     }
-    all.extend(find_lone_options(entry).map(|(at, option, name)| {
+    warnings.extend(find_lone_options(entry).map(|(at, option, name)| {
         let message =
             format!("if `{name}` is not given, the option `{option}` before it has no value");
         new_warning(
@@ -170,16 +182,18 @@ fn check_command(
             format!("Write both as one argument: `{option}={{{name}}}`."),
         )
     }));
-    let literal =
+    let is_literal =
         |value: &ValueTemplate| !value.text.is_empty() && value.secret_refs().next().is_none();
-    for (name, _) in entry.env.iter().filter(|(name, value)| is_sensitive(name) && literal(value)) {
+    for (name, _) in
+        entry.env.iter().filter(|(name, value)| is_sensitive(name) && is_literal(value))
+    {
         let message = format!("`{name}` looks like a secret, but its value is written in the file");
         let hint = format!("Run `ringfence secret set {name}` and write `${{secret:{name}}}`.");
-        all.push(new_warning(child_path(&key("env"), name), message, hint));
+        warnings.push(new_warning(child_path(&key("env"), name), message, hint));
     }
     if entry.allow_network && !entry.allow_domains.is_empty() {
         let hint = "Remove `allow_network` to restrict it to the list.";
-        all.push(new_warning(
+        warnings.push(new_warning(
             key("allow_domains"),
             "with `allow_network` every name can be reached",
             hint,
@@ -191,35 +205,35 @@ fn check_command(
     {
         let hint =
             "List what it may reach in `allow_domains` or `allow_addresses`, or remove `network`.";
-        all.push(new_warning(
+        warnings.push(new_warning(
             key("side_effects"),
             "`network` is declared, but the tool may reach nothing",
             hint,
         ));
     }
-    all
+    warnings
 }
 
 /// Finds arguments that are a bare option, with the value in the next argument, which may be left
 /// out.
 fn find_lone_options(entry: &CommandTool) -> impl Iterator<Item = (usize, &str, &str)> {
-    let listed = |name: &str| {
+    let is_required = |name: &str| {
         let required = entry.input_schema.get("required").and_then(Value::as_array);
         required.is_some_and(|all| all.iter().any(|one| one == name))
     };
-    let given = move |name: &str| {
-        listed(name)
+    let is_always_given = move |name: &str| {
+        is_required(name)
             || entry
                 .input_schema
                 .get("properties")
                 .is_some_and(|all| all[name].get("default").is_some())
     };
-    let options = entry.args.iter().take_while(|word| word.text != "--");
-    options.zip(entry.args.iter().enumerate().skip(1)).filter_map(move |(option, (at, word))| {
-        let [TemplatePart::Argument(name)] = word.parts.as_slice() else { return None };
+    let options = entry.args.iter().take_while(|arg| arg.text != "--");
+    options.zip(entry.args.iter().enumerate().skip(1)).filter_map(move |(option, (index, arg))| {
+        let [TemplatePart::Argument(name)] = arg.parts.as_slice() else { return None };
         let [TemplatePart::Text(option)] = option.parts.as_slice() else { return None };
         let is_option = option.starts_with('-') && option.len() > 1 && !option.contains('=');
-        (is_option && !given(name)).then_some((at, option.as_str(), name.as_str()))
+        (is_option && !is_always_given(name)).then_some((index, option.as_str(), name.as_str()))
     })
 }
 
@@ -230,9 +244,9 @@ fn check_program(
     env: &ProcessEnv,
 ) -> Option<(String, String)> {
     let command = &entry.command;
-    let own =
+    let tool_path =
         entry.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.text.as_str());
-    let folders: Vec<PathBuf> = match own {
+    let folders: Vec<PathBuf> = match tool_path {
         Some(path) => std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect(),
         None => config
             .browser
@@ -242,8 +256,8 @@ fn check_program(
             .cloned()
             .collect(),
     };
-    let fault = config.program_search(entry, &folders).find_error(command)?;
-    let hint = match &fault {
+    let error = config.program_search(entry, &folders).find_error(command)?;
+    let hint = match &error {
         ProgramError::Missing if command.contains('/') => {
             "Correct the path; a relative path starts at the directory of this file.".to_owned()
         }
@@ -259,5 +273,5 @@ fn check_program(
             "Move it to a directory that commands can see, such as the one of this file.".to_owned()
         }
     };
-    Some((format!("`{command}` {}", fault.describe()), hint))
+    Some((format!("`{command}` {}", error.describe()), hint))
 }

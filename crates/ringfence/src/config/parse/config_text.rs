@@ -74,32 +74,36 @@ impl WrittenCommand {
 /// Parses the text of a config file; `path` is for error messages.
 pub fn parse_config(text: &str, path: &Path) -> ParsedConfig {
     let (mut table, errors) = DeTable::parse_recoverable(text);
-    let mut read = ParsedConfig {
+    let mut parsed = ParsedConfig {
         key_spans: KeySpans::from_table(table.get_ref()),
         ..ParsedConfig::default()
     };
-    read.has_syntax_errors = errors.iter().any(|error| !toml_errors::is_duplicate_key(error));
-    read.errors = toml_errors::convert_errors(path, text, &errors);
-    let broken: BTreeSet<usize> = read.errors.iter().map(|fault| fault.line).collect();
+    parsed.has_syntax_errors = errors.iter().any(|error| !toml_errors::is_duplicate_key(error));
+    parsed.errors = toml_errors::convert_errors(path, text, &errors);
+    let broken_lines: BTreeSet<usize> =
+        parsed.errors.iter().map(|config_error| config_error.line).collect();
 
     let entries = table.get_mut().remove(COMMANDS_TABLE);
-    let (file, misfits) = read_lenient(&mut table, "");
-    read.file = file;
-    read.errors.extend(misfits.into_iter().map(|misfit| misfit.into_config_error(path, text)));
+    let (file, mismatches) = read_lenient(&mut table, "");
+    parsed.file = file;
+    parsed
+        .errors
+        .extend(mismatches.into_iter().map(|mismatch| mismatch.into_config_error(path, text)));
     if let Some(entries) = entries {
-        let at = read.key_spans.key_span(COMMANDS_TABLE).unwrap_or_else(|| entries.span());
+        let table_span =
+            parsed.key_spans.key_span(COMMANDS_TABLE).unwrap_or_else(|| entries.span());
         match entries.into_inner() {
             DeValue::Table(entries) => {
                 for (name, value) in entries {
-                    parse_command(path, text, name, value, &mut read);
+                    parse_command(path, text, name, value, &mut parsed);
                 }
             }
             _ => {
                 let hint = "Write each tool as a table of its own: `[mcp.name]`.";
-                read.errors.push(ConfigError::about_key(
+                parsed.errors.push(ConfigError::about_key(
                     COMMANDS_TABLE,
                     (path, text),
-                    at,
+                    table_span,
                     "`mcp` is not a table",
                     hint,
                 ));
@@ -107,14 +111,14 @@ pub fn parse_config(text: &str, path: &Path) -> ParsedConfig {
         }
     }
     // Near a syntax error, the parsed values are not what was written.
-    let syntax = broken.len();
-    let sound = |fault: &ConfigError| !broken.contains(&fault.line);
-    let later = read.errors.split_off(syntax.min(read.errors.len()));
-    read.errors.extend(later.into_iter().filter(sound));
-    read.command_errors.retain(sound);
-    read.errors.sort_by_key(|fault| (fault.line, fault.column));
-    read.errors.truncate(MAX_MISMATCHES);
-    read
+    let syntax_error_count = broken_lines.len();
+    let is_on_valid_line = |config_error: &ConfigError| !broken_lines.contains(&config_error.line);
+    let later_errors = parsed.errors.split_off(syntax_error_count.min(parsed.errors.len()));
+    parsed.errors.extend(later_errors.into_iter().filter(is_on_valid_line));
+    parsed.command_errors.retain(is_on_valid_line);
+    parsed.errors.sort_by_key(|config_error| (config_error.line, config_error.column));
+    parsed.errors.truncate(MAX_MISMATCHES);
+    parsed
 }
 
 fn parse_command(
@@ -122,41 +126,38 @@ fn parse_command(
     text: &str,
     name: Spanned<Cow<'_, str>>,
     value: Spanned<DeValue<'_>>,
-    read: &mut ParsedConfig,
+    parsed: &mut ParsedConfig,
 ) {
-    let (span, at) = (name.span(), value.span());
+    let (name_span, value_span) = (name.span(), value.span());
     let name = name.into_inner().into_owned();
     let key = child_path(COMMANDS_TABLE, &name);
-    let mut drop = |fault: ConfigError| {
-        if read.command_errors.len() < MAX_MISMATCHES {
-            read.command_errors.push(ConfigError { tool: Some(name.clone()), ..fault });
+    let mut add_error = |error: ConfigError| {
+        if parsed.command_errors.len() < MAX_MISMATCHES {
+            parsed.command_errors.push(ConfigError { tool: Some(name.clone()), ..error });
         }
     };
     let DeValue::Table(table) = value.into_inner() else {
         let hint = format!("Write it as a table: `[{key}]`.");
-        return drop(ConfigError::about_key(
+        return add_error(ConfigError::about_key(
             &key,
             (path, text),
-            span,
+            name_span,
             "a tool is a table of keys",
             hint,
         ));
     };
-    let (entry, misfits) = read_lenient(&mut Spanned::new(at, table), &key);
-    let unread =
-        misfits.iter().map(|misfit| first_key_below(&key, &misfit.path).to_owned()).collect();
-    misfits.into_iter().for_each(|misfit| drop(misfit.into_config_error(path, text)));
-    read.commands.push(WrittenCommand {
-        name,
-        section: entry,
-        name_span: span,
-        unparsed_keys: unread,
-    });
+    let (section, mismatches) = read_lenient(&mut Spanned::new(value_span, table), &key);
+    let unparsed_keys = mismatches
+        .iter()
+        .map(|mismatch| first_key_below(&key, &mismatch.path).to_owned())
+        .collect();
+    mismatches.into_iter().for_each(|mismatch| add_error(mismatch.into_config_error(path, text)));
+    parsed.commands.push(WrittenCommand { name, section, name_span, unparsed_keys });
 }
 
-/// Returns the key of the table at `path` that leads to `below`.
-fn first_key_below<'a>(path: &str, below: &'a str) -> &'a str {
-    let rest = below.strip_prefix(path).unwrap_or(below).trim_start_matches('.');
+/// Returns the key of the table at `path` that leads to `nested_path`.
+fn first_key_below<'a>(path: &str, nested_path: &'a str) -> &'a str {
+    let rest = nested_path.strip_prefix(path).unwrap_or(nested_path).trim_start_matches('.');
     rest.split(['.', '[']).next().unwrap_or(rest)
 }
 
@@ -168,10 +169,10 @@ impl ValueMismatch {
 
 /// Parses a file in which no error is accepted.
 pub fn parse_strict(text: &str, path: &Path) -> Result<raw::ConfigFile> {
-    let read = parse_config(text, path);
-    match read.errors.into_iter().chain(read.command_errors).next() {
-        None => Ok(read.file),
-        Some(fault) => Err(fault.into_error()),
+    let parsed = parse_config(text, path);
+    match parsed.errors.into_iter().chain(parsed.command_errors).next() {
+        None => Ok(parsed.file),
+        Some(error) => Err(error.into_error()),
     }
 }
 

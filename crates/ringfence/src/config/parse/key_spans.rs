@@ -20,9 +20,9 @@ struct KeySpan {
 impl KeySpans {
     /// Collects the ranges of a parsed file.
     pub fn from_table(table: &DeTable<'_>) -> KeySpans {
-        let mut places = KeySpans::default();
-        places.add_table("", table);
-        places
+        let mut spans = KeySpans::default();
+        spans.add_table("", table);
+        spans
     }
 
     fn add_table(&mut self, path: &str, table: &DeTable<'_>) {
@@ -35,10 +35,9 @@ impl KeySpans {
         match value.get_ref() {
             DeValue::Table(table) => self.add_table(&path, table),
             DeValue::Array(array) => {
-                array
-                    .iter()
-                    .enumerate()
-                    .for_each(|(at, value)| self.add_value(item_path(&path, at), None, value));
+                array.iter().enumerate().for_each(|(index, value)| {
+                    self.add_value(item_path(&path, index), None, value)
+                });
             }
             _ => {}
         }
@@ -59,7 +58,7 @@ impl KeySpans {
                 Some(KeySpan { key: Some(key), value }) if key.start >= value.start => {
                     return Some(key.clone());
                 }
-                Some(place) => return Some(place.value.clone()),
+                Some(span) => return Some(span.value.clone()),
                 None => path = &path[..path.rfind(['.', '['])?],
             }
         }
@@ -67,43 +66,43 @@ impl KeySpans {
 
     /// Returns the range of the key, if the file has it.
     pub fn key_span(&self, path: &str) -> Option<Range<usize>> {
-        let place = self.0.get(path)?;
-        Some(place.key.clone().unwrap_or_else(|| place.value.clone()))
+        let span = self.0.get(path)?;
+        Some(span.key.clone().unwrap_or_else(|| span.value.clone()))
     }
 }
 
 /// Returns the path of a key. A name that could be mistaken for a path is quoted, as in the file.
 pub fn child_path(path: &str, key: &str) -> String {
-    let plain =
+    let is_bare =
         !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
-    let key = if plain { key.to_owned() } else { format!("{key:?}") };
+    let key = if is_bare { key.to_owned() } else { format!("{key:?}") };
     if path.is_empty() { key } else { format!("{path}.{key}") }
 }
 
 /// Returns the path of a list item.
-pub fn item_path(path: &str, at: usize) -> String {
-    format!("{path}[{at}]")
+pub fn item_path(path: &str, index: usize) -> String {
+    format!("{path}[{index}]")
 }
 
-/// Offsets of all line ends of a text, for many lookups: [`line_number`] counts from the start of the
-/// text each time.
+/// Offsets of all line ends of a text, for many lookups: [`line_number`] counts from the start of
+/// the text each time.
 pub struct LineIndex(Vec<usize>);
 
 impl LineIndex {
     /// Builds the index.
     pub fn new(text: &str) -> LineIndex {
-        LineIndex(text.match_indices('\n').map(|(at, _)| at).collect())
+        LineIndex(text.match_indices('\n').map(|(offset, _)| offset).collect())
     }
 
-    /// Returns the number of the line that contains the byte `at`, from 1.
-    pub fn line_at(&self, at: usize) -> usize {
-        self.0.partition_point(|end| *end < at) + 1
+    /// Returns the number of the line that contains the byte `offset`, from 1.
+    pub fn line_at(&self, offset: usize) -> usize {
+        self.0.partition_point(|newline| *newline < offset) + 1
     }
 }
 
 /// Returns the number of the line at an offset, from 1.
-pub fn line_number(text: &str, at: usize) -> usize {
-    text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
+pub fn line_number(text: &str, offset: usize) -> usize {
+    text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count() + 1
 }
 
 #[cfg(test)]

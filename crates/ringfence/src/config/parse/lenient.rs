@@ -25,32 +25,32 @@ pub fn read_lenient<T: DeserializeOwned + Default>(
     path: &str,
 ) -> (T, Vec<ValueMismatch>) {
     let span = table.span();
-    let mut misfits = Vec::new();
+    let mut mismatches = Vec::new();
     match deserialize_table(table.clone()) {
-        Ok(whole) => return (whole, misfits),
+        Ok(complete) => return (complete, mismatches),
         Err(error) => {
             let fits = |table: DeTable<'_>| {
                 deserialize_table::<T>(Spanned::new(span.clone(), table)).map(drop)
             };
-            filter_table(table.get_mut(), path, &fits, &mut misfits);
-            if misfits.is_empty() {
+            filter_table(table.get_mut(), path, &fits, &mut mismatches);
+            if mismatches.is_empty() {
                 // Each key fits alone, but not all together: a key under two of its names.
                 let (path, span) = first_conflict(table.get_ref(), path, &fits)
                     .unwrap_or((path.to_owned(), span.clone()));
-                misfits.push(ValueMismatch { path, span, error });
-                return (T::default(), misfits);
+                mismatches.push(ValueMismatch { path, span, error });
+                return (T::default(), mismatches);
             }
         }
     }
     match deserialize_table(table.clone()) {
-        Ok(rest) => (rest, misfits),
+        Ok(partial) => (partial, mismatches),
         Err(error) => {
-            misfits.push(ValueMismatch {
+            mismatches.push(ValueMismatch {
                 path: path.to_owned(),
                 span: error.span().unwrap_or(span),
                 error,
             });
-            (T::default(), misfits)
+            (T::default(), mismatches)
         }
     }
 }
@@ -61,10 +61,10 @@ fn first_conflict<'a>(
     path: &str,
     fits: &dyn Fn(DeTable<'a>) -> Result<(), Error>,
 ) -> Option<(String, Range<usize>)> {
-    let mut before = DeTable::new();
+    let mut prefix = DeTable::new();
     for (key, value) in table {
-        before.insert(key.clone(), value.clone());
-        if fits(before.clone()).is_err() {
+        prefix.insert(key.clone(), value.clone());
+        if fits(prefix.clone()).is_err() {
             return Some((child_path(path, key.get_ref()), key.span()));
         }
     }
@@ -79,14 +79,15 @@ fn filter_table<'a>(
     table: &mut DeTable<'a>,
     path: &str,
     fits: &dyn Fn(DeTable<'a>) -> Result<(), Error>,
-    misfits: &mut Vec<ValueMismatch>,
+    mismatches: &mut Vec<ValueMismatch>,
 ) {
     for (key, mut value) in std::mem::take(table) {
-        if misfits.len() >= MAX_MISMATCHES {
+        if mismatches.len() >= MAX_MISMATCHES {
             return;
         }
-        let alone = |value: Spanned<DeValue<'a>>| fits(DeTable::from_iter([(key.clone(), value)]));
-        if filter_value(&mut value, &child_path(path, key.get_ref()), &alone, misfits) {
+        let fits_alone =
+            |value: Spanned<DeValue<'a>>| fits(DeTable::from_iter([(key.clone(), value)]));
+        if filter_value(&mut value, &child_path(path, key.get_ref()), &fits_alone, mismatches) {
             table.insert(key, value);
         }
     }
@@ -97,21 +98,21 @@ fn filter_value<'a>(
     value: &mut Spanned<DeValue<'a>>,
     path: &str,
     fits: &dyn Fn(Spanned<DeValue<'a>>) -> Result<(), Error>,
-    misfits: &mut Vec<ValueMismatch>,
+    mismatches: &mut Vec<ValueMismatch>,
 ) -> bool {
     let Err(error) = fits(value.clone()) else { return true };
     let span = value.span();
-    let before = misfits.len();
+    let mismatches_before = mismatches.len();
     // If even an empty table or list does not fit, the items are not to blame.
-    let of_itself = match value.get_mut() {
+    let own_error = match value.get_mut() {
         DeValue::Table(table) => {
             match fits(Spanned::new(span.clone(), DeValue::Table(DeTable::new()))) {
                 Err(error) => Some(error),
                 Ok(()) => {
-                    let around = |inner: DeTable<'a>| {
+                    let fits_inside = |inner: DeTable<'a>| {
                         fits(Spanned::new(span.clone(), DeValue::Table(inner)))
                     };
-                    filter_table(table, path, &around, misfits);
+                    filter_table(table, path, &fits_inside, mismatches);
                     None
                 }
             }
@@ -120,17 +121,22 @@ fn filter_value<'a>(
             match fits(Spanned::new(span.clone(), DeValue::Array(Default::default()))) {
                 Err(error) => Some(error),
                 Ok(()) => {
-                    for (at, value) in array.iter().enumerate() {
-                        if misfits.len() >= MAX_MISMATCHES {
+                    for (index, value) in array.iter().enumerate() {
+                        if mismatches.len() >= MAX_MISMATCHES {
                             break;
                         }
-                        let alone = |value| {
+                        let fits_alone = |value| {
                             fits(Spanned::new(
                                 span.clone(),
                                 DeValue::Array([value].into_iter().collect()),
                             ))
                         };
-                        filter_value(&mut value.clone(), &item_path(path, at), &alone, misfits);
+                        filter_value(
+                            &mut value.clone(),
+                            &item_path(path, index),
+                            &fits_alone,
+                            mismatches,
+                        );
                     }
                     None
                 }
@@ -138,13 +144,13 @@ fn filter_value<'a>(
         }
         _ => None,
     };
-    if let Some(error) = of_itself.or((misfits.len() == before).then_some(error)) {
+    if let Some(error) = own_error.or((mismatches.len() == mismatches_before).then_some(error)) {
         // An unknown key is marked itself; for any other error its value is.
         let span = match error.message().starts_with("unknown field") {
             true => error.span().unwrap_or(span),
             false => span,
         };
-        misfits.push(ValueMismatch { path: path.to_owned(), span, error });
+        mismatches.push(ValueMismatch { path: path.to_owned(), span, error });
         return false;
     }
     // A list without one of its items would mean something else.

@@ -218,8 +218,8 @@ impl<'de> Deserialize<'de> for OwnTools {
                 f.write_str("`auto`, `always` or a list of tool names")
             }
 
-            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<OwnTools, E> {
-                match word {
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<OwnTools, E> {
+                match text {
                     "auto" => Ok(OwnTools::Auto),
                     "always" => Ok(OwnTools::Always),
                     other => Err(E::unknown_variant(other, &["auto", "always"])),
@@ -442,9 +442,9 @@ impl TryFrom<String> for VariablePattern {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
-        let names = NameGlob::parse(&text).filter(|_| begins);
-        names
+        let starts_valid = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        let pattern = NameGlob::parse(&text).filter(|_| starts_valid);
+        pattern
             .map(VariablePattern)
             .ok_or("give the full name of a variable, or its first letters and `*`")
     }
@@ -512,9 +512,9 @@ impl TryFrom<String> for HostName {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let known =
+        let is_allowed =
             |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
-        if text.is_empty() || !text.chars().all(known) {
+        if text.is_empty() || !text.chars().all(is_allowed) {
             return Err("a host is written `name` or `name:port`, without wildcards");
         }
         Ok(HostName(text.to_ascii_lowercase()))
@@ -531,20 +531,21 @@ impl TryFrom<String> for PublicUrl {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let wrong =
+        let message =
             "a public URL is written `https://host`, `https://host:port` or `https://host/path`";
-        let (scheme, rest) = text.split_once("://").ok_or(wrong)?;
+        let (scheme, rest) = text.split_once("://").ok_or(message)?;
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let host = HostName::try_from(host.to_owned()).map_err(|_| wrong)?.0;
+        let host = HostName::try_from(host.to_owned()).map_err(|_| message)?.0;
         let scheme = Some(scheme.to_ascii_lowercase())
             .filter(|scheme| ["http", "https"].contains(&scheme.as_str()));
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.' | '~');
+        let is_plain =
+            |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.' | '~');
         // The full address of the endpoint is accepted, too.
         let path = path.trim_end_matches('/');
         let path = path.strip_suffix("/mcp").unwrap_or(path);
-        match scheme.filter(|_| path.chars().all(plain)) {
+        match scheme.filter(|_| path.chars().all(is_plain)) {
             Some(scheme) => Ok(PublicUrl(format!("{scheme}://{host}{path}"))),
-            None => Err(wrong),
+            None => Err(message),
         }
     }
 }
@@ -559,14 +560,14 @@ impl TryFrom<String> for OriginName {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let wrong = "an origin is written `scheme://host` or `scheme://host:port`, without path or wildcards";
-        let (scheme, host) = text.split_once("://").ok_or(wrong)?;
+        let message = "an origin is written `scheme://host` or `scheme://host:port`, without path or wildcards";
+        let (scheme, host) = text.split_once("://").ok_or(message)?;
         let scheme_fits = !scheme.is_empty()
             && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
         if !scheme_fits {
-            return Err(wrong);
+            return Err(message);
         }
-        HostName::try_from(host.to_owned()).map_err(|_| wrong)?;
+        HostName::try_from(host.to_owned()).map_err(|_| message)?;
         Ok(OriginName(text.to_ascii_lowercase()))
     }
 }

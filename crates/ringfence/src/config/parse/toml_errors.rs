@@ -20,10 +20,10 @@ pub fn is_duplicate_key(error: &Error) -> bool {
 /// Converts the parser's errors, one for each line: later ones on the same line result from the
 /// first.
 pub fn convert_errors(path: &Path, text: &str, errors: &[Error]) -> Vec<ConfigError> {
-    let mut faults: Vec<ConfigError> = Vec::new();
+    let mut config_errors: Vec<ConfigError> = Vec::new();
     for error in errors.iter().take(MAX_ERRORS) {
         let span = error.span().unwrap_or(0..0);
-        let fault = match is_duplicate_key(error) {
+        let config_error = match is_duplicate_key(error) {
             true => duplicate_error(path, text, span),
             false => {
                 let (message, hint) = reword_message(text, span.start, error.message());
@@ -32,45 +32,45 @@ pub fn convert_errors(path: &Path, text: &str, errors: &[Error]) -> Vec<ConfigEr
         };
         // A list that is not closed causes an error on every following line, and a duplicate table
         // duplicates its keys.
-        let follows = |other: &ConfigError| {
-            other.line == fault.line
+        let is_consequence = |other: &ConfigError| {
+            other.line == config_error.line
                 || other.message == UNCLOSED_LIST
-                || !other.key.is_empty() && fault.key.starts_with(&format!("{}.", other.key))
+                || !other.key.is_empty() && config_error.key.starts_with(&format!("{}.", other.key))
         };
-        if !faults.iter().any(follows) {
-            faults.push(fault);
+        if !config_errors.iter().any(is_consequence) {
+            config_errors.push(config_error);
         }
     }
-    faults
+    config_errors
 }
 
 const UNCLOSED_LIST: &str = "a list is not closed, or a comma is missing in it";
 
 /// Rewords the parser's message, without its internal terms.
-fn reword_message(text: &str, at: usize, message: &str) -> (String, &'static str) {
-    let first = message.lines().next().unwrap_or_default();
-    let what = first.split(", expected").next().unwrap_or(first);
-    let nothing = text
-        .get(at..)
+fn reword_message(text: &str, offset: usize, message: &str) -> (String, &'static str) {
+    let first_line = message.lines().next().unwrap_or_default();
+    let problem = first_line.split(", expected").next().unwrap_or(first_line);
+    let is_line_end = text
+        .get(offset..)
         .and_then(|rest| rest.lines().next())
         .is_none_or(|rest| rest.trim().is_empty());
     match () {
-        () if what.contains("must be quoted") && nothing => {
+        () if problem.contains("must be quoted") && is_line_end => {
             ("there is no value".to_owned(), "Write one after `=`, or remove the line.")
         }
-        () if what.contains("must be quoted") => {
-            (what.to_owned(), "Put text in quotes: `key = \"value\"`.")
+        () if problem.contains("must be quoted") => {
+            (problem.to_owned(), "Put text in quotes: `key = \"value\"`.")
         }
-        () if what.contains("missing comma") || what.contains("array") => {
+        () if problem.contains("missing comma") || problem.contains("array") => {
             (UNCLOSED_LIST.to_owned(), "Write items between `[` and `]`, separated by commas.")
         }
-        () if what.contains("string") => {
+        () if problem.contains("string") => {
             ("the text is not closed".to_owned(), "End it with the quote that it began with.")
         }
-        () if what.contains("escape") => {
-            (what.to_owned(), "In \"…\" a backslash begins an escape; use '…' for literal text.")
+        () if problem.contains("escape") => {
+            (problem.to_owned(), "In \"…\" a backslash begins an escape; use '…' for literal text.")
         }
-        () => (what.to_owned(), "Correct the line."),
+        () => (problem.to_owned(), "Correct the line."),
     }
 }
 
@@ -79,14 +79,14 @@ fn duplicate_error(path: &Path, text: &str, span: std::ops::Range<usize>) -> Con
     let name = text.get(span.clone()).unwrap_or_default();
     let key = key_path_at(text, span.start, name);
     // The file as it was before the duplicate.
-    let before = KeySpans::from_table(
+    let earlier_spans = KeySpans::from_table(
         DeTable::parse_recoverable(&text[..find_line_start(text, span.start)]).0.get_ref(),
     );
     let first = key
         .as_deref()
-        .and_then(|key| before.key_span(key))
+        .and_then(|key| earlier_spans.key_span(key))
         .map(|first| line_number(text, first.start));
-    let what = match key.as_deref().and_then(|key| key.strip_prefix("mcp.")) {
+    let message = match key.as_deref().and_then(|key| key.strip_prefix("mcp.")) {
         Some(tool) if !tool.contains('.') => {
             format!("there is already a tool named `{tool}`")
         }
@@ -101,20 +101,20 @@ fn duplicate_error(path: &Path, text: &str, span: std::ops::Range<usize>) -> Con
         }
         None => "Remove or rename one of them.".to_owned(),
     };
-    ConfigError::about_key(&key.unwrap_or_default(), (path, text), span, what, hint)
+    ConfigError::about_key(&key.unwrap_or_default(), (path, text), span, message, hint)
 }
 
-fn find_line_start(text: &str, at: usize) -> usize {
-    text[..at].rfind('\n').map_or(0, |end| end + 1)
+fn find_line_start(text: &str, offset: usize) -> usize {
+    text[..offset].rfind('\n').map_or(0, |end| end + 1)
 }
 
-fn is_table_header(text: &str, at: usize) -> bool {
-    text[find_line_start(text, at)..].trim_start().starts_with('[')
+fn is_table_header(text: &str, offset: usize) -> bool {
+    text[find_line_start(text, offset)..].trim_start().starts_with('[')
 }
 
 /// Returns the path of a duplicate key: below the last header before it, or in a header itself.
-fn key_path_at(text: &str, at: usize, name: &str) -> Option<String> {
-    let header = |line: &str| {
+fn key_path_at(text: &str, offset: usize, name: &str) -> Option<String> {
+    let header_path = |line: &str| {
         let table = DeTable::parse(line.trim()).ok()?.into_inner();
         let (mut path, mut table) = (String::new(), table);
         while let Some((key, value)) = table.into_iter().next() {
@@ -124,13 +124,13 @@ fn key_path_at(text: &str, at: usize, name: &str) -> Option<String> {
         }
         Some(path)
     };
-    let start = find_line_start(text, at);
-    if is_table_header(text, at) {
-        return header(text[start..].lines().next()?);
+    let start = find_line_start(text, offset);
+    if is_table_header(text, offset) {
+        return header_path(text[start..].lines().next()?);
     }
-    let above = text[..start].lines().rev().find(|line| line.trim_start().starts_with('['));
-    let above = above.map_or(Some(String::new()), header)?;
-    Some(child_path(&above, name.trim_matches(['"', '\''])))
+    let section = text[..start].lines().rev().find(|line| line.trim_start().starts_with('['));
+    let section = section.map_or(Some(String::new()), header_path)?;
+    Some(child_path(&section, name.trim_matches(['"', '\''])))
 }
 
 /// The phrases above are English text of the `toml` crate, not part of its interface. If an update

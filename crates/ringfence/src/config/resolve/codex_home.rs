@@ -35,27 +35,27 @@ pub fn find_codex_home(env: &ProcessEnv, workspace: Option<&Path>) -> Option<Pat
 /// inside one does not count.
 pub fn find_rules_dirs(env: &ProcessEnv, workspace: Option<&Path>) -> RulesDirs {
     let mut homes = candidate_homes(env, workspace).into_iter();
-    let mut used = vec![PathBuf::from(SYSTEM_RULES)];
-    used.extend(homes.next().map(|home| home.join("rules")));
-    let mut unused: Vec<PathBuf> = Vec::new();
+    let mut effective = vec![PathBuf::from(SYSTEM_RULES)];
+    effective.extend(homes.next().map(|home| home.join("rules")));
+    let mut ignored: Vec<PathBuf> = Vec::new();
     for home in homes.chain(env.client_codex_home.clone()) {
         let rules = home.join("rules");
-        if !used.contains(&rules) && !unused.contains(&rules) {
-            unused.push(rules);
+        if !effective.contains(&rules) && !ignored.contains(&rules) {
+            ignored.push(rules);
         }
     }
-    RulesDirs { effective: used, ignored: unused }
+    RulesDirs { effective, ignored }
 }
 
 /// Returns every possible home, the effective one first.
 fn candidate_homes(env: &ProcessEnv, workspace: Option<&Path>) -> Vec<PathBuf> {
     let is_outside =
         |home: &&PathBuf| workspace.is_none_or(|workspace| !home.starts_with(workspace));
-    let named = env.get_absolute(env::CODEX_HOME).map(Path::to_owned);
-    let clients = env.client_codex_home.as_ref().filter(is_outside).cloned();
-    let usual = env.get_absolute(env::HOME).map(|home| home.join(".codex"));
+    let explicit_home = env.get_absolute(env::CODEX_HOME).map(Path::to_owned);
+    let client_home = env.client_codex_home.as_ref().filter(is_outside).cloned();
+    let default_home = env.get_absolute(env::HOME).map(|home| home.join(".codex"));
     let mut homes: Vec<PathBuf> = Vec::new();
-    for home in [named, clients, usual].into_iter().flatten() {
+    for home in [explicit_home, client_home, default_home].into_iter().flatten() {
         if !homes.contains(&home) {
             homes.push(home);
         }

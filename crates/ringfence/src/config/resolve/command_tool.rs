@@ -75,8 +75,8 @@ impl CommandTool {
 
     /// Returns the effective profile, given the one under `[sandbox]`: if that is `contained`,
     /// there are no namespaces for `default`. It is never weaker than that.
-    pub fn effective_profile(&self, everybodys: ProfileSetting) -> ProfileSetting {
-        match (self.profile, everybodys) {
+    pub fn effective_profile(&self, sandbox_profile: ProfileSetting) -> ProfileSetting {
+        match (self.profile, sandbox_profile) {
             (ProfileSetting::Default, ProfileSetting::Contained) => ProfileSetting::Contained,
             (profile, _) => profile,
         }
@@ -157,27 +157,30 @@ impl CommandChecker<'_> {
             .key_spans
             .value_span(&path)
             .unwrap_or_else(|| self.written.name_span.clone());
-        let fault = ConfigError::about_key(
+        let error = ConfigError::about_key(
             &path,
             (self.context.path, self.context.text),
             span,
             message,
             hint,
         );
-        self.errors.push(ConfigError { tool: Some(self.written.name.clone()), ..fault });
+        self.errors.push(ConfigError { tool: Some(self.written.name.clone()), ..error });
     }
 
     /// Returns whether an error merely results from another key that could not be parsed.
-    fn is_consequence(&self, fault: &ConfigError) -> bool {
-        let unread = &self.written.unparsed_keys;
-        let at = |key: &str| fault.key == format!("{}.{key}", command_key(&self.written.name));
-        let about = |key: &str| {
-            fault.key.starts_with(&format!("{}.{key}", command_key(&self.written.name)))
+    fn is_consequence(&self, error: &ConfigError) -> bool {
+        let unparsed_keys = &self.written.unparsed_keys;
+        let is_key = |key: &str| error.key == format!("{}.{key}", command_key(&self.written.name));
+        let is_below = |key: &str| {
+            error.key.starts_with(&format!("{}.{key}", command_key(&self.written.name)))
         };
         match () {
-            () if unread.is_empty() => false,
-            () if at("command") => true,
-            () => unread.contains("input_schema") && (about("args") || about("secret_args")),
+            () if unparsed_keys.is_empty() => false,
+            () if is_key("command") => true,
+            () => {
+                unparsed_keys.contains("input_schema")
+                    && (is_below("args") || is_below("secret_args"))
+            }
         }
     }
 
@@ -187,32 +190,33 @@ impl CommandChecker<'_> {
         parsed: Result<ValueTemplate, String>,
     ) -> Option<ValueTemplate> {
         let hint = "An argument is `{name}`, a secret `${NAME}` or `${secret:NAME}`, a brace `{{`.";
-        parsed.map_err(|wrong| self.add_error(key, wrong, hint)).ok()
+        parsed.map_err(|message| self.add_error(key, message, hint)).ok()
     }
 }
 
 /// Returns the valid commands, and the errors in the others.
 pub fn resolve_commands(
-    around: &CommandContext<'_>,
-    written: &[WrittenCommand],
+    context: &CommandContext<'_>,
+    written_commands: &[WrittenCommand],
 ) -> (Vec<CommandTool>, Vec<ConfigError>) {
-    let (mut entries, mut faults): (Vec<CommandTool>, Vec<ConfigError>) = (Vec::new(), Vec::new());
+    let (mut entries, mut errors): (Vec<CommandTool>, Vec<ConfigError>) = (Vec::new(), Vec::new());
     // Names of the valid commands so far, by their underscored spelling.
     let mut spellings: HashMap<String, String> = HashMap::new();
-    for one in written {
-        let mut check = CommandChecker { context: around, written: one, errors: Vec::new() };
-        check.check_name(&spellings);
-        let entry = check.build_command();
-        let found = std::mem::take(&mut check.errors);
-        match entry.filter(|_| found.is_empty() && one.unparsed_keys.is_empty()) {
+    for command in written_commands {
+        let mut checker = CommandChecker { context, written: command, errors: Vec::new() };
+        checker.check_name(&spellings);
+        let entry = checker.build_command();
+        let entry_errors = std::mem::take(&mut checker.errors);
+        match entry.filter(|_| entry_errors.is_empty() && command.unparsed_keys.is_empty()) {
             Some(entry) => {
                 spellings.insert(to_underscored(&entry.name), entry.name.clone());
                 entries.push(entry);
             }
-            None => faults.extend(found.into_iter().filter(|fault| !check.is_consequence(fault))),
+            None => errors
+                .extend(entry_errors.into_iter().filter(|error| !checker.is_consequence(error))),
         }
     }
-    (entries, faults)
+    (entries, errors)
 }
 
 fn to_underscored(name: &str) -> String {
@@ -222,17 +226,17 @@ fn to_underscored(name: &str) -> String {
 impl CommandChecker<'_> {
     fn check_name(&mut self, earlier: &HashMap<String, String>) {
         let name = self.written.name.clone();
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-        if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        if name.is_empty() || name.len() > 64 || !name.chars().all(is_allowed) {
             let hint = "Use up to 64 letters, digits, `_`, `-` and `.`.";
             self.add_error("", "clients do not accept a tool with this name", hint);
         }
-        if BUILT_IN_TOOLS.iter().any(|ours| to_underscored(ours) == to_underscored(&name)) {
+        if BUILT_IN_TOOLS.iter().any(|built_in| to_underscored(built_in) == to_underscored(&name)) {
             self.add_error("", format!("`{name}` is a built-in tool"), "Choose another name.");
         }
-        if let Some(same) = earlier.get(&to_underscored(&name)) {
+        if let Some(earlier_name) = earlier.get(&to_underscored(&name)) {
             let message = format!(
-                "`{name}` and `{same}` are the same name for clients that do not accept dots"
+                "`{name}` and `{earlier_name}` are the same name for clients that do not accept dots"
             );
             self.add_error("", message, "Choose another name.");
         }
@@ -265,11 +269,11 @@ impl CommandChecker<'_> {
         let stdin = raw.stdin.unwrap_or(CommandStdin::None);
         let input_schema = self.check_schema(raw.input_schema.as_ref(), stdin)?;
         let args: Vec<(usize, ValueTemplate)> = (raw.args.iter().flatten().enumerate())
-            .filter_map(|(at, one)| {
+            .filter_map(|(index, one)| {
                 Some((
-                    at,
+                    index,
                     self.check_template(
-                        &item_path("args", at),
+                        &item_path("args", index),
                         ValueTemplate::with_arguments(one),
                     )?,
                 ))
@@ -297,7 +301,7 @@ impl CommandChecker<'_> {
         self.check_arguments(&args, &input_schema);
         let profile = raw.sandbox_profile.unwrap_or(ProfileSetting::Default);
         self.check_profile(profile, &args);
-        let hidden =
+        let hidden_args =
             self.collect_hidden_args(raw.secret_args.as_deref().unwrap_or_default(), &input_schema);
         if let Some(cwd) = &raw.cwd
             && cwd.is_relative()
@@ -333,36 +337,37 @@ impl CommandChecker<'_> {
                 .map_or(self.context.surface.default_timeout, |time| Duration::from_millis(time.0)),
             streaming: raw.streaming.unwrap_or(false),
             input_schema,
-            hidden_args: hidden,
+            hidden_args,
             line: self.context.lines.line_at(self.written.name_span.start),
         })
     }
 
     fn check_schema(
         &mut self,
-        given: Option<&raw::InputSchema>,
+        raw_schema: Option<&raw::InputSchema>,
         stdin: CommandStdin,
     ) -> Option<Map<String, Value>> {
-        let Some(given) = given else {
+        let Some(raw_schema) = raw_schema else {
             // Without a schema, `args` can name no argument; on standard input any are accepted.
-            let open = stdin == CommandStdin::Json;
-            let Value::Object(schema) = json!({"type": "object", "additionalProperties": open})
+            let allows_more = stdin == CommandStdin::Json;
+            let Value::Object(schema) =
+                json!({"type": "object", "additionalProperties": allows_more})
             else {
                 return None;
             };
             return Some(schema);
         };
-        let schema = given.0.clone();
+        let schema = raw_schema.0.clone();
         if schema.get("type") != Some(&json!("object")) {
             let hint =
                 "Arguments are an object: write `type = \"object\"` at the top of the schema.";
             self.add_error("input_schema", "the schema does not describe an object", hint);
             return None;
         }
-        if let Err(wrong) = build_validator(&schema) {
+        if let Err(error) = build_validator(&schema) {
             self.add_error(
                 "input_schema",
-                format!("the schema is not a JSON Schema: {wrong}"),
+                format!("the schema is not a JSON Schema: {error}"),
                 "Correct the schema.",
             );
             return None;
@@ -384,9 +389,9 @@ impl CommandChecker<'_> {
         };
         for (name, property) in properties {
             let Some(default) = property.get("default") else { continue };
-            if let Err(wrong) = validator.validate(&json!({ name: default })) {
+            if let Err(error) = validator.validate(&json!({ name: default })) {
                 let key = format!("{}.default", child_path("input_schema.properties", name));
-                let hint = format!("Correct the default: {}.", wrong.masked());
+                let hint = format!("Correct the default: {}.", error.masked());
                 self.add_error(
                     &key,
                     format!("the `default` of `{name}` does not fit its own schema"),
@@ -398,36 +403,39 @@ impl CommandChecker<'_> {
 
     /// Checks the command against the profile under `[sandbox]`.
     fn check_profile(&mut self, profile: ProfileSetting, args: &[(usize, ValueTemplate)]) {
-        let everybodys = self.context.sandbox_profile;
+        let sandbox_profile = self.context.sandbox_profile;
         if profile == ProfileSetting::Contained
-            && !matches!(everybodys, ProfileSetting::Contained | ProfileSetting::None)
+            && !matches!(sandbox_profile, ProfileSetting::Contained | ProfileSetting::None)
         {
             let message =
                 "`contained` hides nothing, and is weaker than the profile under [sandbox]";
             let hint = "Remove it, or write `profile = \"contained\"` under [sandbox].";
             self.add_error("sandbox_profile", message, hint);
         }
-        if everybodys != ProfileSetting::Contained {
+        if sandbox_profile != ProfileSetting::Contained {
             return;
         }
-        for (at, _) in args.iter().filter(|(_, word)| word.secret_refs().next().is_some()) {
+        for (index, _) in
+            args.iter().filter(|(_, template)| template.secret_refs().next().is_some())
+        {
             let message =
                 "a secret in `args` can be read by every other command in the profile `contained`";
-            self.add_error(&item_path("args", *at), message, "Pass it in `env` instead.");
+            self.add_error(&item_path("args", *index), message, "Pass it in `env` instead.");
         }
     }
 
     /// Checks that every `{name}` is a property, and that a list is an argument of its own.
     fn check_arguments(&mut self, args: &[(usize, ValueTemplate)], schema: &Map<String, Value>) {
-        let none = Map::new();
-        let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&none);
+        let no_properties = Map::new();
+        let properties =
+            schema.get("properties").and_then(Value::as_object).unwrap_or(&no_properties);
         let known: Vec<&str> = properties.keys().map(String::as_str).collect();
-        for (at, template) in args {
-            let key = item_path("args", *at);
+        for (index, template) in args {
+            let key = item_path("args", *index);
             for name in template.argument_names() {
                 let Some(property) = properties.get(name) else {
                     let hint = match (suggest_name(name, &known), known.is_empty()) {
-                        (Some(near), _) => format!("Did you mean `{{{near}}}`?"),
+                        (Some(suggestion), _) => format!("Did you mean `{{{suggestion}}}`?"),
                         (None, true) => "Describe it in `input_schema`.".to_owned(),
                         (None, false) => format!("Known here: {}.", known.join(", ")),
                     };
@@ -450,21 +458,21 @@ impl CommandChecker<'_> {
 
     fn collect_hidden_args(
         &mut self,
-        named: &[String],
+        secret_args: &[String],
         schema: &Map<String, Value>,
     ) -> BTreeSet<String> {
-        let mut all = BTreeSet::new();
+        let mut property_names = BTreeSet::new();
         let mut hidden = BTreeSet::new();
-        collect_properties(schema, schema, &mut all, &mut hidden);
-        for (at, name) in named.iter().enumerate() {
-            if !all.contains(name) {
-                let known: Vec<&str> = all.iter().map(String::as_str).collect();
+        collect_properties(schema, schema, &mut property_names, &mut hidden);
+        for (index, name) in secret_args.iter().enumerate() {
+            if !property_names.contains(name) {
+                let known: Vec<&str> = property_names.iter().map(String::as_str).collect();
                 let hint = suggest_name(name, &known).map_or_else(
                     || "Name a property of `input_schema`.".to_owned(),
-                    |near| format!("Did you mean `{near}`?"),
+                    |suggestion| format!("Did you mean `{suggestion}`?"),
                 );
                 self.add_error(
-                    &item_path("secret_args", at),
+                    &item_path("secret_args", index),
                     format!("`{name}` is not a property in `input_schema`"),
                     hint,
                 );
@@ -479,7 +487,7 @@ impl CommandChecker<'_> {
 fn collect_properties(
     root: &Map<String, Value>,
     schema: &Map<String, Value>,
-    all: &mut BTreeSet<String>,
+    property_names: &mut BTreeSet<String>,
     hidden: &mut BTreeSet<String>,
 ) {
     for (key, value) in schema {
@@ -487,19 +495,19 @@ fn collect_properties(
             && let Value::Object(properties) = value
         {
             for (name, property) in properties {
-                all.insert(name.clone());
+                property_names.insert(name.clone());
                 if is_secret_schema(root, property, 0) {
                     hidden.insert(name.clone());
                 }
             }
         }
         match value {
-            Value::Object(inner) => collect_properties(root, inner, all, hidden),
+            Value::Object(inner) => collect_properties(root, inner, property_names, hidden),
             Value::Array(items) => {
                 items
                     .iter()
                     .filter_map(Value::as_object)
-                    .for_each(|item| collect_properties(root, item, all, hidden));
+                    .for_each(|item| collect_properties(root, item, property_names, hidden));
             }
             _ => {}
         }
@@ -520,17 +528,17 @@ fn is_secret_schema(root: &Map<String, Value>, schema: &Value, depth: usize) -> 
     let target = pointer.and_then(|pointer| {
         let mut parts = pointer.split('/').map(|part| part.replace("~1", "/").replace("~0", "~"));
         let first = root.get(&parts.next()?)?;
-        parts.try_fold(first, |at, part| at.get(&part))
+        parts.try_fold(first, |node, part| node.get(&part))
     });
-    let several = ["allOf", "anyOf", "oneOf", "prefixItems"]
+    let branches = ["allOf", "anyOf", "oneOf", "prefixItems"]
         .iter()
         .filter_map(|key| schema[key].as_array())
         .flatten();
-    let single = ["items", "then", "else", "contains"].iter().filter_map(|key| schema.get(key));
+    let subschemas = ["items", "then", "else", "contains"].iter().filter_map(|key| schema.get(key));
     target
         .into_iter()
-        .chain(several)
-        .chain(single)
+        .chain(branches)
+        .chain(subschemas)
         .any(|inner| is_secret_schema(root, inner, depth + 1))
 }
 

@@ -30,29 +30,29 @@ impl LoadedConfigFile {
 
     /// Reads the file, whatever errors are in it.
     pub fn load_any(flags: &ConfigFlags, env: &ProcessEnv) -> Result<LoadedConfigFile> {
-        let Some((path, named)) = config_path(flags, env)? else {
+        let Some((path, is_explicit)) = config_path(flags, env)? else {
             return Ok(LoadedConfigFile::default());
         };
         let text = match read_config_text(&path) {
             Ok(text) => text,
-            Err(error) if !named && error.kind() == Kind::NotFound => {
-                let places = path
+            Err(error) if !is_explicit && error.kind() == Kind::NotFound => {
+                let locations = path
                     .parent()
                     .map(directories::canonicalize_partial)
                     .transpose()?
                     .into_iter()
                     .collect();
-                return Ok(LoadedConfigFile { locations: places, ..LoadedConfigFile::default() });
+                return Ok(LoadedConfigFile { locations, ..LoadedConfigFile::default() });
             }
             Err(error) => return Err(error),
         };
-        let read = config_text::parse_config(&text, &path);
+        let parsed = config_text::parse_config(&text, &path);
         // A link and its target: changing either changes the config.
-        let mut places = Vec::new();
+        let mut locations = Vec::new();
         for file in [Some(path.clone()), path.canonicalize().ok()].into_iter().flatten() {
-            places.extend(file.parent().map(directories::canonicalize_partial).transpose()?);
+            locations.extend(file.parent().map(directories::canonicalize_partial).transpose()?);
         }
-        Ok(LoadedConfigFile { path: Some(path), locations: places, text, parsed: read })
+        Ok(LoadedConfigFile { path: Some(path), locations, text, parsed })
     }
 }
 
@@ -73,29 +73,30 @@ fn default_config_path(env: &ProcessEnv) -> Option<PathBuf> {
 }
 
 fn read_config_text(path: &Path) -> Result<String> {
-    let failed = |kind, what: &str| {
-        Error::new(kind, format!("the config file {} {what}", path.display()))
+    let failed = |kind, problem: &str| {
+        Error::new(kind, format!("the config file {} {problem}", path.display()))
             .with_hint("Name the file with `--config` (or RINGFENCE_CONFIG).")
     };
     let file = File::open(path).map_err(|error| {
         let missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
-        let (kind, what) = if missing {
+        let (kind, problem) = if missing {
             (Kind::NotFound, "does not exist")
         } else {
             (Kind::Unavailable, "cannot be read")
         };
-        failed(kind, what).with_source(error)
+        failed(kind, problem).with_source(error)
     })?;
-    let facts = file
+    let metadata = file
         .metadata()
         .map_err(|error| failed(Kind::Unavailable, "cannot be read").with_source(error))?;
-    if facts.mode() & 0o002 != 0 && facts.is_file() {
+    if metadata.mode() & 0o002 != 0 && metadata.is_file() {
         return Err(failed(Kind::PermissionDenied, "is writable by everyone")
             .with_hint("Run `chmod o-w` on it."));
     }
     let mut text = String::new();
-    let read = file.take(MIB + 1).read_to_string(&mut text);
-    read.map_err(|error| failed(Kind::Unavailable, "cannot be read as text").with_source(error))?;
+    let read_result = file.take(MIB + 1).read_to_string(&mut text);
+    read_result
+        .map_err(|error| failed(Kind::Unavailable, "cannot be read as text").with_source(error))?;
     if text.len() as u64 > MIB {
         return Err(failed(Kind::TooLarge, "is larger than 1 MiB"));
     }

@@ -22,14 +22,16 @@ impl ControlFiles {
     /// Starts with the config file.
     pub fn from_config_file(source: &LoadedConfigFile) -> ControlFiles {
         let directories = source.locations.iter().cloned();
-        let on_the_way = source.path.iter().flat_map(|path| link_chain::path_directories(path));
-        let paths = directories.chain(on_the_way).map(|path| ("the config file", path)).collect();
+        let link_directories =
+            source.path.iter().flat_map(|path| link_chain::path_directories(path));
+        let paths =
+            directories.chain(link_directories).map(|path| ("the config file", path)).collect();
         ControlFiles { paths, private: Vec::new(), secret: Vec::new() }
     }
 
     /// Adds the keys that tokens are checked with.
     pub fn add_keys(&mut self, files: Vec<(&'static str, PathBuf)>) -> Result<()> {
-        files.into_iter().try_for_each(|(what, path)| self.add_file(what, &path))
+        files.into_iter().try_for_each(|(label, path)| self.add_file(label, &path))
     }
 
     /// Adds the files that secrets come from.
@@ -63,16 +65,16 @@ impl ControlFiles {
         Ok(())
     }
 
-    fn add_file(&mut self, what: &'static str, path: &Path) -> Result<()> {
+    fn add_file(&mut self, label: &'static str, path: &Path) -> Result<()> {
         // A link, its target, and everything between them: changing one changes what is read.
         let link = directories::canonicalize_partial(path.parent().unwrap_or(path))?
             .join(path.file_name().unwrap_or_default());
         let target = directories::canonicalize_partial(path)?;
         let steps = link_chain::path_directories(path).into_iter();
         let steps = steps.chain([link.clone(), target.clone()]);
-        self.paths.extend(steps.map(|step| (what, step)));
+        self.paths.extend(steps.map(|step| (label, step)));
         self.private.extend([link.clone(), target.clone()]);
-        if what != token_keys::PUBLIC_KEY_FILE {
+        if label != token_keys::PUBLIC_KEY_FILE {
             self.secret.extend([link, target]);
         }
         Ok(())

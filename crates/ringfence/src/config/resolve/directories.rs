@@ -16,13 +16,13 @@ pub fn canonicalize_partial(path: &Path) -> Result<PathBuf> {
     let unusable = |path: &Path| {
         Error::invalid_arguments(format!("the path {} cannot be used", path.display()))
     };
-    let mut missing = Vec::new();
+    let mut missing_names = Vec::new();
     let mut existing = path;
     loop {
         match existing.canonicalize() {
-            Ok(mut settled) => {
-                settled.extend(missing.iter().rev());
-                return Ok(settled);
+            Ok(mut canonical) => {
+                canonical.extend(missing_names.iter().rev());
+                return Ok(canonical);
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 // `file_name` is None for `..`, which has no meaning below a directory that does
@@ -36,7 +36,7 @@ pub fn canonicalize_partial(path: &Path) -> Result<PathBuf> {
                         unusable(path).with_hint("It leads through a dangling symbolic link.")
                     );
                 }
-                missing.push(name);
+                missing_names.push(name);
                 existing = parent;
             }
             Err(error) => return Err(unusable(path).with_source(error)),
@@ -82,13 +82,13 @@ pub struct ForbiddenDirs<'a> {
 /// inside it.
 pub fn check_workspace(
     workspace: &NamedDir<'_>,
-    keepers: &ForbiddenDirs<'_>,
+    forbidden_dirs: &ForbiddenDirs<'_>,
 ) -> Result<Vec<PathBuf>> {
-    let (path, root) = (workspace.path, &keepers.root);
+    let (path, root) = (workspace.path, &forbidden_dirs.root);
     if path.parent().is_none() {
         return Err(workspace_error("`/`"));
     }
-    if let Some(home) = &keepers.home
+    if let Some(home) = &forbidden_dirs.home
         && home.starts_with(path)
     {
         return Err(workspace_error(if home == path {
@@ -97,9 +97,9 @@ pub fn check_workspace(
             "a directory that contains the home directory"
         }));
     }
-    for (what, place) in keepers.control_files {
-        if place.starts_with(path) {
-            return Err(workspace_error(&format!("a directory that contains {what}")));
+    for (label, control_path) in forbidden_dirs.control_files {
+        if control_path.starts_with(path) {
+            return Err(workspace_error(&format!("a directory that contains {label}")));
         }
     }
     if path == root.path {
@@ -126,33 +126,33 @@ pub fn check_workspace(
 /// Refuses control files in directories that runs can write to, and paths to them that lead through
 /// such directories.
 pub fn check_control_files(
-    steering: &[(&'static str, PathBuf)],
+    control_files: &[(&'static str, PathBuf)],
     root: &Path,
     writable: &[PathBuf],
 ) -> Result<()> {
-    let own = ["workspaces", "homes", "tmp"].map(|name| root.join(name));
+    let server_dirs = ["workspaces", "homes", "tmp"].map(|name| root.join(name));
     let writable = writable.iter().filter_map(|path| path.canonicalize().ok());
-    let places: Vec<PathBuf> = own.into_iter().chain(writable).collect();
-    match steering.iter().find(|(_, step)| places.iter().any(|place| step.starts_with(place))) {
+    let writable_dirs: Vec<PathBuf> = server_dirs.into_iter().chain(writable).collect();
+    match control_files.iter().find(|(_, control_path)| writable_dirs.iter().any(|dir| control_path.starts_with(dir))) {
         None => Ok(()),
-        Some((what, step)) => Err(Error::invalid_arguments(format!("the path to {what} leads through a directory that commands can write to"))
+        Some((label, control_path)) => Err(Error::invalid_arguments(format!("the path to {label} leads through a directory that commands can write to"))
             .with_reason("bad_place")
-            .with_hint(format!("Commands could replace it at {}. Move it, or the link to it, or remove the directory from `writable`.", step.display()))),
+            .with_hint(format!("Commands could replace it at {}. Move it, or the link to it, or remove the directory from `writable`.", control_path.display()))),
     }
 }
 
-fn workspace_error(what: &str) -> Error {
-    Error::new(Kind::InvalidArguments, format!("the workspace cannot be {what}"))
+fn workspace_error(description: &str) -> Error {
+    Error::new(Kind::InvalidArguments, format!("the workspace cannot be {description}"))
         .with_reason("bad_workspace")
         .with_hint("Name a project directory with `--workspace` (or SANDBOX_WORKSPACE).")
 }
 
 /// Creates the root on first use, and refuses one that another user can write to.
 pub fn prepare_root(config: &Config) -> Result<()> {
-    let failed = |what: &str| {
+    let failed = |problem: &str| {
         Error::new(
             Kind::Unavailable,
-            format!("the root directory {} {what}", config.root.display()),
+            format!("the root directory {} {problem}", config.root.display()),
         )
     };
     let hint = "Name another directory with `--root` (or SANDBOX_ROOT).";
@@ -161,13 +161,13 @@ pub fn prepare_root(config: &Config) -> Result<()> {
     // Inspected through the opened directory, so that the directory checked is the one that was
     // opened.
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
-    let facts = rustix::fs::open(&config.root, flags, Mode::empty())
+    let stat = rustix::fs::open(&config.root, flags, Mode::empty())
         .and_then(rustix::fs::fstat)
         .map_err(|error| failed("cannot be opened").with_hint(hint).with_source(error))?;
-    if facts.st_uid != rustix::process::geteuid().as_raw() {
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(failed("belongs to another user").with_reason("foreign_root").with_hint(hint));
     }
-    if facts.st_mode & 0o022 != 0 {
+    if stat.st_mode & 0o022 != 0 {
         return Err(failed("can be written to by other users").with_reason("open_root").with_hint(
             format!(
                 "Run `chmod 700 {}`, or name another directory with `--root`.",
@@ -190,8 +190,8 @@ pub fn open_workspace_for(config: &Config, directory: &str) -> Result<Workspace>
         return Workspace::open(path, &config.closed_paths);
     }
     let name = if config.shared_workspace { "shared" } else { directory };
-    let plain = matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(part)] if part == name);
-    if !plain {
+    let is_plain_name = matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(part)] if part == name);
+    if !is_plain_name {
         return Err(Error::internal("a principal's directory must be a plain name"));
     }
     let path = config.root.join("workspaces").join(name);

@@ -52,9 +52,9 @@ pub struct PathsInUse<'a> {
 impl<'a> PathsInUse<'a> {
     /// Collects the paths that the config uses.
     pub fn from_config(config: &'a Config) -> PathsInUse<'a> {
-        let mut places = vec![config.root.clone()];
-        places.extend(config.workspace.iter().cloned());
-        places.extend(
+        let mut paths = vec![config.root.clone()];
+        paths.extend(config.workspace.iter().cloned());
+        paths.extend(
             config
                 .sandbox
                 .writable
@@ -62,16 +62,16 @@ impl<'a> PathsInUse<'a> {
                 .flat_map(|path| [Some(path.clone()), path.canonicalize().ok()])
                 .flatten(),
         );
-        places.extend(config.browser.search_path.iter().chain(&config.browser.program).cloned());
-        places.extend(config.codex_home.iter().chain(&config.rustup_home).cloned());
+        paths.extend(config.browser.search_path.iter().chain(&config.browser.program).cloned());
+        paths.extend(config.codex_home.iter().chain(&config.rustup_home).cloned());
         if let Some(home) = &config.home {
-            places.push(home.clone());
-            places.extend(HOME_DIRS_IN_USE.iter().map(|below| home.join(below)));
+            paths.push(home.clone());
+            paths.extend(HOME_DIRS_IN_USE.iter().map(|relative_path| home.join(relative_path)));
         }
-        let linked: Vec<PathBuf> =
-            places.iter().filter_map(|path| path.canonicalize().ok()).collect();
-        places.extend(linked);
-        PathsInUse { paths: places, commands: config.commands.iter().map(AsRef::as_ref).collect() }
+        let canonical_paths: Vec<PathBuf> =
+            paths.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        paths.extend(canonical_paths);
+        PathsInUse { paths, commands: config.commands.iter().map(AsRef::as_ref).collect() }
     }
 
     /// Returns whether nothing in this directory is used.
@@ -79,7 +79,7 @@ impl<'a> PathsInUse<'a> {
         let is_common = folder.components().count() <= 2
             || SHARED_DIRS.iter().any(|path| folder == Path::new(path));
         let is_system = is_system_path(folder);
-        let is_used = self.paths.iter().any(|place| place.starts_with(folder));
+        let is_used = self.paths.iter().any(|used_path| used_path.starts_with(folder));
         !is_common
             && !is_system
             && !is_used
@@ -94,28 +94,28 @@ pub fn is_system_path(path: &Path) -> bool {
 
 fn mentions_path(entry: &CommandTool, folder: &Path) -> bool {
     let name = folder.display().to_string();
-    let mut words = entry
+    let mut texts = entry
         .args
         .iter()
         .chain(entry.env.iter().map(|(_, value)| value))
         .map(|word| word.text.as_str());
     Path::new(&entry.command).starts_with(folder)
         || entry.cwd.as_ref().is_some_and(|cwd| cwd.starts_with(folder))
-        || words.any(|word| word.contains(&name))
+        || texts.any(|word| word.contains(&name))
 }
 
 /// Splits files of secrets into directories to hide as a whole, and files whose directory cannot be
 /// hidden.
 pub fn split_secret_files(
     files: &[PathBuf],
-    needs: &PathsInUse<'_>,
+    paths_in_use: &PathsInUse<'_>,
 ) -> (Vec<PathBuf>, Vec<PathBuf>) {
-    let (mut hidden, mut beside) = (Vec::new(), Vec::new());
+    let (mut hidden, mut exposed) = (Vec::new(), Vec::new());
     for file in files {
         match file.parent() {
-            Some(folder) if needs.is_unused(folder) => hidden.push(folder.to_owned()),
-            _ => beside.push(file.clone()),
+            Some(folder) if paths_in_use.is_unused(folder) => hidden.push(folder.to_owned()),
+            _ => exposed.push(file.clone()),
         }
     }
-    (hidden, beside)
+    (hidden, exposed)
 }

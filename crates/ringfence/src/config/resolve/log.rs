@@ -30,7 +30,7 @@ pub struct LogFlags {
 
 /// Resolves `[log]`.
 pub fn resolve_log(
-    p: &mut SettingPicker<'_>,
+    picker: &mut SettingPicker<'_>,
     (flags, env): (&LogFlags, &ProcessEnv),
     (file, defaults): (&raw::LogSection, &raw::LogSection),
 ) -> Result<LogSettings> {
@@ -44,45 +44,46 @@ pub fn resolve_log(
         env: parse_variable(env, env::RINGFENCE_LOG_FORMAT, "log format")?,
         ..Layers::file_only(file.format, defaults.format)
     };
-    let from_here =
-        |path: &std::path::Path| directories::make_absolute(path, env.cwd.as_deref(), p.home_dir());
+    let to_absolute = |path: &std::path::Path| {
+        directories::make_absolute(path, env.cwd.as_deref(), picker.home_dir())
+    };
     let path = Layers {
-        flag: flags.file.as_deref().map(from_here).transpose()?.map(|path| (path, "--log-file")),
+        flag: flags.file.as_deref().map(to_absolute).transpose()?.map(|path| (path, "--log-file")),
         env: env
             .get_path(env::RINGFENCE_LOG_FILE)
-            .map(from_here)
+            .map(to_absolute)
             .transpose()?
             .map(|path| (path, env::RINGFENCE_LOG_FILE)),
         ..Layers::file_only(
-            file.file.as_deref().map(|path| p.resolve_file_path(path)).transpose()?,
+            file.file.as_deref().map(|path| picker.resolve_file_path(path)).transpose()?,
             None,
         )
     };
-    let path = p.pick_optional("log.file", path, |path| path.display().to_string());
+    let path = picker.pick_optional("log.file", path, |path| path.display().to_string());
     Ok(LogSettings {
-        level: p.pick("log.level", level, |level| value_name(*level))?.0,
-        format: p.pick("log.format", format, |format| value_name(*format))?.0,
+        level: picker.pick("log.level", level, |level| value_name(*level))?.0,
+        format: picker.pick("log.format", format, |format| value_name(*format))?.0,
         file: path.map(|(path, _)| directories::canonicalize_partial(&path)).transpose()?,
     })
 }
 
-fn value_name(word: impl ValueEnum) -> String {
-    word.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+fn value_name(variant: impl ValueEnum) -> String {
+    variant.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Parses a variable that holds one of a few values.
 fn parse_variable<T: ValueEnum>(
     env: &ProcessEnv,
     variable: &'static str,
-    what: &str,
+    noun: &str,
 ) -> Result<Option<(T, &'static str)>> {
     let Some(text) = env.get_text(variable)? else { return Ok(None) };
-    let known =
+    let known_values =
         || T::value_variants().iter().cloned().map(value_name).collect::<Vec<_>>().join(", ");
     match T::from_str(&text, false) {
-        Ok(word) => Ok(Some((word, variable))),
-        Err(_) => Err(Error::invalid_arguments(format!("{variable} is not a valid {what}"))
-            .with_hint(format!("Use one of {}.", known()))),
+        Ok(value) => Ok(Some((value, variable))),
+        Err(_) => Err(Error::invalid_arguments(format!("{variable} is not a valid {noun}"))
+            .with_hint(format!("Use one of {}.", known_values()))),
     }
 }
 

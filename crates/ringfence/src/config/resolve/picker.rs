@@ -58,9 +58,9 @@ impl<'a> SettingPicker<'a> {
         &mut self,
         key: &'static str,
         layers: Layers<T>,
-        show: impl Fn(&T) -> String,
+        format_value: impl Fn(&T) -> String,
     ) -> Result<(T, SettingOrigin)> {
-        self.pick_optional(key, layers, show)
+        self.pick_optional(key, layers, format_value)
             .ok_or_else(|| Error::internal(format!("the compiled-in defaults do not set `{key}`")))
     }
 
@@ -69,14 +69,14 @@ impl<'a> SettingPicker<'a> {
         &mut self,
         key: &'static str,
         layers: Layers<T>,
-        show: impl Fn(&T) -> String,
+        format_value: impl Fn(&T) -> String,
     ) -> Option<(T, SettingOrigin)> {
         let Layers { flag, env, file, default } = layers;
         let chosen = (flag.map(|(value, name)| (value, SettingOrigin::Flag(name))))
             .or_else(|| env.map(|(value, name)| (value, SettingOrigin::Env(name))))
             .or_else(|| file.map(|value| (value, self.file_origin())))
             .or_else(|| default.map(|value| (value, SettingOrigin::Default)))?;
-        self.record_setting(key, show(&chosen.0), chosen.1.clone());
+        self.record_setting(key, format_value(&chosen.0), chosen.1.clone());
         Some(chosen)
     }
 

@@ -42,44 +42,49 @@ pub struct PolicyFlags {
 
 /// Resolves `[policy]`.
 pub fn resolve_policy(
-    p: &mut SettingPicker<'_>,
+    picker: &mut SettingPicker<'_>,
     (flags, env): (&PolicyFlags, &ProcessEnv),
     (file, defaults): (&raw::PolicySection, &raw::PolicySection),
     (tools, sandbox, workspace): (ToolSet, &SandboxSettings, Option<&Path>),
 ) -> Result<PolicySettings> {
-    let named: Vec<PathBuf> =
-        file.rules.iter().flatten().map(|path| p.resolve_file_path(path)).collect::<Result<_>>()?;
-    let from_here =
+    let file_rules: Vec<PathBuf> = file
+        .rules
+        .iter()
+        .flatten()
+        .map(|path| picker.resolve_file_path(path))
+        .collect::<Result<_>>()?;
+    let to_absolute =
         |path: &PathBuf| super::directories::make_absolute(path, env.cwd.as_deref(), None);
-    let flagged: Vec<PathBuf> = flags.rules.iter().map(from_here).collect::<Result<_>>()?;
+    let flag_rules: Vec<PathBuf> = flags.rules.iter().map(to_absolute).collect::<Result<_>>()?;
     let rules = Layers {
-        flag: (!flagged.is_empty())
-            .then(|| (named.iter().chain(&flagged).cloned().collect(), "--rules")),
-        ..Layers::file_only((!named.is_empty()).then(|| named.clone()), Some(Vec::new()))
+        flag: (!flag_rules.is_empty())
+            .then(|| (file_rules.iter().chain(&flag_rules).cloned().collect(), "--rules")),
+        ..Layers::file_only((!file_rules.is_empty()).then(|| file_rules.clone()), Some(Vec::new()))
     };
-    let show = |all: &Vec<PathBuf>| {
+    let join_paths = |all: &Vec<PathBuf>| {
         all.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     };
-    let rules = p.pick("policy.rules", rules, show)?.0;
+    let rules = picker.pick("policy.rules", rules, join_paths)?.0;
     // With `tools = "shell"` the server replaces a shell tool whose rules have always meant this,
     // so choosing that set is the operator's consent.
-    let usual =
+    let default_escalate =
         if tools == ToolSet::Shell { Some(EscalationMode::Outside) } else { defaults.escalate };
     let escalate = Layers {
         flag: flags.escalate.map(|escalate| (escalate, "--escalate")),
-        ..Layers::file_only(file.escalate, usual)
+        ..Layers::file_only(file.escalate, default_escalate)
     };
-    let escalate = p
+    let escalate = picker
         .pick("policy.escalate", escalate, |escalate: &EscalationMode| escalate.name().to_owned())?
         .0;
     let risky = Layers {
         flag: flags.escalate_risky.map(|risky| (risky, "--escalate-risky")),
         ..Layers::file_only(file.escalate_risky, defaults.escalate_risky)
     };
-    let escalate_risky = p
+    let escalate_risky = picker
         .pick("policy.escalate_risky", risky, |risky: &RiskyEscalation| risky.name().to_owned())?
         .0;
-    let wider = file.wider.as_ref().map(|wider| widen_sandbox(p, sandbox, wider)).transpose()?;
+    let wider =
+        file.wider.as_ref().map(|wider| widen_sandbox(picker, sandbox, wider)).transpose()?;
     if escalate == EscalationMode::Wider && wider.is_none() {
         return Err(Error::invalid_arguments(
             "`escalate = \"wider\"` needs a section [policy.wider]",
@@ -92,54 +97,54 @@ pub fn resolve_policy(
         ..Layers::file_only(file.audit_execs, defaults.audit_execs)
     };
     let heuristics = Layers::file_only(file.heuristics, defaults.heuristics);
-    let words = |all: &Vec<String>| all.join(", ");
+    let join_names = |all: &Vec<String>| all.join(", ");
     let escalate_as = Layers::file_only(file.escalate_as.clone(), None);
     Ok(PolicySettings {
         rules_dirs: codex_home::find_rules_dirs(env, workspace),
         rules,
         escalate,
         escalate_risky,
-        escalate_as: p
+        escalate_as: picker
             .pick_optional("policy.escalate_as", escalate_as, String::clone)
             .map(|(name, _)| name),
-        escalate_env: p
+        escalate_env: picker
             .pick(
                 "policy.escalate_env",
                 Layers::file_only(file.escalate_env.clone(), Some(Vec::new())),
-                words,
+                join_names,
             )?
             .0,
-        heuristics: p
-            .pick("policy.heuristics", heuristics, |word: &HeuristicsMode| word.name().to_owned())?
+        heuristics: picker
+            .pick("policy.heuristics", heuristics, |mode: &HeuristicsMode| mode.name().to_owned())?
             .0,
-        intercept: p
+        intercept: picker
             .pick(
                 "policy.intercept",
                 Layers::file_only(file.intercept, defaults.intercept),
                 bool::to_string,
             )?
             .0,
-        audit_execs: p.pick("policy.audit_execs", audit_execs, bool::to_string)?.0,
+        audit_execs: picker.pick("policy.audit_execs", audit_execs, bool::to_string)?.0,
         wider: wider.map(Box::new),
     })
 }
 
 /// Returns the sandbox with the additional access, and otherwise unchanged.
 fn widen_sandbox(
-    p: &SettingPicker<'_>,
+    picker: &SettingPicker<'_>,
     sandbox: &SandboxSettings,
     wider: &raw::WiderSection,
 ) -> Result<SandboxSettings> {
-    let mut wide = sandbox.clone();
-    wide.allow_network |= wider.allow_network.unwrap_or(false);
-    wide.allow_domains.extend(wider.allow_domains.iter().flatten().cloned());
-    wide.allow_addresses.extend(wider.allow_addresses.iter().flatten().cloned());
+    let mut widened = sandbox.clone();
+    widened.allow_network |= wider.allow_network.unwrap_or(false);
+    widened.allow_domains.extend(wider.allow_domains.iter().flatten().cloned());
+    widened.allow_addresses.extend(wider.allow_addresses.iter().flatten().cloned());
     for path in wider.writable.iter().flatten() {
-        wide.writable.push(p.resolve_file_path(path)?);
+        widened.writable.push(picker.resolve_file_path(path)?);
     }
-    if wide.allow_network {
+    if widened.allow_network {
         // Nothing is filtered any more, so no name can be blocked.
-        wide.deny_domains.clear();
+        widened.deny_domains.clear();
     }
-    Ok(wide)
+    Ok(widened)
 }

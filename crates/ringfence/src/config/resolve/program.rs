@@ -52,13 +52,13 @@ impl Config {
     pub fn program_search<'a>(
         &'a self,
         entry: &CommandTool,
-        folders: &'a [PathBuf],
+        search_dirs: &'a [PathBuf],
     ) -> ProgramSearch<'a> {
-        let shared = self.workspace.iter().chain(&self.sandbox.writable).chain([&self.root]);
+        let host_paths = self.workspace.iter().chain(&self.sandbox.writable).chain([&self.root]);
         ProgramSearch {
-            search_dirs: folders,
+            search_dirs,
             is_sandboxed: entry.effective_profile(self.sandbox.profile) == ProfileSetting::Default,
-            host_paths: shared.map(PathBuf::as_path).collect(),
+            host_paths: host_paths.map(PathBuf::as_path).collect(),
         }
     }
 }
@@ -90,24 +90,25 @@ impl ProgramSearch<'_> {
     }
 
     fn replaced_directory(&self, path: &Path) -> Option<&'static str> {
-        let is_shared = self.host_paths.iter().any(|place| path.starts_with(place));
+        let is_shared = self.host_paths.iter().any(|host_path| path.starts_with(host_path));
         let directory = REPLACED_DIRECTORIES.iter().find(|directory| path.starts_with(directory));
         directory.copied().filter(|_| self.is_sandboxed && !is_shared)
     }
 
     fn interpreter_error(&self, path: &Path) -> Option<ProgramError> {
-        let line = shebang::read_shebang(path)?;
-        let (interpreter, rest) = line.split_first()?;
+        let shebang_words = shebang::read_shebang(path)?;
+        let (interpreter, rest) = shebang_words.split_first()?;
         if !is_executable(Path::new(interpreter)) {
             return Some(ProgramError::NoInterpreter(interpreter.clone()));
         }
         // `env` looks up the next word that is neither an option nor a variable.
         let is_env = Path::new(interpreter).file_name().is_some_and(|name| name == "env");
-        let named = rest.iter().flat_map(|rest| rest.split_whitespace());
-        let named =
-            named.filter(|word| !word.starts_with('-') && !word.contains('=')).find(|_| is_env)?;
-        let is_there = named.contains('/') || self.find_on_path(named).is_some();
-        (!is_there).then(|| ProgramError::NoInterpreter(named.to_owned()))
+        let program = rest.iter().flat_map(|rest| rest.split_whitespace());
+        let program = program
+            .filter(|word| !word.starts_with('-') && !word.contains('='))
+            .find(|_| is_env)?;
+        let exists = program.contains('/') || self.find_on_path(program).is_some();
+        (!exists).then(|| ProgramError::NoInterpreter(program.to_owned()))
     }
 }
 

@@ -22,12 +22,12 @@ pub fn resolve_root_dir(
     env: &ProcessEnv,
     source: &LoadedConfigFile,
 ) -> Result<(PathBuf, SettingOrigin)> {
-    let from = |path: &Path| directories::make_absolute(path, env.cwd.as_deref(), None);
+    let to_absolute = |path: &Path| directories::make_absolute(path, env.cwd.as_deref(), None);
     let layers = Layers {
-        flag: flags.root.as_deref().map(from).transpose()?.map(|path| (path, "--root")),
+        flag: flags.root.as_deref().map(to_absolute).transpose()?.map(|path| (path, "--root")),
         env: env
             .get_path(env::SANDBOX_ROOT)
-            .map(from)
+            .map(to_absolute)
             .transpose()?
             .map(|path| (path, env::SANDBOX_ROOT)),
         file: source
@@ -75,12 +75,17 @@ pub fn resolve_workspace(
     forbidden: &ForbiddenDirs<'_>,
     first: Option<&Config>,
 ) -> Result<(Option<PathBuf>, Vec<PathBuf>)> {
-    let from = |path: &Path| directories::make_absolute(path, env.cwd.as_deref(), None);
+    let to_absolute = |path: &Path| directories::make_absolute(path, env.cwd.as_deref(), None);
     let layers = Layers {
-        flag: flags.workspace.as_deref().map(from).transpose()?.map(|path| (path, "--workspace")),
+        flag: flags
+            .workspace
+            .as_deref()
+            .map(to_absolute)
+            .transpose()?
+            .map(|path| (path, "--workspace")),
         env: env
             .get_path(env::SANDBOX_WORKSPACE)
-            .map(from)
+            .map(to_absolute)
             .transpose()?
             .map(|path| (path, env::SANDBOX_WORKSPACE)),
         file: source
@@ -92,19 +97,19 @@ pub fn resolve_workspace(
             .transpose()?,
         default: if flags.http.is_none() { env.cwd.clone() } else { None },
     };
-    let named = picker.pick_optional("workspace", layers, |path| display_path(path));
+    let picked = picker.pick_optional("workspace", layers, |path| display_path(path));
     if let Some(first) = first {
-        if named.is_none() && flags.http.is_some() {
+        if picked.is_none() && flags.http.is_some() {
             picker.record_setting("workspace", PER_PRINCIPAL.to_owned(), SettingOrigin::Default);
         }
         let Some(path) = &first.workspace else { return Ok((None, Vec::new())) };
-        let closed = directories::check_workspace(
+        let closed_paths = directories::check_workspace(
             &NamedDir { path, is_explicit: first.is_explicit("workspace") },
             forbidden,
         )?;
-        return Ok((Some(path.clone()), closed));
+        return Ok((Some(path.clone()), closed_paths));
     }
-    let Some((path, origin)) = named else {
+    let Some((path, origin)) = picked else {
         if flags.http.is_some() {
             picker.record_setting("workspace", PER_PRINCIPAL.to_owned(), SettingOrigin::Default);
             return Ok((None, Vec::new()));
@@ -124,9 +129,9 @@ pub fn resolve_workspace(
     if !path.is_dir() {
         return Err(unusable());
     }
-    let closed = directories::check_workspace(
+    let closed_paths = directories::check_workspace(
         &NamedDir { path: &path, is_explicit: origin.is_explicit() },
         forbidden,
     )?;
-    Ok((Some(path), closed))
+    Ok((Some(path), closed_paths))
 }

@@ -63,7 +63,7 @@ pub struct SandboxFlags {
 
 /// Resolves `[sandbox]`.
 pub fn resolve_sandbox(
-    p: &mut SettingPicker<'_>,
+    picker: &mut SettingPicker<'_>,
     flags: &SandboxFlags,
     file: &raw::SandboxSection,
     defaults: &raw::SandboxSection,
@@ -72,8 +72,8 @@ pub fn resolve_sandbox(
         flag: flags.profile.map(|profile| (profile, "--profile")),
         ..Layers::file_only(file.profile, defaults.profile)
     };
-    let (profile, _) =
-        p.pick("sandbox.profile", profile, |profile: &ProfileSetting| profile.name().to_owned())?;
+    let (profile, _) = picker
+        .pick("sandbox.profile", profile, |profile: &ProfileSetting| profile.name().to_owned())?;
     if profile == ProfileSetting::Seatbelt && cfg!(not(target_os = "macos")) {
         return Err(Error::invalid_arguments("the profile `seatbelt` is for macOS")
             .with_fact("key", "sandbox.profile")
@@ -85,36 +85,41 @@ pub fn resolve_sandbox(
     };
     macro_rules! texts {
         ($field:ident, $flag:literal) => {
-            p.pick(
-                concat!("sandbox.", stringify!($field)),
-                together(&flags.$field, $flag, &file.$field),
-                |all| all.join(", "),
-            )?
-            .0
+            picker
+                .pick(
+                    concat!("sandbox.", stringify!($field)),
+                    together(&flags.$field, $flag, &file.$field),
+                    |all| all.join(", "),
+                )?
+                .0
         };
     }
     macro_rules! paths {
         ($field:ident, $flag:literal, $settle:expr) => {{
-            let written =
-                file.$field.as_ref().map(|all| all.iter().map(|path| $settle(p, path)).collect());
+            let written = file
+                .$field
+                .as_ref()
+                .map(|all| all.iter().map(|path| $settle(picker, path)).collect());
             let layers = together(&flags.$field, $flag, &written.transpose()?);
-            p.pick(concat!("sandbox.", stringify!($field)), layers, |all: &Vec<PathBuf>| {
-                all.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
-            })?
-            .0
+            picker
+                .pick(concat!("sandbox.", stringify!($field)), layers, |all: &Vec<PathBuf>| {
+                    all.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+                })?
+                .0
         }};
     }
     macro_rules! number {
         ($field:ident) => {{
             let layers = Layers::file_only(file.$field, defaults.$field);
-            p.pick(concat!("sandbox.", stringify!($field)), layers, |value| value.0.to_string())?
+            picker
+                .pick(concat!("sandbox.", stringify!($field)), layers, |value| value.0.to_string())?
                 .0
                 .0
         }};
     }
     Ok(SandboxSettings {
         profile,
-        allow_network: p.pick("sandbox.allow_network", network, bool::to_string)?.0,
+        allow_network: picker.pick("sandbox.allow_network", network, bool::to_string)?.0,
         allow_domains: texts!(allow_domains, "--allow-domain"),
         deny_domains: texts!(deny_domains, "--deny-domain"),
         allow_addresses: texts!(allow_addresses, "--allow-address"),
@@ -134,19 +139,19 @@ pub fn resolve_sandbox(
 }
 
 /// Expands `~/` to the home directory; a relative path stays relative, and starts at the workspace.
-fn expand_home(p: &SettingPicker<'_>, path: &std::path::Path) -> Result<PathBuf> {
+fn expand_home(picker: &SettingPicker<'_>, path: &std::path::Path) -> Result<PathBuf> {
     match path.starts_with("~") {
-        true => directories::make_absolute(path, None, p.home_dir()),
+        true => directories::make_absolute(path, None, picker.home_dir()),
         false => Ok(path.to_owned()),
     }
 }
 
 /// Combines lists: a flag adds to what the file says, and removes nothing from it.
 fn together<T: Clone>(flags: &[T], flag: &'static str, file: &Option<Vec<T>>) -> Layers<Vec<T>> {
-    let written = file.clone().unwrap_or_default();
-    let all: Vec<T> = written.iter().chain(flags).cloned().collect();
+    let file_values = file.clone().unwrap_or_default();
+    let merged: Vec<T> = file_values.iter().chain(flags).cloned().collect();
     match flags.is_empty() {
         true => Layers::file_only(file.clone(), Some(Vec::new())),
-        false => Layers { flag: Some((all, flag)), ..Layers::file_only(None, None) },
+        false => Layers { flag: Some((merged, flag)), ..Layers::file_only(None, None) },
     }
 }

@@ -11,20 +11,21 @@ use crate::config::secrets::{Keyring, SecretSources, SecretStore};
 
 /// Resolves where secrets come from.
 pub fn resolve_secret_sources<'a>(
-    p: &mut SettingPicker<'_>,
+    picker: &mut SettingPicker<'_>,
     env: &'a ProcessEnv,
     file: &raw::SecretsSection,
     defaults: &raw::SecretsSection,
     store: SecretStore,
 ) -> Result<SecretSources<'a>> {
-    let named = file.env_file.as_deref().map(|path| p.resolve_file_path(path)).transpose()?;
-    let show = |path: &PathBuf| path.display().to_string();
-    let env_file = p
-        .pick_optional("secrets.env_file", Layers::file_only(named, None), show)
+    let configured_path =
+        file.env_file.as_deref().map(|path| picker.resolve_file_path(path)).transpose()?;
+    let format_path = |path: &PathBuf| path.display().to_string();
+    let env_file = picker
+        .pick_optional("secrets.env_file", Layers::file_only(configured_path, None), format_path)
         .map(|(path, _)| path);
-    let wanted = Layers::file_only(file.keyring, defaults.keyring);
-    let keyring = p
-        .pick("secrets.keyring", wanted, bool::to_string)?
+    let keyring_layers = Layers::file_only(file.keyring, defaults.keyring);
+    let keyring = picker
+        .pick("secrets.keyring", keyring_layers, bool::to_string)?
         .0
         .then(|| Keyring::detect(env))
         .flatten();
@@ -33,7 +34,7 @@ pub fn resolve_secret_sources<'a>(
 
 /// Returns the key file of the store, if it is not in its default location.
 pub fn resolve_key_file(flag: Option<&PathBuf>, env: &ProcessEnv) -> Result<Option<PathBuf>> {
-    let named =
+    let key_path =
         flag.map(PathBuf::as_path).or_else(|| env.get_path(env::RINGFENCE_SECRETS_KEY_FILE));
-    named.map(|path| make_absolute(path, env.cwd.as_deref(), None)).transpose()
+    key_path.map(|path| make_absolute(path, env.cwd.as_deref(), None)).transpose()
 }

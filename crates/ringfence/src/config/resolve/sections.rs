@@ -25,7 +25,7 @@ fn own_tools_text(value: &raw::OwnTools) -> String {
 }
 
 pub fn resolve_approval(
-    p: &mut SettingPicker<'_>,
+    picker: &mut SettingPicker<'_>,
     file: &raw::ApprovalSection,
     defaults: &raw::ApprovalSection,
 ) -> Result<ApprovalSettings> {
@@ -33,16 +33,16 @@ pub fn resolve_approval(
     let own_tools = Layers::file_only(file.own_tools.clone(), defaults.own_tools.clone());
     Ok(ApprovalSettings {
         expiry: Duration::from_secs(
-            p.pick("approval.expiry_s", expiry, |value| value.0.to_string())?.0.0,
+            picker.pick("approval.expiry_s", expiry, |value| value.0.to_string())?.0.0,
         ),
-        allows_terminal: p
+        allows_terminal: picker
             .pick(
                 "approval.terminal",
                 Layers::file_only(file.terminal, defaults.terminal),
                 bool::to_string,
             )?
             .0,
-        own_tools: match p.pick("approval.own_tools", own_tools, own_tools_text)?.0 {
+        own_tools: match picker.pick("approval.own_tools", own_tools, own_tools_text)?.0 {
             raw::OwnTools::Auto => OwnToolsApproval::Never,
             raw::OwnTools::Always => OwnToolsApproval::Always,
             raw::OwnTools::Named(patterns) => {
@@ -53,14 +53,17 @@ pub fn resolve_approval(
 }
 
 pub fn resolve_limits(
-    p: &mut SettingPicker<'_>,
+    picker: &mut SettingPicker<'_>,
     file: &raw::LimitsSection,
     defaults: &raw::LimitsSection,
 ) -> Result<CallLimits> {
     macro_rules! number {
         ($field:ident) => {{
             let layers = Layers::file_only(file.$field, defaults.$field);
-            p.pick(concat!("limits.", stringify!($field)), layers, |value| value.0.to_string())?.0.0
+            picker
+                .pick(concat!("limits.", stringify!($field)), layers, |value| value.0.to_string())?
+                .0
+                .0
         }};
     }
     Ok(CallLimits {
@@ -73,25 +76,28 @@ pub fn resolve_limits(
 }
 
 pub fn resolve_audit_retention(
-    p: &mut SettingPicker<'_>,
+    picker: &mut SettingPicker<'_>,
     file: &raw::AuditSection,
 ) -> Option<Duration> {
     let layers = Layers::file_only(file.keep.clone(), None);
-    p.pick_optional("audit.keep", layers, |keep: &raw::RetentionSpan| keep.text.clone())
-        .map(|(keep, _)| keep.span)
+    picker
+        .pick_optional("audit.keep", layers, |retention: &raw::RetentionSpan| {
+            retention.text.clone()
+        })
+        .map(|(retention, _)| retention.span)
 }
 
 pub fn resolve_browser(
-    p: &mut SettingPicker<'_>,
+    picker: &mut SettingPicker<'_>,
     env: &ProcessEnv,
     file: &raw::BrowserSection,
     defaults: &raw::BrowserSection,
 ) -> Result<BrowserSettings> {
-    let named = file.program.as_deref().map(|path| p.resolve_file_path(path)).transpose()?;
+    let program = file.program.as_deref().map(|path| picker.resolve_file_path(path)).transpose()?;
     let idle = Layers::file_only(file.idle_s, defaults.idle_s);
     Ok(BrowserSettings {
-        program: p
-            .pick_optional("browser.program", Layers::file_only(named, None), |path: &PathBuf| {
+        program: picker
+            .pick_optional("browser.program", Layers::file_only(program, None), |path: &PathBuf| {
                 path.display().to_string()
             })
             .map(|(path, _)| path),
@@ -100,13 +106,13 @@ pub fn resolve_browser(
             .map(|path| std::env::split_paths(path).collect())
             .unwrap_or_default(),
         idle_timeout: Duration::from_secs(
-            p.pick("browser.idle_s", idle, |value| value.0.to_string())?.0.0,
+            picker.pick("browser.idle_s", idle, |value| value.0.to_string())?.0.0,
         ),
     })
 }
 
 pub fn resolve_http(
-    p: &mut SettingPicker<'_>,
+    picker: &mut SettingPicker<'_>,
     flags: &ConfigFlags,
     listen: Option<SocketAddr>,
     file: &raw::HttpSection,
@@ -129,12 +135,12 @@ pub fn resolve_http(
     let public_url = Layers::file_only(file.public_url.as_ref().map(|url| url.0.clone()), None);
     Ok(HttpSettings {
         listen,
-        public_url: p
+        public_url: picker
             .pick_optional("http.public_url", public_url, String::clone)
             .map(|(url, _)| url),
-        allowed_hosts: p.pick("http.allowed_hosts", hosts, join)?.0,
-        allowed_origins: p.pick("http.allowed_origins", origins, join)?.0,
-        insecure_no_auth: p.pick("http.insecure_no_auth", insecure, bool::to_string)?.0,
+        allowed_hosts: picker.pick("http.allowed_hosts", hosts, join)?.0,
+        allowed_origins: picker.pick("http.allowed_origins", origins, join)?.0,
+        insecure_no_auth: picker.pick("http.insecure_no_auth", insecure, bool::to_string)?.0,
     })
 }
 
@@ -148,7 +154,7 @@ pub fn parse_tools(
     }
     let names: Vec<&str> = ToolSet::ALL.iter().map(|tools| tools.name()).collect();
     let hint = match suggest_name(text, &names) {
-        Some(near) => format!("Did you mean `{near}`?"),
+        Some(suggestion) => format!("Did you mean `{suggestion}`?"),
         None => format!("Use {source} with one of {}.", names.join(", ")),
     };
     Err(Error::invalid_arguments(format!("{source} does not name a known set of tools"))

@@ -28,14 +28,15 @@ pub struct ToolSurface {
 impl ToolSurface {
     /// Returns whether a tool of this name is available. Deny takes precedence.
     pub fn allows_tool(&self, name: &str) -> bool {
-        let any = |patterns: &[NameGlob]| patterns.iter().any(|pattern| pattern.matches_tool(name));
-        any(&self.allow) && !any(&self.deny)
+        let matches_any =
+            |patterns: &[NameGlob]| patterns.iter().any(|pattern| pattern.matches_tool(name));
+        matches_any(&self.allow) && !matches_any(&self.deny)
     }
 
     /// Returns whether a tool is available and named in full, not merely matched by a pattern.
     pub fn names_tool(&self, name: &str) -> bool {
-        let spelled = [name.to_owned(), name.replace('.', "_")];
-        self.allow.iter().any(|pattern| spelled.iter().any(|name| pattern.as_str() == name))
+        let spellings = [name.to_owned(), name.replace('.', "_")];
+        self.allow.iter().any(|pattern| spellings.iter().any(|name| pattern.as_str() == name))
             && self.allows_tool(name)
     }
 }
@@ -64,7 +65,7 @@ fn patterns(written: &Option<Vec<raw::NamePattern>>) -> Option<Vec<NameGlob>> {
 
 /// Resolves `[surface]`.
 pub fn resolve_surface(
-    p: &mut SettingPicker<'_>,
+    picker: &mut SettingPicker<'_>,
     enabled: bool,
     file: &raw::SurfaceSection,
     defaults: &raw::SurfaceSection,
@@ -72,16 +73,17 @@ pub fn resolve_surface(
     macro_rules! names {
         ($field:ident) => {{
             let layers = Layers::file_only(patterns(&file.$field), patterns(&defaults.$field));
-            p.pick(concat!("surface.", stringify!($field)), layers, |all| texts(all))?.0
+            picker.pick(concat!("surface.", stringify!($field)), layers, |all| texts(all))?.0
         }};
     }
     macro_rules! paths {
         ($field:ident) => {{
             let layers = Layers::file_only(file.$field.clone(), defaults.$field.clone());
-            p.pick(concat!("surface.", stringify!($field)), layers, |all: &Vec<PathBuf>| {
-                all.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
-            })?
-            .0
+            picker
+                .pick(concat!("surface.", stringify!($field)), layers, |all: &Vec<PathBuf>| {
+                    all.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+                })?
+                .0
         }};
     }
     let timeout = Layers::file_only(file.default_timeout_ms, defaults.default_timeout_ms);
@@ -92,14 +94,14 @@ pub fn resolve_surface(
         command_dirs: paths!(cwd),
         argument_dirs: paths!(arguments),
         default_timeout: Duration::from_millis(
-            p.pick("surface.default_timeout_ms", timeout, |value| value.0.to_string())?.0.0,
+            picker.pick("surface.default_timeout_ms", timeout, |value| value.0.to_string())?.0.0,
         ),
     })
 }
 
 /// Resolves `[session]`.
 pub fn resolve_overrides(
-    p: &mut SettingPicker<'_>,
+    picker: &mut SettingPicker<'_>,
     file: &raw::SessionSection,
     defaults: &raw::SessionSection,
 ) -> Result<OverridePolicy> {
@@ -109,7 +111,7 @@ pub fn resolve_overrides(
     };
     let env = Layers::file_only(patterns(&file.env_overrides), patterns(&defaults.env_overrides));
     Ok(OverridePolicy {
-        allows_cwd: p.pick("session.cwd_override", cwd, bool::to_string)?.0,
-        variables: p.pick("session.env_overrides", env, |all| texts(all))?.0,
+        allows_cwd: picker.pick("session.cwd_override", cwd, bool::to_string)?.0,
+        variables: picker.pick("session.env_overrides", env, |all| texts(all))?.0,
     })
 }

@@ -45,8 +45,8 @@ pub fn resolve_auth(
     let mut files = Vec::new();
     let secret = read_token_secret(picker, env, file, &mut files)?;
     known_secrets::register_secrets(secret.iter().map(|secret| (env::MCP_AUTH_JWT_SECRET, secret)));
-    let public = read_public_key(picker, env, file, &mut files)?;
-    let key = match (secret, public) {
+    let public_key = read_public_key(picker, env, file, &mut files)?;
+    let key = match (secret, public_key) {
         (Some(secret), None) => AuthKey::Secret(secret),
         (None, Some(pem)) => AuthKey::PublicPem(pem),
         (Some(_), Some(_)) => return Err(key_choice_error("both are set")),
@@ -58,8 +58,8 @@ pub fn resolve_auth(
     Ok(ResolvedAuth { auth: Some(AuthSettings { key, audience, issuer }), files })
 }
 
-fn key_choice_error(what: &str) -> Error {
-    Error::new(Kind::InvalidArguments, format!("auth is enabled, but of MCP_AUTH_JWT_SECRET and MCP_AUTH_JWT_PUBLIC_KEY {what}"))
+fn key_choice_error(problem: &str) -> Error {
+    Error::new(Kind::InvalidArguments, format!("auth is enabled, but of MCP_AUTH_JWT_SECRET and MCP_AUTH_JWT_PUBLIC_KEY {problem}"))
         .with_reason("auth_key")
         .with_hint("Set exactly one of MCP_AUTH_JWT_SECRET and MCP_AUTH_JWT_PUBLIC_KEY (or `jwt_secret_file`, `jwt_public_key` under [auth]).")
 }
@@ -98,7 +98,7 @@ fn read_token_secret(
     let Some(path) = &file.jwt_secret_file else { return Ok(None) };
     let path = picker.resolve_file_path(path)?;
     let mut bytes = read_key_file(&path, "jwt_secret_file")?;
-    if std::fs::metadata(&path).is_ok_and(|facts| facts.mode() & 0o077 != 0) {
+    if std::fs::metadata(&path).is_ok_and(|metadata| metadata.mode() & 0o077 != 0) {
         tracing::warn!(
             "the token secret in {} can be read by others; run `chmod 600` on it",
             path.display()
@@ -153,11 +153,11 @@ fn read_key_file(path: &Path, name: &str) -> Result<Vec<u8>> {
             .with_hint(format!("Check that {name} names a file that this user can read."))
     };
     let mut file = File::open(path).map_err(|error| failed().with_source(error))?;
-    let facts = file.metadata().map_err(|error| failed().with_source(error))?;
-    if !facts.is_file() || facts.len() > MAX_KEY_FILE_BYTES {
+    let metadata = file.metadata().map_err(|error| failed().with_source(error))?;
+    if !metadata.is_file() || metadata.len() > MAX_KEY_FILE_BYTES {
         return Err(failed());
     }
-    if facts.mode() & 0o002 != 0 {
+    if metadata.mode() & 0o002 != 0 {
         return Err(Error::permission_denied(
             "open_key",
             format!("the file named by {name} is writable by everyone"),

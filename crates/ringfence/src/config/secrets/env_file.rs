@@ -16,34 +16,34 @@ use crate::redact::secret::Secret;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 pub(super) fn read_env_file(path: &Path) -> Result<BTreeMap<String, Secret>> {
-    let what = format!("the env file {}", path.display());
+    let label = format!("the env file {}", path.display());
     let Some(bytes) =
-        private_file::read_private_file(CWD, path, &what, TrustedOwner::UsOrRoot, MAX_FILE_BYTES)?
+        private_file::read_private_file(CWD, path, &label, TrustedOwner::UsOrRoot, MAX_FILE_BYTES)?
     else {
-        return Err(Error::new(Kind::NotFound, format!("{what} does not exist"))
+        return Err(Error::new(Kind::NotFound, format!("{label} does not exist"))
             .with_reason("secret_store")
             .with_hint("Name another file with `env_file` under [secrets], or remove the key."));
     };
-    let wrong = |line: usize, why: &str| {
-        Error::invalid_arguments(format!("{what}, line {line}: {why}"))
+    let line_error = |line: usize, reason: &str| {
+        Error::invalid_arguments(format!("{label}, line {line}: {reason}"))
             .with_reason("secret_store")
             .with_hint(
                 "Write `NAME=value`, with quotes around a value that has blanks or several lines.",
             )
     };
-    let text = String::from_utf8(bytes).map_err(|_| wrong(1, "the file is not UTF-8 text"))?;
-    parse_lines(&text).map_err(|(line, why)| wrong(line, why))
+    let text = String::from_utf8(bytes).map_err(|_| line_error(1, "the file is not UTF-8 text"))?;
+    parse_lines(&text).map_err(|(line, reason)| line_error(line, reason))
 }
 
 type LineError = (usize, &'static str);
 
 fn parse_lines(text: &str) -> Result<BTreeMap<String, Secret>, LineError> {
-    let mut all = BTreeMap::new();
+    let mut secrets = BTreeMap::new();
     let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (mut line, mut counted) = (1, rest);
+    let (mut line, mut counted_from) = (1, rest);
     while !rest.is_empty() {
-        line += counted[..counted.len() - rest.len()].matches('\n').count();
-        counted = rest;
+        line += counted_from[..counted_from.len() - rest.len()].matches('\n').count();
+        counted_from = rest;
         let start = rest.trim_start_matches([' ', '\t', '\r']);
         if start.is_empty() || start.starts_with(['\n', '#']) {
             rest = skip_line(start);
@@ -64,18 +64,18 @@ fn parse_lines(text: &str) -> Result<BTreeMap<String, Secret>, LineError> {
             ));
         }
         let (value, after) =
-            parse_value(after.trim_start_matches([' ', '\t'])).map_err(|why| (line, why))?;
+            parse_value(after.trim_start_matches([' ', '\t'])).map_err(|reason| (line, reason))?;
         if value.contains('\0') {
             return Err((line, "a program cannot be given a NUL"));
         }
         // An empty value counts as unset, as in the environment.
         match value.is_empty() {
-            true => drop(all.remove(name)),
-            false => drop(all.insert(name.to_owned(), Secret::new(value))),
+            true => drop(secrets.remove(name)),
+            false => drop(secrets.insert(name.to_owned(), Secret::new(value))),
         }
         rest = after;
     }
-    Ok(all)
+    Ok(secrets)
 }
 
 /// Parses a value. Returns it and the text after its line.
@@ -90,8 +90,8 @@ fn parse_value(text: &str) -> Result<(String, &str), &'static str> {
             let line = &text[..text.find('\n').unwrap_or(text.len())];
             let comment = line
                 .char_indices()
-                .find(|(at, c)| *c == '#' && (*at == 0 || is_after_blank(line, *at)));
-            let value = &line[..comment.map_or(line.len(), |(at, _)| at)];
+                .find(|(index, c)| *c == '#' && (*index == 0 || is_after_blank(line, *index)));
+            let value = &line[..comment.map_or(line.len(), |(index, _)| index)];
             return Ok((value.trim_end().to_owned(), skip_line(text)));
         }
     };
@@ -103,16 +103,16 @@ fn parse_value(text: &str) -> Result<(String, &str), &'static str> {
     }
 }
 
-fn is_after_blank(line: &str, at: usize) -> bool {
-    line[..at].ends_with([' ', '\t'])
+fn is_after_blank(line: &str, index: usize) -> bool {
+    line[..index].ends_with([' ', '\t'])
 }
 
 fn parse_quoted(text: &str) -> Result<(String, &str), &'static str> {
     let mut value = String::new();
     let mut letters = text.char_indices();
-    while let Some((at, letter)) = letters.next() {
+    while let Some((index, letter)) = letters.next() {
         match letter {
-            '"' => return Ok((value, &text[at + 1..])),
+            '"' => return Ok((value, &text[index + 1..])),
             '\\' => match letters.next().map(|(_, letter)| letter) {
                 Some('n') => value.push('\n'),
                 Some('r') => value.push('\r'),

@@ -55,39 +55,39 @@ impl Keyring {
     /// Finds the keyring; `None` if the system has no such program, or no session to which a
     /// keyring could belong.
     pub fn detect(env: &ProcessEnv) -> Option<Keyring> {
-        let bus = env.get(env::DBUS_SESSION_BUS_ADDRESS).is_some()
+        let has_bus = env.get(env::DBUS_SESSION_BUS_ADDRESS).is_some()
             || env.get_absolute(env::XDG_RUNTIME_DIR).is_some_and(|dir| dir.join("bus").exists());
         let program = KEYRING_PROGRAMS
             .iter()
             .map(PathBuf::from)
-            .find(|program| program.is_file() && (bus || IS_MACOS))?;
-        let passed =
+            .find(|program| program.is_file() && (has_bus || IS_MACOS))?;
+        let passed_variables =
             PASSED_VARIABLES.into_iter().filter_map(|name| Some((name, env.get(name)?.to_owned())));
-        Some(Keyring { program, env: passed.collect() })
+        Some(Keyring { program, env: passed_variables.collect() })
     }
 
-    /// Looks up a value, waiting no longer than `until`.
-    pub fn get(&self, name: &str, until: Instant) -> Result<Option<Secret>> {
+    /// Looks up a value, waiting no longer than `deadline`.
+    pub fn get(&self, name: &str, deadline: Instant) -> Result<Option<Secret>> {
         let args = match IS_MACOS {
             true => vec!["find-generic-password", "-s", SERVICE, "-a", name, "-w"],
             false => vec!["lookup", "service", SERVICE, "account", name],
         };
-        let mut answer = self.run_program(&args, None, until)?;
+        let mut output = self.run_program(&args, None, deadline)?;
         // `security` ends its output with a newline that is not part of the value.
-        if IS_MACOS && answer.stdout.last() == Some(&b'\n') {
-            answer.stdout.pop();
+        if IS_MACOS && output.stdout.last() == Some(&b'\n') {
+            output.stdout.pop();
         }
-        let silent = answer.stdout.is_empty() && answer.stderr.is_empty();
-        match answer.code {
+        let is_silent = output.stdout.is_empty() && output.stderr.is_empty();
+        match output.code {
             // A missing entry is reported by the exit code alone.
             Some(44) if IS_MACOS => Ok(None),
-            Some(0 | 1) if silent => Ok(None),
+            Some(0 | 1) if is_silent => Ok(None),
             Some(0) => {
-                let value = Secret::new(std::mem::take(&mut *answer.stdout));
+                let value = Secret::new(std::mem::take(&mut *output.stdout));
                 check_secret(name, &value)?;
                 Ok(Some(value))
             }
-            _ => Err(keyring_error(&answer)),
+            _ => Err(keyring_error(&output)),
         }
     }
 
@@ -103,22 +103,22 @@ impl Keyring {
         }
         let label = format!("--label=Ringfence: {name}");
         let args = ["store", &label, "service", SERVICE, "account", name];
-        let answer = self.run_program(&args, Some(value), Instant::now() + LOOKUP_TIMEOUT * 12)?;
-        if answer.code == Some(0) { Ok(()) } else { Err(keyring_error(&answer)) }
+        let output = self.run_program(&args, Some(value), Instant::now() + LOOKUP_TIMEOUT * 12)?;
+        if output.code == Some(0) { Ok(()) } else { Err(keyring_error(&output)) }
     }
 
     /// Removes a value. Returns whether it existed.
     pub fn remove(&self, name: &str) -> Result<bool> {
-        let until = Instant::now() + LOOKUP_TIMEOUT * 12;
-        if self.get(name, until)?.is_none() {
+        let deadline = Instant::now() + LOOKUP_TIMEOUT * 12;
+        if self.get(name, deadline)?.is_none() {
             return Ok(false);
         }
         let args = match IS_MACOS {
             true => vec!["delete-generic-password", "-s", SERVICE, "-a", name],
             false => vec!["clear", "service", SERVICE, "account", name],
         };
-        let answer = self.run_program(&args, None, until)?;
-        if answer.code == Some(0) { Ok(true) } else { Err(keyring_error(&answer)) }
+        let output = self.run_program(&args, None, deadline)?;
+        if output.code == Some(0) { Ok(true) } else { Err(keyring_error(&output)) }
     }
 
     /// Returns the names of our entries. On macOS they cannot be listed.
@@ -126,13 +126,13 @@ impl Keyring {
         if IS_MACOS {
             return Ok(Vec::new());
         }
-        let answer = self.run_program(
+        let output = self.run_program(
             &["search", "--all", "service", SERVICE],
             None,
             Instant::now() + LOOKUP_TIMEOUT,
         )?;
         // It prints values on standard output, and the attributes on standard error.
-        let stderr = String::from_utf8_lossy(&answer.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         let names = stderr.lines().filter_map(|line| line.strip_prefix("attribute.account = "));
         let mut names: Vec<String> =
             names.filter(|name| is_secret_name(name)).map(str::to_owned).collect();
@@ -145,7 +145,7 @@ impl Keyring {
         &self,
         args: &[&str],
         input: Option<&Secret>,
-        until: Instant,
+        deadline: Instant,
     ) -> Result<KeyringOutput> {
         let failed = |error: std::io::Error| {
             let program = self.program.display();
@@ -170,13 +170,13 @@ impl Keyring {
         }
         let (stdout, stderr) =
             (spawn_reader(child.stdout.take()), spawn_reader(child.stderr.take()));
-        let answer = wait_for_output(&stdout, &stderr, until);
-        if answer.is_none() {
+        let output = wait_for_output(&stdout, &stderr, deadline);
+        if output.is_none() {
             // It may have exited in the meantime.
             let _ = child.kill();
         }
         let status = child.wait().map_err(failed)?;
-        let (stdout, stderr) = answer.ok_or_else(|| {
+        let (stdout, stderr) = output.ok_or_else(|| {
             Error::new(Kind::Unavailable, "the keyring does not answer")
                 .with_reason("secret_store")
                 .with_hint("Unlock it, or set `keyring = false` under [secrets].")
@@ -186,36 +186,36 @@ impl Keyring {
 }
 
 fn spawn_reader(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
-    let (done, all) = channel();
+    let (sender, receiver) = channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(pipe) = pipe {
             // After a read error, the output read so far is used.
             let _ = pipe.take(MAX_VALUE_BYTES as u64 + 1).read_to_end(&mut bytes);
         }
-        let _ = done.send(bytes);
+        let _ = sender.send(bytes);
     });
-    all
+    receiver
 }
 
 /// Waits for the end of both streams, which end when the program exits.
 fn wait_for_output(
     stdout: &Receiver<Vec<u8>>,
     stderr: &Receiver<Vec<u8>>,
-    until: Instant,
+    deadline: Instant,
 ) -> Option<(Vec<u8>, Vec<u8>)> {
-    let stdout = stdout.recv_timeout(until.saturating_duration_since(Instant::now())).ok()?;
-    let stderr = stderr.recv_timeout(until.saturating_duration_since(Instant::now())).ok()?;
+    let stdout = stdout.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()?;
+    let stderr = stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()?;
     Some((stdout, stderr))
 }
 
-fn keyring_error(answer: &KeyringOutput) -> Error {
-    let said = String::from_utf8_lossy(&answer.stderr);
-    let said: String = said.trim().chars().take(300).collect();
+fn keyring_error(output: &KeyringOutput) -> Error {
+    let stderr_text = String::from_utf8_lossy(&output.stderr);
+    let stderr_text: String = stderr_text.trim().chars().take(300).collect();
     Error::new(Kind::Unavailable, "the keyring cannot be used")
         .with_reason("secret_store")
         .with_hint("Unlock it, or set `keyring = false` under [secrets].")
-        .with_source(said)
+        .with_source(stderr_text)
 }
 
 #[cfg(test)]

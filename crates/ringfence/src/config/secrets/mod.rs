@@ -62,11 +62,11 @@ impl SecretRef {
 
 /// Returns whether a text can be the name of a secret or a variable.
 pub fn is_secret_name(name: &str) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
     !name.is_empty()
         && name.len() <= 128
         && !name.starts_with(|c: char| c.is_ascii_digit())
-        && name.chars().all(fits)
+        && name.chars().all(is_allowed)
 }
 
 /// Variables that describe the user and the system. Their values occur everywhere, so redacting
@@ -103,10 +103,10 @@ pub struct SecretSources<'a> {
 impl<'a> SecretSources<'a> {
     /// Returns all files that are read, whether they exist yet or not.
     fn source_files(&self, with_store: bool) -> Vec<PathBuf> {
-        let stored = with_store.then(|| self.store.watched_files()).into_iter().flatten();
-        let named = self.env_file.iter().cloned().chain(stored);
+        let store_files = with_store.then(|| self.store.watched_files()).into_iter().flatten();
+        let all_files = self.env_file.iter().cloned().chain(store_files);
         let mut files: Vec<PathBuf> =
-            named.flat_map(|file| [file.canonicalize().ok(), Some(file)]).flatten().collect();
+            all_files.flat_map(|file| [file.canonicalize().ok(), Some(file)]).flatten().collect();
         files.sort();
         files.dedup();
         files
@@ -137,21 +137,22 @@ impl SecretValues {
         let mut secrets = SecretValues::default();
         let (mut variables, mut stored) =
             (VariableLookup::new(sources), StoredLookup::new(sources));
-        for one in refs {
-            if !secrets.values.contains_key(one) {
-                let found = match one {
+        for secret_ref in refs {
+            if !secrets.values.contains_key(secret_ref) {
+                let result = match secret_ref {
                     SecretRef::Variable(name) => variables.look_up(name),
                     SecretRef::Stored(name) => stored.look_up(name),
                 };
-                secrets.values.insert(one.clone(), found);
+                secrets.values.insert(secret_ref.clone(), result);
             }
         }
         secrets.files = sources.source_files(secrets.uses_store());
-        let values = secrets.values.iter().filter_map(|(one, found)| match (one, found) {
-            _ if one.is_public() => None,
-            (_, LookupResult::Value(value, _)) => Some((one.name(), value)),
-            _ => None,
-        });
+        let values =
+            secrets.values.iter().filter_map(|(secret_ref, result)| match (secret_ref, result) {
+                _ if secret_ref.is_public() => None,
+                (_, LookupResult::Value(value, _)) => Some((secret_ref.name(), value)),
+                _ => None,
+            });
         known_secrets::register_secrets(values);
         for warning in secrets.list_warnings() {
             tracing::warn!("{warning}");
@@ -160,14 +161,14 @@ impl SecretValues {
     }
 
     /// Returns the value, or the reason why there is none.
-    pub fn get(&self, wanted: &SecretRef) -> Result<&Secret> {
-        match self.values.get(wanted) {
+    pub fn get(&self, secret_ref: &SecretRef) -> Result<&Secret> {
+        match self.values.get(secret_ref) {
             Some(LookupResult::Value(_, Some(expires))) if *expires <= unix_seconds() => {
-                Err(expired_error(wanted))
+                Err(expired_error(secret_ref))
             }
             Some(LookupResult::Value(secret, _)) => Ok(secret),
-            Some(LookupResult::Unreadable) => Err(unreadable_error(wanted)),
-            Some(LookupResult::Missing) | None => Err(missing_error(wanted)),
+            Some(LookupResult::Unreadable) => Err(unreadable_error(secret_ref)),
+            Some(LookupResult::Missing) | None => Err(missing_error(secret_ref)),
         }
     }
 
@@ -195,25 +196,28 @@ impl SecretValues {
 
     /// Returns warnings for the operator, without any value.
     pub fn list_warnings(&self) -> Vec<String> {
-        let mut all: Vec<(&SecretRef, String)> = Vec::new();
-        for (one, found) in &self.values {
-            let name = one.name();
-            if let Err(error) = self.get(one) {
-                all.push((one, format!("{error}: {}", error.hint_text().unwrap_or_default())));
-            } else if let LookupResult::Value(value, _) = found
+        let mut warnings: Vec<(&SecretRef, String)> = Vec::new();
+        for (secret_ref, result) in &self.values {
+            let name = secret_ref.name();
+            if let Err(error) = self.get(secret_ref) {
+                warnings.push((
+                    secret_ref,
+                    format!("{error}: {}", error.hint_text().unwrap_or_default()),
+                ));
+            } else if let LookupResult::Value(value, _) = result
                 && !known_secrets::is_searchable(value)
                 && !PUBLIC_VARIABLES.contains(&name)
             {
                 let shortest = known_secrets::MIN_SECRET_BYTES;
-                let what = "so it cannot be redacted from output";
-                all.push((
-                    one,
-                    format!("the secret `{name}` is shorter than {shortest} bytes, {what}"),
+                let consequence = "so it cannot be redacted from output";
+                warnings.push((
+                    secret_ref,
+                    format!("the secret `{name}` is shorter than {shortest} bytes, {consequence}"),
                 ));
             }
         }
-        all.sort();
-        all.into_iter().map(|(_, text)| text).collect()
+        warnings.sort();
+        warnings.into_iter().map(|(_, text)| text).collect()
     }
 }
 
@@ -255,23 +259,23 @@ struct StoredLookup<'a> {
 
 impl StoredLookup<'_> {
     fn new<'a>(sources: &'a SecretSources<'_>) -> StoredLookup<'a> {
-        let until = std::time::Instant::now() + keyring::LOOKUP_TIMEOUT;
+        let deadline = std::time::Instant::now() + keyring::LOOKUP_TIMEOUT;
         StoredLookup {
             store: &sources.store,
             keyring: sources.keyring.as_ref(),
             items: None,
-            deadline: until,
+            deadline,
         }
     }
 
     fn look_up(&mut self, name: &str) -> LookupResult {
         let store = self.store;
-        let read = self.items.get_or_insert_with(|| {
+        let items_result = self.items.get_or_insert_with(|| {
             store.read_all().inspect_err(|error| {
                 tracing::error!("{}", error.log_line());
             })
         });
-        let Ok(items) = read else { return LookupResult::Unreadable };
+        let Ok(items) = items_result else { return LookupResult::Unreadable };
         if let Some(item) = items.get(name) {
             return LookupResult::Value(item.value.clone(), item.expires_at);
         }
@@ -291,33 +295,33 @@ pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn missing_error(wanted: &SecretRef) -> Error {
-    let name = wanted.name();
+fn missing_error(secret_ref: &SecretRef) -> Error {
+    let name = secret_ref.name();
     Error::new(Kind::Unauthenticated, format!("the secret `{name}` is not set"))
         .with_reason("missing_secret")
-        .with_hint(setting_hint(wanted, "set"))
+        .with_hint(setting_hint(secret_ref, "set"))
 }
 
-fn expired_error(wanted: &SecretRef) -> Error {
-    let name = wanted.name();
+fn expired_error(secret_ref: &SecretRef) -> Error {
+    let name = secret_ref.name();
     Error::new(Kind::Unauthenticated, format!("the secret `{name}` has expired"))
         .with_reason("expired_secret")
-        .with_hint(setting_hint(wanted, "renew"))
+        .with_hint(setting_hint(secret_ref, "renew"))
 }
 
-fn setting_hint(wanted: &SecretRef, what: &str) -> String {
-    let name = wanted.name();
-    match wanted {
+fn setting_hint(secret_ref: &SecretRef, verb: &str) -> String {
+    let name = secret_ref.name();
+    match secret_ref {
         SecretRef::Variable(_) => {
-            format!("Have the operator {what} the variable {name} for this server.")
+            format!("Have the operator {verb} the variable {name} for this server.")
         }
         SecretRef::Stored(_) => format!("Have the operator run `ringfence secret set {name}`."),
     }
 }
 
 /// Returns the error for an unreadable source. Details are only in the log, since they name files.
-fn unreadable_error(wanted: &SecretRef) -> Error {
-    let hint = match wanted {
+fn unreadable_error(secret_ref: &SecretRef) -> Error {
+    let hint = match secret_ref {
         SecretRef::Variable(_) => {
             "Have the operator check `secrets.env_file`; the server's log says what is wrong with it."
         }
@@ -325,7 +329,7 @@ fn unreadable_error(wanted: &SecretRef) -> Error {
             "Have the operator run `ringfence secret list`, which says what is wrong with the store."
         }
     };
-    Error::new(Kind::Unauthenticated, format!("the secret `{}` cannot be read", wanted.name()))
+    Error::new(Kind::Unauthenticated, format!("the secret `{}` cannot be read", secret_ref.name()))
         .with_reason("secret_store")
         .with_hint(hint)
 }

@@ -19,35 +19,35 @@ pub(super) enum TrustedOwner {
     UsOrRoot,
 }
 
-/// Reads the whole file; `None` if it does not exist. `what` describes it to the operator.
+/// Reads the whole file; `None` if it does not exist. `label` describes it to the operator.
 pub(super) fn read_private_file(
-    at: impl AsFd,
+    dir: impl AsFd,
     path: &Path,
-    what: &str,
+    label: &str,
     owner: TrustedOwner,
     limit: u64,
 ) -> Result<Option<Vec<u8>>> {
     // A file that an operator names may be a link; a file that we created never is.
-    let links = if owner == TrustedOwner::Us { OFlags::NOFOLLOW } else { OFlags::empty() };
+    let link_flags = if owner == TrustedOwner::Us { OFlags::NOFOLLOW } else { OFlags::empty() };
     // A pipe or a device must not block us.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | links;
-    let file = match openat(at, path, flags, Mode::empty()) {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | link_flags;
+    let file = match openat(dir, path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
         Err(rustix::io::Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(io_error(what, "cannot be opened", error)),
+        Err(error) => return Err(io_error(label, "cannot be opened", error)),
     };
-    let facts = fstat(&file).map_err(|error| io_error(what, "cannot be opened", error))?;
-    if FileType::from_raw_mode(facts.st_mode) != FileType::RegularFile {
-        return Err(refused_error(what, "is not a regular file")
+    let stat = fstat(&file).map_err(|error| io_error(label, "cannot be opened", error))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(refused_error(label, "is not a regular file")
             .with_hint("Replace it with a regular file."));
     }
-    check_permissions(&facts, what, owner, "600")?;
+    check_permissions(&stat, label, owner, "600")?;
     let mut bytes = Vec::new();
     file.take(limit + 1)
         .read_to_end(&mut bytes)
-        .map_err(|error| io_error(what, "cannot be read", error))?;
+        .map_err(|error| io_error(label, "cannot be read", error))?;
     if bytes.len() as u64 > limit {
-        return Err(refused_error(what, &format!("is larger than {limit} bytes"))
+        return Err(refused_error(label, &format!("is larger than {limit} bytes"))
             .with_hint("Make it smaller."));
     }
     Ok(Some(bytes))
@@ -55,29 +55,29 @@ pub(super) fn read_private_file(
 
 /// Checks that the file belongs to a trusted owner and is closed to all others.
 pub(super) fn check_permissions(
-    facts: &Stat,
-    what: &str,
+    stat: &Stat,
+    label: &str,
     owner: TrustedOwner,
     mode: &str,
 ) -> Result<()> {
-    let us = rustix::process::geteuid().as_raw();
-    if facts.st_uid != us && !(owner == TrustedOwner::UsOrRoot && facts.st_uid == 0) {
-        return Err(refused_error(what, "belongs to another user")
+    let our_uid = rustix::process::geteuid().as_raw();
+    if stat.st_uid != our_uid && !(owner == TrustedOwner::UsOrRoot && stat.st_uid == 0) {
+        return Err(refused_error(label, "belongs to another user")
             .with_hint("Change its owner to the user who runs the server."));
     }
-    if facts.st_mode & 0o077 != 0 {
-        return Err(refused_error(what, "is open to other users")
+    if stat.st_mode & 0o077 != 0 {
+        return Err(refused_error(label, "is open to other users")
             .with_hint(format!("Run `chmod {mode}` on it.")));
     }
     Ok(())
 }
 
-pub(super) fn refused_error(what: &str, why: &str) -> Error {
-    Error::new(Kind::PermissionDenied, format!("{what} {why}")).with_reason("secret_store")
+pub(super) fn refused_error(label: &str, problem: &str) -> Error {
+    Error::new(Kind::PermissionDenied, format!("{label} {problem}")).with_reason("secret_store")
 }
 
-pub(super) fn io_error(what: &str, why: &str, error: impl Into<io::Error>) -> Error {
-    Error::new(Kind::Unavailable, format!("{what} {why}"))
+pub(super) fn io_error(label: &str, problem: &str, error: impl Into<io::Error>) -> Error {
+    Error::new(Kind::Unavailable, format!("{label} {problem}"))
         .with_reason("secret_store")
         .with_hint("Check its permissions and the disk it is on.")
         .with_source(error.into())

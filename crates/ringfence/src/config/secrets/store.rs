@@ -79,8 +79,8 @@ impl Drop for SealedSecret {
 
 impl SecretStore {
     /// Creates a store in this root, with its key at another location if one is given.
-    pub fn new(root: &Path, key: Option<PathBuf>) -> SecretStore {
-        SecretStore { dir: root.join("secrets"), key_file: key }
+    pub fn new(root: &Path, key_file: Option<PathBuf>) -> SecretStore {
+        SecretStore { dir: root.join("secrets"), key_file }
     }
 
     /// Returns the files to watch for changes.
@@ -143,10 +143,10 @@ impl SecretStore {
     fn change_contents(&self, change: impl FnOnce(&mut StoreContents) -> bool) -> Result<bool> {
         let failed =
             |error: rustix::io::Errno| io_error(&self.display_name(), "cannot be written", error);
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
-        made.map_err(|error| io_error(&self.display_name(), "cannot be made", error))?;
-        let gone = || refused_error(&self.display_name(), "has no directory");
-        let dir = self.open_dir()?.ok_or_else(gone)?;
+        let create_result = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
+        create_result.map_err(|error| io_error(&self.display_name(), "cannot be made", error))?;
+        let no_directory_error = || refused_error(&self.display_name(), "has no directory");
+        let dir = self.open_dir()?.ok_or_else(no_directory_error)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let lock = openat(&dir, "lock", flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(failed)?;
@@ -161,9 +161,9 @@ impl SecretStore {
             Some(sealer) => sealer,
             None => self.create_key(&dir)?,
         };
-        let written =
+        let store_file =
             StoreFile { version: FORMAT_VERSION, sealed: sealer.seal(SEAL_PURPOSE, &contents)? };
-        let text = serde_json::to_vec(&written)
+        let text = serde_json::to_vec(&store_file)
             .map_err(|error| io_error(&self.display_name(), "cannot be written", error))?;
         if text.len() as u64 > MAX_STORE_BYTES {
             return Err(too_large_error("all secrets together are too large"));
@@ -186,17 +186,17 @@ impl SecretStore {
 
     /// Opens the directory; `None` before anything was stored.
     fn open_dir(&self) -> Result<Option<OwnedFd>> {
-        let what = format!("the directory of secrets {}", self.dir.display());
+        let label = format!("the directory of secrets {}", self.dir.display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(CWD, &self.dir, flags, Mode::empty()) {
             Ok(dir) => {
-                let facts =
-                    fstat(&dir).map_err(|error| io_error(&what, "cannot be opened", error))?;
-                private_file::check_permissions(&facts, &what, TrustedOwner::Us, "700")?;
+                let stat =
+                    fstat(&dir).map_err(|error| io_error(&label, "cannot be opened", error))?;
+                private_file::check_permissions(&stat, &label, TrustedOwner::Us, "700")?;
                 Ok(Some(dir))
             }
             Err(rustix::io::Errno::NOENT) => Ok(None),
-            Err(error) => Err(io_error(&what, "cannot be opened", error)),
+            Err(error) => Err(io_error(&label, "cannot be opened", error)),
         }
     }
 
@@ -221,7 +221,7 @@ impl SecretStore {
             return Err(refused_error(&self.display_name(), "was written by a newer version")
                 .with_hint("Use that version of ringfence."));
         }
-        let written: StoreFile = serde_json::from_slice(&bytes)
+        let store_file: StoreFile = serde_json::from_slice(&bytes)
             .map_err(|error| self.damaged_error().with_source(error))?;
         let Some(sealer) = self.load_sealer(dir)? else {
             return Err(refused_error(&format!("the key of {}", self.display_name()), "is missing").with_hint(format!(
@@ -229,7 +229,7 @@ impl SecretStore {
                 self.key_path().display()
             )));
         };
-        sealer.open(SEAL_PURPOSE, &written.sealed).ok_or_else(|| self.damaged_error())
+        sealer.open(SEAL_PURPOSE, &store_file.sealed).ok_or_else(|| self.damaged_error())
     }
 
     fn damaged_error(&self) -> Error {
@@ -240,19 +240,19 @@ impl SecretStore {
     }
 
     fn load_sealer(&self, dir: &OwnedFd) -> Result<Option<Sealer>> {
-        let what = format!("the key of the secrets {}", self.key_path().display());
+        let label = format!("the key of the secrets {}", self.key_path().display());
         let bytes = match &self.key_file {
             Some(path) => private_file::read_private_file(
                 CWD,
                 path,
-                &what,
+                &label,
                 TrustedOwner::UsOrRoot,
                 MAX_KEY_BYTES,
             )?,
             None => private_file::read_private_file(
                 dir,
                 Path::new("key"),
-                &what,
+                &label,
                 TrustedOwner::Us,
                 MAX_KEY_BYTES,
             )?,
@@ -265,7 +265,7 @@ impl SecretStore {
         }
         let key = URL_SAFE_NO_PAD.decode(bytes.trim_ascii()).ok().map(Zeroizing::new);
         let key = key.and_then(|key| <[u8; 32]>::try_from(&key[..]).ok()).ok_or_else(|| {
-            refused_error(&what, "is not a valid key").with_hint(
+            refused_error(&label, "is not a valid key").with_hint(
                 "It must hold 43 base64 characters, as written by `ringfence secret set`.",
             )
         })?;
@@ -274,50 +274,50 @@ impl SecretStore {
 
     /// Creates the key of a store that has none yet. Never replaces another.
     fn create_key(&self, dir: &OwnedFd) -> Result<Sealer> {
-        let what = format!("the key of the secrets {}", self.key_path().display());
+        let label = format!("the key of the secrets {}", self.key_path().display());
         if statat(dir, "store", AtFlags::SYMLINK_NOFOLLOW).is_ok() {
-            return Err(refused_error(&what, "is missing"));
+            return Err(refused_error(&label, "is missing"));
         }
         let key = Zeroizing::new(random_bytes::<32>());
         let text = Zeroizing::new(format!("{}\n", URL_SAFE_NO_PAD.encode(&key[..])));
-        let written = match &self.key_file {
+        let write_result = match &self.key_file {
             Some(path) => create_atomically(CWD, path, text.as_bytes()),
             None => create_atomically(dir, Path::new("key"), text.as_bytes()),
         };
-        written.map_err(|error| io_error(&what, "cannot be written", error))?;
+        write_result.map_err(|error| io_error(&label, "cannot be written", error))?;
         Sealer::with_key(&key)
     }
 }
 
 /// Creates a file atomically. It replaces nothing but an empty file.
-fn create_atomically(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
-    let at = at.as_fd();
+fn create_atomically(dir: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let dir = dir.as_fd();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let fresh = path.with_file_name(format!(".{name}.{}", short_id("new")));
-    write_new_file(at, &fresh, text)?;
-    let put = || {
-        if statat(at, path, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|facts| facts.st_size == 0) {
-            unlinkat(at, path, AtFlags::empty())?;
+    let temporary_path = path.with_file_name(format!(".{name}.{}", short_id("new")));
+    write_new_file(dir, &temporary_path, text)?;
+    let publish = || {
+        if statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| stat.st_size == 0) {
+            unlinkat(dir, path, AtFlags::empty())?;
         }
-        renameat_with(at, &fresh, at, path, RenameFlags::NOREPLACE)?;
+        renameat_with(dir, &temporary_path, dir, path, RenameFlags::NOREPLACE)?;
         let folder =
             path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         rustix::fs::fsync(openat(
-            at,
+            dir,
             folder,
             OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
             Mode::empty(),
         )?)
     };
-    put().map_err(|error| {
-        let _ = unlinkat(at, &fresh, AtFlags::empty());
+    publish().map_err(|error| {
+        let _ = unlinkat(dir, &temporary_path, AtFlags::empty());
         error.into()
     })
 }
 
-fn write_new_file(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
+fn write_new_file(dir: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = File::from(openat(at, path, flags, Mode::from_raw_mode(0o600))?);
+    let mut file = File::from(openat(dir, path, flags, Mode::from_raw_mode(0o600))?);
     file.write_all(text)?;
     file.sync_all()
 }
@@ -329,11 +329,12 @@ pub(super) fn check_secret(name: &str, value: &Secret) -> Result<()> {
         return Err(Error::invalid_arguments("that is not a valid name for a secret")
             .with_hint("Use up to 128 letters, digits and `_`, not starting with a digit: `ringfence secret set DB_PASSWORD`."));
     }
-    let wrong = |what: &str| Error::invalid_arguments(format!("the value of `{name}` {what}"));
+    let value_error =
+        |problem: &str| Error::invalid_arguments(format!("the value of `{name}` {problem}"));
     match value.expose() {
-        [] => Err(wrong("is empty").with_hint("Type it, or send it to standard input.")),
+        [] => Err(value_error("is empty").with_hint("Type it, or send it to standard input.")),
         bytes if bytes.contains(&0) => {
-            Err(wrong("contains a NUL, which cannot be passed to a program")
+            Err(value_error("contains a NUL, which cannot be passed to a program")
                 .with_hint("Encode it."))
         }
         bytes if bytes.len() > MAX_VALUE_BYTES => Err(too_large_error(&format!(
@@ -343,6 +344,6 @@ pub(super) fn check_secret(name: &str, value: &Secret) -> Result<()> {
     }
 }
 
-fn too_large_error(what: &str) -> Error {
-    Error::new(Kind::TooLarge, what).with_hint("Store less.")
+fn too_large_error(message: &str) -> Error {
+    Error::new(Kind::TooLarge, message).with_hint("Store less.")
 }

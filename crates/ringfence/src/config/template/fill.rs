@@ -28,10 +28,9 @@ impl FilledArgument {
         let mut text = String::new();
         for piece in &self.0 {
             match piece {
-                ArgumentPiece::Text(text_of) | ArgumentPiece::Argument { text: text_of, .. } => {
-                    text.push_str(text_of)
-                }
-                ArgumentPiece::Secret(one) => text.push_str(&reveal(one)?),
+                ArgumentPiece::Text(piece_text)
+                | ArgumentPiece::Argument { text: piece_text, .. } => text.push_str(piece_text),
+                ArgumentPiece::Secret(secret_ref) => text.push_str(&reveal(secret_ref)?),
             }
         }
         Ok(text)
@@ -58,9 +57,9 @@ pub struct ArgvOptions<'a> {
 impl ArgvOptions<'_> {
     /// Formats an argument as a human may see it.
     fn display_argument(&self, name: &str, value: &Value) -> String {
-        let none = BTreeSet::new();
-        let alone = Map::from_iter([(name.to_owned(), value.clone())]);
-        value_text(&redact_arguments(&alone, self.hidden_arguments.unwrap_or(&none))[name])
+        let no_names = BTreeSet::new();
+        let single = Map::from_iter([(name.to_owned(), value.clone())]);
+        value_text(&redact_arguments(&single, self.hidden_arguments.unwrap_or(&no_names))[name])
     }
 }
 
@@ -77,45 +76,45 @@ fn value_text(value: &Value) -> String {
 pub fn fill_templates(
     templates: &[ValueTemplate],
     arguments: &Map<String, Value>,
-    about: &ArgvOptions<'_>,
+    options: &ArgvOptions<'_>,
 ) -> Result<Vec<FilledArgument>> {
-    let mut words = Vec::new();
+    let mut filled_arguments = Vec::new();
     // After `--` nothing is parsed as an option.
     let mut only_operands = false;
     for template in templates {
         only_operands |= template.text == "--";
         if let [TemplatePart::Argument(name)] = template.parts.as_slice()
-            && about.list_arguments.contains(name)
+            && options.list_arguments.contains(name)
             && let Some(Value::Array(items)) = arguments.get(name)
         {
             for item in items {
-                words.push(fill_one(template, only_operands, about, |_| Some(item))?);
+                filled_arguments.push(fill_one(template, only_operands, options, |_| Some(item))?);
             }
             continue;
         }
-        let given = |name: &str| arguments.get(name).filter(|value| !value.is_null());
-        if template.argument_names().all(|name| given(name).is_some()) {
-            words.push(fill_one(template, only_operands, about, given)?);
+        let look_up = |name: &str| arguments.get(name).filter(|value| !value.is_null());
+        if template.argument_names().all(|name| look_up(name).is_some()) {
+            filled_arguments.push(fill_one(template, only_operands, options, look_up)?);
         }
     }
-    check_size(&words)?;
-    Ok(words)
+    check_size(&filled_arguments)?;
+    Ok(filled_arguments)
 }
 
 fn fill_one<'a>(
     template: &ValueTemplate,
     only_operands: bool,
-    about: &ArgvOptions<'_>,
-    given: impl Fn(&str) -> Option<&'a Value>,
+    options: &ArgvOptions<'_>,
+    look_up: impl Fn(&str) -> Option<&'a Value>,
 ) -> Result<FilledArgument> {
     let mut pieces = Vec::new();
     let mut is_empty = true;
     for part in &template.parts {
         let piece = match part {
             TemplatePart::Text(text) => ArgumentPiece::Text(text.clone()),
-            TemplatePart::Secret(one) => ArgumentPiece::Secret(one.clone()),
+            TemplatePart::Secret(secret_ref) => ArgumentPiece::Secret(secret_ref.clone()),
             TemplatePart::Argument(name) => {
-                let value = given(name).unwrap_or(&Value::Null);
+                let value = look_up(name).unwrap_or(&Value::Null);
                 let text = value_text(value);
                 if text.contains('\0') {
                     return Err(Error::invalid_arguments(format!(
@@ -128,7 +127,7 @@ fn fill_one<'a>(
                         .with_reason("option")
                         .with_hint("Write a path that begins with `-` as `./-…`. The operator can allow it with a word `--` before, or as `--option={…}`."));
                 }
-                ArgumentPiece::Argument { shown: about.display_argument(name, value), text }
+                ArgumentPiece::Argument { shown: options.display_argument(name, value), text }
             }
         };
         is_empty &= matches!(&piece, ArgumentPiece::Text(text) | ArgumentPiece::Argument { text, .. } if text.is_empty());
@@ -142,16 +141,16 @@ const MAX_ARG_BYTES: usize = (128 << 10) - 1;
 const MAX_ARGS_BYTES: usize = 1 << 20;
 
 /// Checked before the user is asked, so that the caller gets a clear error.
-fn check_size(words: &[FilledArgument]) -> Result<()> {
-    let size = |word: &FilledArgument| -> usize {
+fn check_size(arguments: &[FilledArgument]) -> Result<()> {
+    let size = |argument: &FilledArgument| -> usize {
         let bytes = |piece: &ArgumentPiece| match piece {
             ArgumentPiece::Text(text) | ArgumentPiece::Argument { text, .. } => text.len(),
             ArgumentPiece::Secret(_) => 0,
         };
-        word.0.iter().map(bytes).sum()
+        argument.0.iter().map(bytes).sum()
     };
-    let all: usize = words.iter().map(|word| size(word) + 1).sum();
-    if words.iter().any(|word| size(word) > MAX_ARG_BYTES) || all > MAX_ARGS_BYTES {
+    let total: usize = arguments.iter().map(|argument| size(argument) + 1).sum();
+    if arguments.iter().any(|argument| size(argument) > MAX_ARG_BYTES) || total > MAX_ARGS_BYTES {
         return Err(Error::new(Kind::TooLarge, "the arguments are longer than a command line can be").with_hint(format!(
             "One argument may have at most {MAX_ARG_BYTES} bytes, all together {MAX_ARGS_BYTES}. Pass long text through a file."
         )));
@@ -168,7 +167,7 @@ pub fn fill_variable(
     for part in &template.parts {
         match part {
             TemplatePart::Text(part) => text.push_str(part),
-            TemplatePart::Secret(one) => text.push_str(&reveal(one)?),
+            TemplatePart::Secret(secret_ref) => text.push_str(&reveal(secret_ref)?),
             TemplatePart::Argument(_) => {}
         }
     }
@@ -176,11 +175,11 @@ pub fn fill_variable(
 }
 
 /// Returns a secret as a program gets it.
-pub fn reveal_secret(secrets: &SecretValues, one: &SecretRef) -> Result<String> {
-    let secret = secrets.get(one)?;
+pub fn reveal_secret(secrets: &SecretValues, secret_ref: &SecretRef) -> Result<String> {
+    let secret = secrets.get(secret_ref)?;
     let text = std::str::from_utf8(secret.expose()).ok().filter(|text| !text.contains('\0'));
     text.map(str::to_owned).ok_or_else(|| {
-        Error::new(Kind::Unauthenticated, format!("the secret `{}` is not text", one.name()))
+        Error::new(Kind::Unauthenticated, format!("the secret `{}` is not text", secret_ref.name()))
             .with_reason("bad_secret")
             .with_hint("Have the operator set it again.")
     })

@@ -23,22 +23,22 @@ type ReadResult<T> = std::result::Result<T, String>;
 
 /// Reads a sandbox state in any of its forms.
 pub fn read_state(state: &Value) -> ReadResult<ClientSandbox> {
-    let given = |key: &str| state.get(key).filter(|value| !value.is_null());
-    let cwd = given("sandboxCwd").map(read_directory).transpose()?;
-    let mut narrowing = match (given("permissionProfile"), given("sandboxPolicy")) {
+    let field = |key: &str| state.get(key).filter(|value| !value.is_null());
+    let cwd = field("sandboxCwd").map(read_directory).transpose()?;
+    let mut sandbox = match (field("permissionProfile"), field("sandboxPolicy")) {
         (Some(profile), _) => self::read_profile(profile)?,
         (None, Some(policy)) => self::read_policy(policy)?,
         (None, None) => {
             return Err("it has neither `permissionProfile` nor `sandboxPolicy`".to_owned());
         }
     };
-    if let Some(files) = &mut narrowing.files {
+    if let Some(files) = &mut sandbox.files {
         if files.entries.len() + files.denied_globs.len() > MAX_ENTRIES {
             return Err(format!("it has more than {MAX_ENTRIES} entries"));
         }
         files.cwd = cwd;
     }
-    Ok(narrowing)
+    Ok(sandbox)
 }
 
 /// Reads a path, or since 0.142 a `file:` URI.
@@ -75,9 +75,9 @@ fn percent_decode(text: &str) -> Option<String> {
 
 fn absolute_path(text: &str) -> ReadResult<PathBuf> {
     let path = Path::new(text);
-    let plain =
+    let is_plain =
         path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    match path.is_absolute() && plain && !text.contains('\0') {
+    match path.is_absolute() && is_plain && !text.contains('\0') {
         true => Ok(path.components().collect()),
         false => Err("a path in it is not absolute and plain".to_owned()),
     }
@@ -99,7 +99,7 @@ fn read_paths(list: Option<&Value>) -> ReadResult<Vec<PathBuf>> {
 fn allows_network(value: Option<&Value>) -> bool {
     match value {
         Some(Value::Bool(enabled)) => *enabled,
-        Some(Value::String(word)) => word == "enabled",
+        Some(Value::String(text)) => text == "enabled",
         Some(Value::Object(map)) => map.get("enabled") == Some(&Value::Bool(true)),
         _ => false,
     }
@@ -172,12 +172,12 @@ fn read_profile(profile: &Value) -> ReadResult<ClientSandbox> {
         Some("disabled") => Ok(without_file_limits("disabled", true, true)),
         Some("external") => Ok(without_file_limits("external", network, false)),
         Some("managed") | None => {
-            let system =
+            let file_system =
                 profile.get("file_system").ok_or("its `permissionProfile` has no `file_system`")?;
-            let mut narrowing = without_file_limits("managed", network, false);
-            narrowing.files = read_file_system(system, &mut narrowing.ignored)?;
-            narrowing.mode = mode_name(narrowing.files.as_ref()).to_owned();
-            Ok(narrowing)
+            let mut sandbox = without_file_limits("managed", network, false);
+            sandbox.files = read_file_system(file_system, &mut sandbox.ignored)?;
+            sandbox.mode = mode_name(sandbox.files.as_ref()).to_owned();
+            Ok(sandbox)
         }
         Some(_) => Err("its `permissionProfile` has no known type".to_owned()),
     }
@@ -195,10 +195,10 @@ fn mode_name(files: Option<&ClientFileAccess>) -> &'static str {
 }
 
 fn read_file_system(
-    system: &Value,
+    file_system: &Value,
     ignored: &mut Vec<String>,
 ) -> ReadResult<Option<ClientFileAccess>> {
-    match system.get("type").map(|kind| kind.as_str().unwrap_or_default()) {
+    match file_system.get("type").map(|kind| kind.as_str().unwrap_or_default()) {
         Some("unrestricted") => return Ok(None),
         Some("restricted") | None => {}
         Some(_) => return Err("its `file_system` has no known type".to_owned()),
@@ -206,12 +206,12 @@ fn read_file_system(
     let mut files = ClientFileAccess::default();
     for (key, access) in [("read", ClientAccess::Read), ("write", ClientAccess::Write)] {
         files.entries.extend(
-            read_paths(system.get(key))?
+            read_paths(file_system.get(key))?
                 .into_iter()
                 .map(|path| ClientAccessEntry::for_path(path, access)),
         );
     }
-    match system.get("entries") {
+    match file_system.get("entries") {
         Some(Value::Array(entries)) => {
             entries
                 .iter()
@@ -241,7 +241,7 @@ fn add_entry(
     let skip_missing = entry.get("missing_path_behavior").and_then(Value::as_str) == Some("skip");
     let path = entry.get("path").unwrap_or(&Value::Null);
     let text = |key: &str| path.get(key).and_then(Value::as_str);
-    let place = match (path, text("type")) {
+    let access_path = match (path, text("type")) {
         (Value::String(path), _) => Some(ClientAccessPath::Path(absolute_path(path)?)),
         (_, Some("path")) => Some(ClientAccessPath::Path(absolute_path(
             text("path").ok_or("an entry has no path")?,
@@ -270,8 +270,8 @@ fn add_entry(
             None
         }
     };
-    files.entries.extend(place.map(|place| ClientAccessEntry {
-        path: place,
+    files.entries.extend(access_path.map(|access_path| ClientAccessEntry {
+        path: access_path,
         access,
         skip_missing,
     }));
@@ -290,11 +290,11 @@ fn resolve_special(
         "root" => Ok(Some(ClientAccessPath::Path("/".into()))),
         "slash_tmp" => Ok(Some(ClientAccessPath::Path("/tmp".into()))),
         "project_roots" | "current_working_directory" => {
-            let below = value.get("subpath").and_then(Value::as_str).unwrap_or_default();
-            let plain =
-                Path::new(below).components().all(|part| matches!(part, Component::Normal(_)));
-            plain
-                .then(|| Some(ClientAccessPath::Project(below.into())))
+            let subpath = value.get("subpath").and_then(Value::as_str).unwrap_or_default();
+            let is_plain =
+                Path::new(subpath).components().all(|part| matches!(part, Component::Normal(_)));
+            is_plain
+                .then(|| Some(ClientAccessPath::Project(subpath.into())))
                 .ok_or_else(|| "a subpath in it is not plain".to_owned())
         }
         "minimal" => {
@@ -306,8 +306,9 @@ fn resolve_special(
         // Only the client knows its path; a run has its own.
         "tmpdir" => Ok(None),
         _ => {
-            let shown: String = kind.chars().filter(|c| c.is_ascii_graphic()).take(40).collect();
-            ignored.push(format!("the special path `{shown}` is unknown"));
+            let shown_kind: String =
+                kind.chars().filter(|c| c.is_ascii_graphic()).take(40).collect();
+            ignored.push(format!("the special path `{shown_kind}` is unknown"));
             Ok(None)
         }
     }

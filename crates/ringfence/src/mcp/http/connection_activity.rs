@@ -72,12 +72,12 @@ impl ConnectionActivity {
 
     /// Waits until the client has stopped sending.
     pub async fn wait_for_half_close(self: Arc<Self>) {
-        let told = self.half_closed.notified();
-        tokio::pin!(told);
+        let notification = self.half_closed.notified();
+        tokio::pin!(notification);
         // Register before reading the flag, so that no notification is missed in between.
-        told.as_mut().enable();
+        notification.as_mut().enable();
         if !self.is_half_closed.load(Ordering::Acquire) {
-            told.await;
+            notification.await;
         }
     }
 }

@@ -28,31 +28,32 @@ pub fn hold_guards<G: Send + Unpin + 'static>(response: Response, guards: G) -> 
     hold_guards_until(response, guards, None)
 }
 
-/// Like [`hold_guards`], but also ends a stream that is still open at `end`. A response of known length is
-/// always sent in full.
+/// Like [`hold_guards`], but also ends a stream that is still open at `expiry`. A response of known
+/// length is always sent in full.
 pub fn hold_guards_until<G: Send + Unpin + 'static>(
     response: Response,
     guards: G,
-    end: Option<Instant>,
+    expiry: Option<Instant>,
 ) -> Response {
     response.map(|body| {
-        let end = end.filter(|_| body.size_hint().exact().is_none());
-        let deadline = end.map(|end| Box::pin(tokio::time::sleep_until(end)));
+        let expiry = expiry.filter(|_| body.size_hint().exact().is_none());
+        let deadline = expiry.map(|expiry| Box::pin(tokio::time::sleep_until(expiry)));
         Body::new(GuardedBody { body, _guards: guards, deadline, probe: None })
     })
 }
 
-/// Like [`hold_guards`], for the responses of a connection: an event stream sends a comment when the
-/// client has stopped sending.
+/// Like [`hold_guards`], for the responses of a connection: an event stream sends a comment when
+/// the client has stopped sending.
 pub fn hold_guards_and_probe<G: Send + Unpin + 'static>(
     response: Response,
     guards: G,
-    traffic: &Arc<ConnectionActivity>,
+    activity: &Arc<ConnectionActivity>,
 ) -> Response {
-    let kind = response.headers().get(CONTENT_TYPE);
-    let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    let content_type = response.headers().get(CONTENT_TYPE);
+    let is_stream = content_type
+        .is_some_and(|content_type| content_type.as_bytes().starts_with(b"text/event-stream"));
     let probe =
-        is_stream.then(|| Box::pin(Arc::clone(traffic).wait_for_half_close()) as Pin<Box<_>>);
+        is_stream.then(|| Box::pin(Arc::clone(activity).wait_for_half_close()) as Pin<Box<_>>);
     response.map(|body| Body::new(GuardedBody { body, _guards: guards, deadline: None, probe }))
 }
 
@@ -95,8 +96,8 @@ pub struct ArrivingBody<B> {
 
 impl<B> ArrivingBody<B> {
     /// Wraps a body that reports to this connection.
-    pub fn new(body: B, traffic: Arc<ConnectionActivity>) -> Self {
-        ArrivingBody { body, activity: traffic }
+    pub fn new(body: B, activity: Arc<ConnectionActivity>) -> Self {
+        ArrivingBody { body, activity }
     }
 }
 

@@ -45,9 +45,9 @@ impl Default for ConnectionPool {
     fn default() -> Self {
         // The other descriptors are for runs, their pipes and the log.
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
-        let admitted_limit =
+        let max_authenticated =
             usize::try_from(descriptors.clamp(64, MAX_AUTHENTICATED)).unwrap_or(64);
-        ConnectionPool { table: Mutex::default(), max_authenticated: admitted_limit }
+        ConnectionPool { table: Mutex::default(), max_authenticated }
     }
 }
 
@@ -57,10 +57,11 @@ impl ConnectionPool {
     /// answered.
     pub fn add_connection(self: &Arc<Self>) -> ConnectionSlot {
         let mut table = self.lock();
-        let strangers = || table.entries.iter().filter(|(_, entry)| !entry.is_authenticated);
-        if strangers().count() >= MAX_UNAUTHENTICATED {
-            let oldest =
-                strangers().min_by_key(|(id, entry)| (entry.requests > 0, **id)).map(|(id, _)| *id);
+        let unauthenticated = || table.entries.iter().filter(|(_, entry)| !entry.is_authenticated);
+        if unauthenticated().count() >= MAX_UNAUTHENTICATED {
+            let oldest = unauthenticated()
+                .min_by_key(|(id, entry)| (entry.requests > 0, **id))
+                .map(|(id, _)| *id);
             table.evict_connection(oldest);
         }
         let id = table.next;
@@ -143,8 +144,8 @@ impl SlotHandle {
                 .entries
                 .iter()
                 .filter(|(_, entry)| entry.is_authenticated && entry.requests == 0);
-            let longest = idle.min_by_key(|(_, entry)| entry.idle_since).map(|(id, _)| *id);
-            if !table.evict_connection(longest) {
+            let longest_idle = idle.min_by_key(|(_, entry)| entry.idle_since).map(|(id, _)| *id);
+            if !table.evict_connection(longest_idle) {
                 return Err(Error::new(Kind::ResourceExhausted, "too many connections are in use")
                     .with_reason("connections")
                     .with_hint("Try again when other calls have ended."));
@@ -218,13 +219,13 @@ impl PrincipalLimits {
     pub fn acquire_resource(
         self: &Arc<Self>,
         principal: &Principal,
-        kind: LimitedResource,
+        resource: LimitedResource,
     ) -> Result<ResourceGuard> {
-        let key = (principal.clone(), kind);
-        let mut taken = self.in_use.lock().ignore_poison();
-        let count = taken.entry(key.clone()).or_default();
-        if *count >= kind.max_per_principal() {
-            let (reason, message, hint) = kind.refusal_texts();
+        let key = (principal.clone(), resource);
+        let mut in_use = self.in_use.lock().ignore_poison();
+        let count = in_use.entry(key.clone()).or_default();
+        if *count >= resource.max_per_principal() {
+            let (reason, message, hint) = resource.refusal_texts();
             return Err(Error::new(Kind::ResourceExhausted, message)
                 .with_reason(reason)
                 .with_hint(hint));
@@ -242,11 +243,11 @@ pub struct ResourceGuard {
 
 impl Drop for ResourceGuard {
     fn drop(&mut self) {
-        let mut taken = self.limits.in_use.lock().ignore_poison();
-        if let Some(count) = taken.get_mut(&self.key) {
+        let mut in_use = self.limits.in_use.lock().ignore_poison();
+        if let Some(count) = in_use.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
-                taken.remove(&self.key);
+                in_use.remove(&self.key);
             }
         }
     }

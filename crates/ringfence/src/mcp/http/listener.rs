@@ -36,7 +36,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Serves connections until shutdown.
 pub async fn serve_http(app: Arc<HttpServer>, listener: TcpListener) -> Result<()> {
     tokio::spawn(end_idle_sessions(Arc::clone(&app)));
-    let over = app.server.shutdown.clone();
+    let shutdown = app.server.shutdown.clone();
     let router = build_router(app);
     let graceful = GracefulShutdown::new();
     let pool = Arc::<ConnectionPool>::default();
@@ -52,29 +52,29 @@ pub async fn serve_http(app: Arc<HttpServer>, listener: TcpListener) -> Result<(
                     continue;
                 }
             },
-            _ = over.cancelled() => break,
+            _ = shutdown.cancelled() => break,
         };
         let slot = pool.add_connection();
         let connection = ConnectInfo(AcceptedConnection::new(&stream, remote));
         let router =
             router.clone().layer(Extension(connection)).layer(Extension(slot.slot_handle()));
-        let traffic = Arc::<ConnectionActivity>::default();
+        let activity = Arc::<ConnectionActivity>::default();
         let service = count_requests(
             TowerToHyperService::new(router),
             slot.slot_handle(),
-            Arc::clone(&traffic),
+            Arc::clone(&activity),
         );
-        let talk = hyper::server::conn::http1::Builder::new()
+        let http_connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADER_TIMEOUT)
             .serve_connection(
-                TokioIo::new(TimedStream::new(stream, WRITE_TIMEOUT, traffic)),
+                TokioIo::new(TimedStream::new(stream, WRITE_TIMEOUT, activity)),
                 service_fn(service),
             );
-        let talk = graceful.watch(talk);
+        let http_connection = graceful.watch(http_connection);
         tokio::spawn(async move {
             tokio::select! {
-                ended = talk => if let Err(error) = ended {
+                result = http_connection => if let Err(error) = result {
                     tracing::debug!("a connection ended: {error}");
                 },
                 () = slot.wait_for_eviction() => tracing::debug!("a connection was closed to make room for others"),
@@ -92,17 +92,18 @@ type ServiceResult = std::result::Result<Response, Infallible>;
 fn count_requests(
     router: TowerToHyperService<Router>,
     slot: SlotHandle,
-    traffic: Arc<ConnectionActivity>,
+    activity: Arc<ConnectionActivity>,
 ) -> impl Fn(Request<Incoming>) -> BoxFuture<'static, ServiceResult> {
     move |request| {
         let takes_interim = request.version() >= Version::HTTP_11;
         let guards = (
             slot.begin_request(),
-            traffic.begin_request(request.body().is_end_stream(), takes_interim),
+            activity.begin_request(request.body().is_end_stream(), takes_interim),
         );
-        let answer = router.call(request.map(|body| ArrivingBody::new(body, Arc::clone(&traffic))));
-        let traffic = Arc::clone(&traffic);
-        Box::pin(async move { Ok(hold_guards_and_probe(answer.await?, guards, &traffic)) })
+        let response =
+            router.call(request.map(|body| ArrivingBody::new(body, Arc::clone(&activity))));
+        let activity = Arc::clone(&activity);
+        Box::pin(async move { Ok(hold_guards_and_probe(response.await?, guards, &activity)) })
     }
 }
 

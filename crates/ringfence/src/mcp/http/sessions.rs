@@ -43,10 +43,15 @@ impl HttpSessions {
         id: &str,
         principal: &Principal,
     ) -> Result<(ClientConnection, Arc<()>)> {
-        match self.lock().open.get_mut(id).filter(|held| held.connection.principal == *principal) {
-            Some(held) => {
-                held.last_used = Instant::now();
-                Ok((held.connection.clone(), Arc::clone(&held.streams)))
+        match self
+            .lock()
+            .open
+            .get_mut(id)
+            .filter(|open_session| open_session.connection.principal == *principal)
+        {
+            Some(open_session) => {
+                open_session.last_used = Instant::now();
+                Ok((open_session.connection.clone(), Arc::clone(&open_session.streams)))
             }
             // A session of another principal must look like a missing one.
             None => Err(Error::new(Kind::NotFound, "there is no such session")
@@ -64,26 +69,31 @@ impl HttpSessions {
         is_idle: impl Fn(&ClientConnection) -> bool,
     ) -> Result<(SessionReservation, Option<String>)> {
         let mut table = self.lock();
-        let own = table.open.iter().filter(|(_, held)| held.connection.principal == *principal);
+        let own_sessions = table
+            .open
+            .iter()
+            .filter(|(_, open_session)| open_session.connection.principal == *principal);
         let reserved = table.reserved.get(principal).copied().unwrap_or_default();
-        let mut ended = None;
-        if own.clone().count() + reserved >= MAX_SESSIONS {
-            let idle = own.filter(|(_, held)| {
-                Arc::strong_count(&held.streams) == 1 && is_idle(&held.connection)
+        let mut ended_id = None;
+        if own_sessions.clone().count() + reserved >= MAX_SESSIONS {
+            let idle = own_sessions.filter(|(_, open_session)| {
+                Arc::strong_count(&open_session.streams) == 1 && is_idle(&open_session.connection)
             });
-            let longest = idle.min_by_key(|(_, held)| held.last_used).map(|(id, _)| id.clone());
-            let id = longest.ok_or_else(|| {
+            let longest_idle = idle
+                .min_by_key(|(_, open_session)| open_session.last_used)
+                .map(|(id, _)| id.clone());
+            let id = longest_idle.ok_or_else(|| {
                 Error::new(Kind::ResourceExhausted, "too many sessions are in use")
                     .with_reason("sessions")
                     .with_hint("End sessions that are not needed with DELETE.")
             })?;
             table.end_session(&id, CancelCause::SessionEnd);
-            ended = Some(id);
+            ended_id = Some(id);
         }
         *table.reserved.entry(principal.clone()).or_default() += 1;
         let reservation =
             SessionReservation { sessions: Arc::clone(self), principal: principal.clone() };
-        Ok((reservation, ended))
+        Ok((reservation, ended_id))
     }
 
     /// Ends a session and everything that runs in it.
@@ -99,10 +109,10 @@ impl HttpSessions {
         is_idle: impl Fn(&ClientConnection) -> bool,
     ) -> Vec<String> {
         let mut table = self.lock();
-        let idle = table.open.iter().filter(|(_, held)| {
-            held.last_used.elapsed() > idle_time
-                && Arc::strong_count(&held.streams) == 1
-                && is_idle(&held.connection)
+        let idle = table.open.iter().filter(|(_, open_session)| {
+            open_session.last_used.elapsed() > idle_time
+                && Arc::strong_count(&open_session.streams) == 1
+                && is_idle(&open_session.connection)
         });
         let ids: Vec<String> = idle.map(|(id, _)| id.clone()).collect();
         ids.iter().for_each(|id| table.end_session(id, CancelCause::SessionEnd));
@@ -112,8 +122,8 @@ impl HttpSessions {
 
 impl SessionTable {
     fn end_session(&mut self, id: &str, cause: CancelCause) {
-        if let Some(held) = self.open.remove(id) {
-            held.connection.session.cancel.cancel(cause);
+        if let Some(open_session) = self.open.remove(id) {
+            open_session.connection.session.cancel.cancel(cause);
         }
     }
 }
@@ -126,13 +136,13 @@ pub struct SessionReservation {
 
 impl SessionReservation {
     /// Stores the session that was opened.
-    pub fn store_session(self, id: String, line: ClientConnection, streams: Arc<()>) {
+    pub fn store_session(self, id: String, connection: ClientConnection, streams: Arc<()>) {
         // The reservation ends with this function. Until then both count, which errs on the safe
         // side.
         self.sessions
             .lock()
             .open
-            .insert(id, OpenSession { connection: line, last_used: Instant::now(), streams });
+            .insert(id, OpenSession { connection, last_used: Instant::now(), streams });
     }
 }
 

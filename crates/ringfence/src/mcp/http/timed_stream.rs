@@ -43,9 +43,9 @@ impl TimedStream {
     pub fn new(
         stream: TcpStream,
         write_timeout: Duration,
-        traffic: Arc<ConnectionActivity>,
+        activity: Arc<ConnectionActivity>,
     ) -> Self {
-        TimedStream { stream, write_timeout, deadline: None, activity: traffic, half_close: None }
+        TimedStream { stream, write_timeout, deadline: None, activity, half_close: None }
     }
 
     /// Hides the peer's end of stream from the HTTP engine while a request waits for its answer,
@@ -80,12 +80,12 @@ impl TimedStream {
     fn check_write_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
-        written: Poll<io::Result<T>>,
+        write_result: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if written.is_ready() {
+        if write_result.is_ready() {
             self.activity.note_written();
             self.deadline = None;
-            return written;
+            return write_result;
         }
         let deadline =
             self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.write_timeout)));
@@ -102,9 +102,9 @@ impl AsyncRead for TimedStream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
+        let filled_before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        let is_end = buffer.filled().len() == before && buffer.remaining() > 0;
+        let is_end = buffer.filled().len() == filled_before && buffer.remaining() > 0;
         if is_end && self.activity.is_busy() {
             return self.poll_half_close(cx);
         }
@@ -118,8 +118,8 @@ impl AsyncWrite for TimedStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.check_write_timeout(cx, written)
+        let write_result = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.check_write_timeout(cx, write_result)
     }
 
     fn poll_write_vectored(
@@ -127,8 +127,8 @@ impl AsyncWrite for TimedStream {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.check_write_timeout(cx, written)
+        let write_result = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.check_write_timeout(cx, write_result)
     }
 
     fn is_write_vectored(&self) -> bool {

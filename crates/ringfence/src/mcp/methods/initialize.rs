@@ -44,18 +44,21 @@ pub fn server_info(server: &Server, client: &ClientInfo, workspace: Option<&Path
 fn build_instructions(server: &Server, client: &ClientInfo, workspace: Option<&Path>) -> String {
     let state = server.pipeline.state();
     let style = NameStyle::for_client(state.config.tool_names, client);
-    let reads = state.registry.get("file.read").is_some();
-    let read_on = match reads {
+    let can_read_files = state.registry.get("file.read").is_some();
+    let output_note = match can_read_files {
         true => format!(
             " Long output is cut: read on with {} path \"output:<id>\".",
             style.spell_name("file.read")
         ),
         false => " Long output is cut in the middle.".to_owned(),
     };
-    let paths =
-        if reads { " Paths are relative to the workspace; leaving it is refused." } else { "" };
+    let path_note = if can_read_files {
+        " Paths are relative to the workspace; leaving it is refused."
+    } else {
+        ""
+    };
     let mut text = format!(
-        "Tools for working in one workspace, policy-checked and audited.{paths}{read_on} \
+        "Tools for working in one workspace, policy-checked and audited.{path_note}{output_note} \
          Every error has kind, hint and trace_id. Tools:"
     );
     for (tool, _) in state.registry.visible_tools(workspace) {

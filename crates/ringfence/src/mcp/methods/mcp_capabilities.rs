@@ -17,42 +17,44 @@ use crate::tools::DynTool;
 pub async fn describe_server(server: &Server, session: Option<&Session>) -> Value {
     server.pipeline.reload_if_changed().await;
     let state = server.pipeline.state();
-    let listed = state.registry.visible_tools(session.map(|session| session.workspace.path()));
-    let tools: Vec<Value> =
-        listed.map(|(tool, schemas)| describe_tool(&state, &**tool, schemas, session)).collect();
-    let mut all = json!({
+    let visible_tools =
+        state.registry.visible_tools(session.map(|session| session.workspace.path()));
+    let tools: Vec<Value> = visible_tools
+        .map(|(tool, schemas)| describe_tool(&state, &**tool, schemas, session))
+        .collect();
+    let mut description = json!({
         "server": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
         "protocolVersions": version::supported_versions(),
         "config": server.pipeline.describe_config(&state),
         "tools": tools,
     });
     if let Some(session) = session {
-        all["policy"] = describe_rules(server, &state, session).await;
+        description["policy"] = describe_rules(server, &state, session).await;
     }
-    all
+    description
 }
 
 /// Returns the state of the rules. A file that could not be read is reported by name only, because
 /// a client must not learn the operator's paths.
 async fn describe_rules(server: &Server, state: &PipelineState, session: &Session) -> Value {
-    let book = server.pipeline.policy.current_rules(session.workspace.path()).await;
+    let rulebook = server.pipeline.policy.current_rules(session.workspace.path()).await;
     let name =
         |file: &str| Path::new(file).file_name().map(|name| name.to_string_lossy().into_owned());
-    let faults: Vec<Value> = book
+    let rules_errors: Vec<Value> = rulebook
         .faults
         .iter()
-        .map(|fault| json!({"file": name(&fault.file), "line": fault.line, "message": fault.message}))
+        .map(|rules_error| json!({"file": name(&rules_error.file), "line": rules_error.line, "message": rules_error.message}))
         .collect();
-    let escalate = match book.escalation_status(&state.config, true) {
+    let escalate = match rulebook.escalation_status(&state.config, true) {
         EscalationStatus::Possible => state.config.policy.escalate,
         EscalationStatus::Off | EscalationStatus::Prevented(_) => EscalationMode::Off,
     };
     json!({
-        "generation": book.generation,
-        "rules": book.table.prefixes.len(),
+        "generation": rulebook.generation,
+        "rules": rulebook.table.prefixes.len(),
         "escalate": escalate.name(),
         "escalate_risky": state.config.policy.escalate_risky.name(),
-        "broken": faults,
+        "broken": rules_errors,
     })
 }
 
@@ -63,7 +65,7 @@ fn describe_tool(
     session: Option<&Session>,
 ) -> Value {
     let spec = tool.spec();
-    let mut about = json!({
+    let mut description = json!({
         "name": spec.name,
         "display_name": spec.title,
         "description": spec.description,
@@ -77,12 +79,12 @@ fn describe_tool(
         "inputSchema": spec.input_schema,
     });
     if let Some(schema) = &schemas.output_schema {
-        about["outputSchema"] = Value::Object(schema.clone());
+        description["outputSchema"] = Value::Object(schema.clone());
     }
     if let Some(session) = session {
-        about["session_defaults"] = tool.session_defaults(session, &session.overrides());
+        description["session_defaults"] = tool.session_defaults(session, &session.overrides());
     }
-    about
+    description
 }
 
 /// Returns the short form that `initialize` and `server/discover` carry.

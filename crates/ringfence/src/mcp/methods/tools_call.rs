@@ -39,9 +39,9 @@ pub async fn answer_call(
 ) -> Result<CallToolResponse, ErrorData> {
     let mut trace_id = TraceId::generate();
     let name = params.name.clone();
-    let answer = handle_call(&incoming, params, &mut trace_id).await;
-    let answer = answer.map_err(|error| rewrite_hint(&incoming, error));
-    match answer {
+    let outcome = handle_call(&incoming, params, &mut trace_id).await;
+    let outcome = outcome.map_err(|error| rewrite_hint(&incoming, error));
+    match outcome {
         Ok(mut response) => {
             if let (true, CallToolResponse::Complete(result)) = (incoming.stateless, &mut response)
             {
@@ -99,31 +99,38 @@ async fn handle_call(
     trace_id: &mut TraceId,
 ) -> Result<CallToolResponse> {
     let mut arguments = params.arguments.unwrap_or_default();
-    let told = |error: &Error, trace_id: &TraceId| {
+    let log_internal = |error: &Error, trace_id: &TraceId| {
         // Errors of the run itself have been logged; this is for everything around it.
         if error.kind() == Kind::Internal {
             render::log_refusal(error, trace_id);
         }
     };
-    let view = find_session(incoming, &mut arguments).inspect_err(|error| told(error, trace_id))?;
+    let session_ref = find_session(incoming, &mut arguments)
+        .inspect_err(|error| log_internal(error, trace_id))?;
     let digest = request_digest(&params.name, &arguments);
-    let held = match (&params.request_state, incoming.stateless) {
+    let call = match (&params.request_state, incoming.stateless) {
         (Some(state), true) => {
             let parked = &incoming.server.pipeline.parked;
-            let mut held =
+            let mut call =
                 parked.resume_call(state, incoming.connection.principal.name(), &digest).await?;
-            held.deliver_answers(params.input_responses.unwrap_or_default());
-            held.drop_closed_questions();
-            *trace_id = held.run.trace_id.clone();
-            held
+            call.deliver_answers(params.input_responses.unwrap_or_default());
+            call.drop_closed_questions();
+            *trace_id = call.run.trace_id.clone();
+            call
         }
         (_, stateless) => {
             if !is_config_checked(&incoming.context.extensions) {
                 incoming.server.pipeline.reload_if_changed().await;
             }
-            let shape =
+            let call_overrides =
                 overrides::read_request(&incoming.context.meta, &incoming.context.extensions)?;
-            let request = build_request(incoming, view, &params.name, (arguments, shape), trace_id);
+            let request = build_request(
+                incoming,
+                session_ref,
+                &params.name,
+                (arguments, call_overrides),
+                trace_id,
+            );
             let run = incoming.server.pipeline.start_call(request);
             ResumableCall::new(run).with_early_answers(
                 params.input_responses.filter(|_| stateless).unwrap_or_default(),
@@ -134,43 +141,44 @@ async fn handle_call(
     let _running = incoming.server.track_call(
         &incoming.connection.session.id,
         &request_id,
-        held.run.cancel.clone(),
+        call.run.cancel.clone(),
     );
-    let link = AttachedRequest {
+    let attached = AttachedRequest {
         context: incoming.context,
         stateless: incoming.stateless,
         cause: disconnect_cause(incoming),
         connection_cancel: &incoming.connection.session.cancel,
     };
-    match attach_to_run(held, &link).await {
+    match attach_to_run(call, &attached).await {
         AttachOutcome::Done(Ok(output)) => {
             Ok(CallToolResponse::Complete(render::tool_result(output, trace_id)))
         }
         AttachOutcome::Done(Err(error)) => Err(error),
-        AttachOutcome::NeedsAnswers(held) => {
-            let requests = collect_questions(&held).inspect_err(|error| told(error, trace_id))?;
+        AttachOutcome::NeedsAnswers(call) => {
+            let requests =
+                collect_questions(&call).inspect_err(|error| log_internal(error, trace_id))?;
             let state = incoming
                 .server
                 .pipeline
                 .parked
-                .park_call(held)
-                .inspect_err(|error| told(error, trace_id))?;
+                .park_call(call)
+                .inspect_err(|error| log_internal(error, trace_id))?;
             Ok(CallToolResponse::InputRequired(InputRequiredResult::new(
                 Some(requests),
                 Some(state),
             )))
         }
-        AttachOutcome::Detached(held) => {
-            let kept = incoming.server.tasks.add_task(held, &incoming.connection.principal);
-            let task = kept.inspect_err(|error| told(error, trace_id))?;
+        AttachOutcome::Detached(call) => {
+            let task_result = incoming.server.tasks.add_task(call, &incoming.connection.principal);
+            let task = task_result.inspect_err(|error| log_internal(error, trace_id))?;
             Ok(CallToolResponse::Task(CreateTaskResult::new(task)))
         }
     }
 }
 
 /// Returns all open questions, for one round.
-pub fn collect_questions(held: &ResumableCall) -> Result<InputRequests> {
-    held.open_questions
+pub fn collect_questions(call: &ResumableCall) -> Result<InputRequests> {
+    call.open_questions
         .iter()
         .map(|(key, question)| {
             let request = json!({"method": question.method, "params": question.params});
@@ -199,9 +207,9 @@ fn find_session(
 
 fn build_request(
     incoming: &IncomingCall<'_>,
-    view: SessionRef,
+    session_ref: SessionRef,
     tool: &str,
-    (arguments, shape): (Map<String, Value>, Overrides),
+    (arguments, overrides): (Map<String, Value>, Overrides),
     trace_id: &TraceId,
 ) -> CallRequest {
     let timeout = incoming
@@ -211,21 +219,24 @@ fn build_request(
         .and_then(Value::as_u64)
         .map(Duration::from_millis);
     // In compatibility mode we declare nothing by which a client could report its sandbox.
-    let narrowing = match codex_legacy::is_active(incoming.server) {
+    let client_sandbox = match codex_legacy::is_active(incoming.server) {
         true => None,
-        false => {
-            codex::sandbox_for_call(&incoming.context.meta, &view.session, &incoming.connection)
-        }
+        false => codex::sandbox_for_call(
+            &incoming.context.meta,
+            &session_ref.session,
+            &incoming.connection,
+        ),
     };
-    let unsandboxed = narrowing.as_ref().is_some_and(|narrowing| narrowing.unsandboxed);
+    let unsandboxed =
+        client_sandbox.as_ref().is_some_and(|client_sandbox| client_sandbox.unsandboxed);
     CallRequest {
-        overrides: shape,
+        overrides,
         trace_id: trace_id.clone(),
         tool: tool.to_owned(),
         arguments,
-        session_ref: view,
+        session_ref,
         client_capabilities: client_capabilities(incoming, unsandboxed),
-        client_sandbox: narrowing,
+        client_sandbox,
         timeout,
         response_timeout: timeout.filter(|_| !incoming.stateless),
         protocol: incoming.protocol.clone(),
@@ -278,8 +289,9 @@ fn disconnect_cause(incoming: &IncomingCall<'_>) -> CancelCause {
 }
 
 fn add_session_handle(incoming: &IncomingCall<'_>, result: &mut rmcp::model::CallToolResult) {
-    let given = incoming.context.meta.get(meta::SESSION).and_then(Value::as_str).map(str::to_owned);
-    let handle = match given {
+    let given_handle =
+        incoming.context.meta.get(meta::SESSION).and_then(Value::as_str).map(str::to_owned);
+    let handle = match given_handle {
         Some(handle) => Ok(handle),
         None => incoming.server.mint_handle(&incoming.connection.principal),
     };

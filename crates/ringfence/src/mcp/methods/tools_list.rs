@@ -26,8 +26,8 @@ pub async fn list_tools(
     server.pipeline.release_stale_sandboxes(session);
     let state = server.pipeline.state();
     let style = NameStyle::for_client(state.config.tool_names, client);
-    let listed = state.registry.visible_tools(Some(session.workspace.path()));
-    let tools = listed.map(|(tool, schemas)| match codex_legacy::is_active(server) {
+    let visible_tools = state.registry.visible_tools(Some(session.workspace.path()));
+    let tools = visible_tools.map(|(tool, schemas)| match codex_legacy::is_active(server) {
         true => codex_legacy::to_wire_tool(tool.spec(), schemas),
         false => to_wire_tool(&**tool, schemas, style, Some((&state, session))),
     });
@@ -56,26 +56,26 @@ pub fn to_wire_tool(
         true => format!("{} ({})", spec.title, spec.name),
         false => spec.title.clone(),
     };
-    let wording = schemas.texts_for(style);
-    let mut wire =
-        WireTool::new(name, wording.description.clone(), Arc::clone(&wording.input_schema));
-    wire.title = Some(title.clone());
+    let texts = schemas.texts_for(style);
+    let mut wire_tool =
+        WireTool::new(name, texts.description.clone(), Arc::clone(&texts.input_schema));
+    wire_tool.title = Some(title.clone());
     if spec.lists_output_schema {
-        wire.output_schema = schemas.output_outline.clone();
+        wire_tool.output_schema = schemas.output_outline.clone();
     }
-    wire.annotations = Some(ToolAnnotations::from_raw(
+    wire_tool.annotations = Some(ToolAnnotations::from_raw(
         Some(title),
         Some(spec.hints.read_only),
         Some(spec.hints.destructive),
         Some(spec.hints.idempotent),
         Some(spec.hints.open_world),
     ));
-    let mut about = tool_metadata(tool, schemas, session);
+    let mut metadata = tool_metadata(tool, schemas, session);
     if is_respelled {
-        about.insert(meta::NAME.to_owned(), json!(spec.name));
+        metadata.insert(meta::NAME.to_owned(), json!(spec.name));
     }
-    wire.meta = Some(MetaObject::from(about));
-    wire
+    wire_tool.meta = Some(MetaObject::from(metadata));
+    wire_tool
 }
 
 /// Returns the metadata of one tool under our own keys.

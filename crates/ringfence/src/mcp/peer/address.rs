@@ -53,14 +53,14 @@ fn build_route_request(ip: IpAddr, interface: Option<u32>) -> Vec<u8> {
     let mut body = vec![0; ROUTE_BYTES];
     body[0] = family.as_raw() as u8;
     body[1] = (octets.len() * 8) as u8;
-    let mut attribute = |kind: u16, value: &[u8]| {
+    let mut add_attribute = |kind: u16, value: &[u8]| {
         body.extend(((4 + value.len()) as u16).to_ne_bytes());
         body.extend(kind.to_ne_bytes());
         body.extend(value);
     };
-    attribute(DESTINATION, &octets);
+    add_attribute(DESTINATION, &octets);
     if let Some(interface) = interface {
-        attribute(OUT_INTERFACE, &interface.to_ne_bytes());
+        add_attribute(OUT_INTERFACE, &interface.to_ne_bytes());
     }
     let mut message = Vec::with_capacity(HEADER_BYTES + body.len());
     message.extend(((HEADER_BYTES + body.len()) as u32).to_ne_bytes());

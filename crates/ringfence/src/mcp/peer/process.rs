@@ -31,26 +31,26 @@ pub enum SocketHolder {
 /// Finds the processes that hold this socket and judges them. One independent holder is enough: it
 /// could forward anything that it is sent, so a second holder inside a sandbox adds nothing.
 pub fn judge_holders(socket: PeerSocket) -> SocketHolder {
-    let found = (0..MAX_ATTEMPTS)
+    let known_holder = (0..MAX_ATTEMPTS)
         .map(|_| search_processes(socket))
         .find(|holder| *holder != SocketHolder::Unknown);
-    found.unwrap_or(SocketHolder::Unknown)
+    known_holder.unwrap_or(SocketHolder::Unknown)
 }
 
 fn search_processes(socket: PeerSocket) -> SocketHolder {
-    let Some(own) = own_ancestors() else { return SocketHolder::Unknown };
-    let wanted = format!("socket:[{}]", socket.inode);
+    let Some(ancestors) = own_ancestors() else { return SocketHolder::Unknown };
+    let socket_link = format!("socket:[{}]", socket.inode);
     let processes = list_processes();
     let mut is_sandboxed = false;
     let mut is_unseen = false;
     let mut is_hidden_server = false;
     for pid in &processes {
-        match find_descriptor(*pid, &wanted) {
+        match find_descriptor(*pid, &socket_link) {
             Ok(Some(path)) => {
-                let started =
-                    is_started_by_us(*pid, &own).map(|started| started || is_ringfence(*pid));
+                let started_by_us = is_started_by_us(*pid, &ancestors)
+                    .map(|started_by_us| started_by_us || is_ringfence(*pid));
                 // Still the same process, not a later one with its pid.
-                match started.filter(|_| links_to(&path, &wanted)) {
+                match started_by_us.filter(|_| links_to(&path, &socket_link)) {
                     Some(false) => return SocketHolder::Independent,
                     Some(true) => is_sandboxed = true,
                     None => {}
@@ -74,7 +74,9 @@ fn search_processes(socket: PeerSocket) -> SocketHolder {
     // descriptor table, or in transit through a unix socket. So there must be no sandbox that could
     // do that. Nor may there be another server: servers hide their descriptors as well, and hold
     // the connections that their proxies make for runs.
-    if is_unseen && !is_hidden_server && !processes.iter().any(|pid| could_hide_socket(*pid, &own))
+    if is_unseen
+        && !is_hidden_server
+        && !processes.iter().any(|pid| could_hide_socket(*pid, &ancestors))
     {
         return SocketHolder::Independent;
     }
@@ -91,18 +93,18 @@ fn list_processes() -> Vec<u32> {
     pids
 }
 
-fn find_descriptor(pid: u32, wanted: &str) -> io::Result<Option<String>> {
+fn find_descriptor(pid: u32, socket_link: &str) -> io::Result<Option<String>> {
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let path = format!("/proc/{pid}/fd/{}", entry?.file_name().display());
-        if links_to(&path, wanted) {
+        if links_to(&path, socket_link) {
             return Ok(Some(path));
         }
     }
     Ok(None)
 }
 
-fn links_to(path: &str, wanted: &str) -> bool {
-    fs::read_link(path).is_ok_and(|target| target.as_os_str() == wanted)
+fn links_to(path: &str, expected: &str) -> bool {
+    fs::read_link(path).is_ok_and(|target| target.as_os_str() == expected)
 }
 
 /// Returns this process and its ancestors. What they started is not in a sandbox as seen from here,
@@ -120,26 +122,26 @@ fn own_ancestors() -> Option<Vec<u32>> {
 
 /// Returns whether this or another server started the process; `None` if the table changed during
 /// the walk.
-fn is_started_by_us(pid: u32, own: &[u32]) -> Option<bool> {
-    let ours = std::process::id();
-    let (mut child, mut at) = (None, pid);
+fn is_started_by_us(pid: u32, ancestors: &[u32]) -> Option<bool> {
+    let our_pid = std::process::id();
+    let (mut child, mut current) = (None, pid);
     for _ in 0..MAX_GENERATIONS {
-        if at == ours {
+        if current == our_pid {
             return Some(true);
         }
-        if at == 0 || own.contains(&at) {
+        if current == 0 || ancestors.contains(&current) {
             return Some(false);
         }
-        let (is_runner, parent) = (is_run_process(at)?, parent_of(at)?);
+        let (is_runner, parent) = (is_run_process(current)?, parent_of(current)?);
         // A process whose parent has died gets a new one, so the data is about the parent only if
         // it still is the parent.
-        if child.is_some_and(|child| parent_of(child) != Some(at)) {
+        if child.is_some_and(|child| parent_of(child) != Some(current)) {
             return None;
         }
         if is_runner {
             return Some(true);
         }
-        (child, at) = (Some(at), parent);
+        (child, current) = (Some(current), parent);
     }
     None
 }
@@ -152,12 +154,12 @@ fn parent_of(pid: u32) -> Option<u32> {
 /// Returns whether a process is a zygote, a supervisor or the init of a run, which share their
 /// command line. Other processes can imitate it, and are then refused as well.
 fn is_run_process(pid: u32) -> Option<bool> {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let word = line.split(|byte| *byte == 0).nth(1).unwrap_or_default();
+    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let argument = cmdline.split(|byte| *byte == 0).nth(1).unwrap_or_default();
     Some(
         [jail::zygote::ARGUMENT, jail::supervisor::ARGUMENT]
             .iter()
-            .any(|name| name.as_bytes() == word),
+            .any(|name| name.as_bytes() == argument),
     )
 }
 
@@ -165,12 +167,12 @@ fn is_run_process(pid: u32) -> Option<bool> {
 /// connects where the run tells it to.
 fn is_ringfence(pid: u32) -> bool {
     let link = format!("/proc/{pid}/exe");
-    let file = |path: &str| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
+    let file_id = |path: &str| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
     let name = fs::read_link(&link).ok();
     let name = name.as_ref().and_then(|path| path.file_name()?.to_str());
     let name = name.map(|name| name.strip_suffix(" (deleted)").unwrap_or(name));
     name == Some("ringfence")
-        || file(&link).is_some_and(|theirs| file("/proc/self/exe") == Some(theirs))
+        || file_id(&link).is_some_and(|theirs| file_id("/proc/self/exe") == Some(theirs))
 }
 
 /// Returns whether a process that hides from us has the name of our program. Everyone can read the
@@ -183,14 +185,15 @@ fn is_named_like_us(pid: u32) -> bool {
 
 /// Returns whether this may be a sandboxed process on our network. A seccomp filter can never be
 /// removed, and only the programs of a run have one, not the processes above them.
-fn could_hide_socket(pid: u32, own: &[u32]) -> bool {
+fn could_hide_socket(pid: u32, ancestors: &[u32]) -> bool {
     const FILTERED: &str = "2";
     if status_field(pid, "Seccomp").is_none_or(|mode| mode != FILTERED) {
         return false;
     }
     let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-    let elsewhere = network(&pid.to_string()).is_some_and(|theirs| network("self") != Some(theirs));
-    !elsewhere && is_started_by_us(pid, own) != Some(false)
+    let is_other_network =
+        network(&pid.to_string()).is_some_and(|theirs| network("self") != Some(theirs));
+    !is_other_network && is_started_by_us(pid, ancestors) != Some(false)
 }
 
 fn has_user(pid: u32, uid: u32) -> bool {

@@ -19,15 +19,15 @@ pub fn find_peer_socket(remote: SocketAddr, local: SocketAddr) -> Option<PeerSoc
     // addresses.
     let mapped = match (remote.ip(), local.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let at =
+            let mapped_address =
                 |ip: std::net::Ipv4Addr, port| SocketAddr::new(ip.to_ipv6_mapped().into(), port);
-            Some((at(from, remote.port()), at(to, local.port())))
+            Some((mapped_address(from, remote.port()), mapped_address(to, local.port())))
         }
         _ => None,
     };
-    let first = if remote.is_ipv6() { "tcp6" } else { "tcp" };
-    let listed = find_in_table(first, remote, local);
-    listed.or_else(|| mapped.and_then(|(remote, local)| find_in_table("tcp6", remote, local)))
+    let table_name = if remote.is_ipv6() { "tcp6" } else { "tcp" };
+    let direct_match = find_in_table(table_name, remote, local);
+    direct_match.or_else(|| mapped.and_then(|(remote, local)| find_in_table("tcp6", remote, local)))
 }
 
 fn canonical_address(address: SocketAddr) -> SocketAddr {

@@ -13,68 +13,68 @@ const MAX_TRAILER_BYTES: u64 = 16 * 1024;
 /// Copies one body. Chunks are rewritten without extensions and trailers, so that the next parser
 /// sees exactly the chunks that we saw.
 pub async fn copy_body(
-    from: &mut (impl AsyncBufRead + Unpin),
-    to: &mut (impl AsyncWrite + Unpin),
+    reader: &mut (impl AsyncBufRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
     framing: BodyFraming,
 ) -> io::Result<()> {
     match framing {
         BodyFraming::Empty => Ok(()),
-        BodyFraming::Length(length) => copy_exactly(from, to, length).await,
-        BodyFraming::Chunked => copy_chunks(from, to).await,
-        BodyFraming::UntilClosed => tokio::io::copy_buf(from, to).await.map(|_| ()),
+        BodyFraming::Length(length) => copy_exactly(reader, writer, length).await,
+        BodyFraming::Chunked => copy_chunks(reader, writer).await,
+        BodyFraming::UntilClosed => tokio::io::copy_buf(reader, writer).await.map(|_| ()),
     }
 }
 
 async fn copy_exactly(
-    from: &mut (impl AsyncBufRead + Unpin),
-    to: &mut (impl AsyncWrite + Unpin),
-    mut left: u64,
+    reader: &mut (impl AsyncBufRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
+    mut remaining: u64,
 ) -> io::Result<()> {
-    while left > 0 {
-        let part = from.fill_buf().await?;
-        if part.is_empty() {
+    while remaining > 0 {
+        let buffer = reader.fill_buf().await?;
+        if buffer.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let length = part.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        to.write_all(&part[..length]).await?;
-        from.consume(length);
-        left -= length as u64;
+        let length = buffer.len().min(usize::try_from(remaining).unwrap_or(usize::MAX));
+        writer.write_all(&buffer[..length]).await?;
+        reader.consume(length);
+        remaining -= length as u64;
     }
     Ok(())
 }
 
 async fn copy_chunks(
-    from: &mut (impl AsyncBufRead + Unpin),
-    to: &mut (impl AsyncWrite + Unpin),
+    reader: &mut (impl AsyncBufRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<()> {
     loop {
-        let line = read_line(from, &mut MAX_SIZE_LINE_BYTES.clone()).await.map_err(body_error)?;
+        let line = read_line(reader, &mut MAX_SIZE_LINE_BYTES.clone()).await.map_err(body_error)?;
         let size = parse_chunk_size(&line).ok_or_else(|| body_error(HeadError::Malformed))?;
         if size == 0 {
             break;
         }
-        to.write_all(format!("{size:x}\r\n").as_bytes()).await?;
-        copy_exactly(from, to, size).await?;
-        if read_line(from, &mut 2).await.map_err(body_error)? != b"\r\n" {
+        writer.write_all(format!("{size:x}\r\n").as_bytes()).await?;
+        copy_exactly(reader, writer, size).await?;
+        if read_line(reader, &mut 2).await.map_err(body_error)? != b"\r\n" {
             return Err(body_error(HeadError::Malformed));
         }
-        to.write_all(b"\r\n").await?;
+        writer.write_all(b"\r\n").await?;
     }
-    let mut left = MAX_TRAILER_BYTES;
-    while read_line(from, &mut left).await.map_err(body_error)? != b"\r\n" {}
-    to.write_all(b"0\r\n\r\n").await
+    let mut remaining = MAX_TRAILER_BYTES;
+    while read_line(reader, &mut remaining).await.map_err(body_error)? != b"\r\n" {}
+    writer.write_all(b"0\r\n\r\n").await
 }
 
 /// Parses hex digits, followed by the end of the line or an extension.
 fn parse_chunk_size(line: &[u8]) -> Option<u64> {
     let line = line.strip_suffix(b"\r\n")?;
     let digits = line.split(|byte| *byte == b';').next()?.trim_ascii_end();
-    let plain = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
-    plain.then(|| u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok())?
+    let is_valid = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
+    is_valid.then(|| u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok())?
 }
 
-fn body_error(fault: HeadError) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the body is {fault}"))
+fn body_error(error: HeadError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the body is {error}"))
 }
 
 #[cfg(test)]

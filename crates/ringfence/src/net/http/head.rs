@@ -68,34 +68,37 @@ const HOP_BY_HOP_FIELDS: &[&str] = &[
 
 /// Reads one line including its line ending, and subtracts it from the bytes left.
 pub async fn read_line(
-    from: &mut (impl AsyncBufRead + Unpin),
-    left: &mut u64,
+    reader: &mut (impl AsyncBufRead + Unpin),
+    remaining: &mut u64,
 ) -> Result<Vec<u8>, HeadError> {
     let mut line = Vec::new();
-    let read =
-        from.take(*left).read_until(b'\n', &mut line).await.map_err(|_| HeadError::Closed)?;
-    *left -= read as u64;
+    let byte_count = reader
+        .take(*remaining)
+        .read_until(b'\n', &mut line)
+        .await
+        .map_err(|_| HeadError::Closed)?;
+    *remaining -= byte_count as u64;
     match line.as_slice() {
         [text @ .., b'\r', b'\n'] if !text.contains(&b'\r') => Ok(line),
         [.., b'\n'] => Err(HeadError::Malformed),
-        _ if *left == 0 => Err(HeadError::TooLarge),
+        _ if *remaining == 0 => Err(HeadError::TooLarge),
         _ => Err(HeadError::Closed),
     }
 }
 
 impl MessageHead {
-    /// Reads a head of at most `longest` bytes.
+    /// Reads a head of at most `max_bytes` bytes.
     pub async fn read(
-        from: &mut (impl AsyncBufRead + Unpin),
-        longest: u64,
+        reader: &mut (impl AsyncBufRead + Unpin),
+        max_bytes: u64,
     ) -> Result<MessageHead, HeadError> {
-        let mut left = longest;
+        let mut remaining = max_bytes;
         let mut text = Vec::new();
         loop {
-            let line = read_line(from, &mut left).await?;
-            let last = line == b"\r\n";
+            let line = read_line(reader, &mut remaining).await?;
+            let is_last = line == b"\r\n";
             text.extend(line);
-            if last {
+            if is_last {
                 return MessageHead::parse(&text).ok_or(HeadError::Malformed);
             }
         }
@@ -106,11 +109,11 @@ impl MessageHead {
         let text = text.strip_suffix(b"\r\n")?;
         let mut lines =
             text.split_inclusive(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r\n"));
-        let start = lines.next()??.to_vec();
+        let start_line = lines.next()??.to_vec();
         let fields = lines.map(|line| parse_field(line?)).collect::<Option<Vec<HeaderField>>>()?;
-        let plain =
-            !start.is_empty() && start.iter().all(|byte| is_field_byte(*byte) && *byte != b'\t');
-        plain.then_some(MessageHead { start_line: start, fields })
+        let is_valid = !start_line.is_empty()
+            && start_line.iter().all(|byte| is_field_byte(*byte) && *byte != b'\t');
+        is_valid.then_some(MessageHead { start_line, fields })
     }
 
     /// Returns the value of a field that may occur at most once.
@@ -143,7 +146,7 @@ impl MessageHead {
 
     /// Returns the fields that are meant for the other end.
     pub fn end_to_end_fields(&self) -> impl Iterator<Item = &HeaderField> {
-        let named: Vec<&[u8]> = self
+        let connection_options: Vec<&[u8]> = self
             .fields
             .iter()
             .filter(|field| field.has_name("connection") || field.has_name("proxy-connection"))
@@ -152,17 +155,17 @@ impl MessageHead {
             .collect();
         self.fields.iter().filter(move |field| {
             !HOP_BY_HOP_FIELDS.iter().any(|name| field.has_name(name))
-                && !named.iter().any(|name| field.name.eq_ignore_ascii_case(name))
+                && !connection_options.iter().any(|name| field.name.eq_ignore_ascii_case(name))
         })
     }
 }
 
 /// Serializes a head to forward. The caller must pass only what [`MessageHead::parse`] accepted.
 pub fn write_head<'a>(
-    start: &[u8],
+    start_line: &[u8],
     fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
 ) -> Vec<u8> {
-    let mut text = [start, b"\r\n"].concat();
+    let mut text = [start_line, b"\r\n"].concat();
     for (name, value) in fields {
         text.extend([name, b": ", value, b"\r\n"].concat());
     }
@@ -184,22 +187,23 @@ pub fn framing_field(framing: BodyFraming) -> Option<(&'static [u8], Vec<u8>)> {
 fn parse_field(line: &[u8]) -> Option<HeaderField> {
     let colon = line.iter().position(|byte| *byte == b':')?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
-    let plain = is_token(name) && value.iter().all(|byte| is_field_byte(*byte));
-    plain.then(|| HeaderField { name: name.to_vec(), value: value.trim_ascii().to_vec() })
+    let is_valid = is_token(name) && value.iter().all(|byte| is_field_byte(*byte));
+    is_valid.then(|| HeaderField { name: name.to_vec(), value: value.trim_ascii().to_vec() })
 }
 
 /// Parses digits only: no sign, no list, and not too many digits for a `u64`.
 fn parse_length(text: &[u8]) -> Result<u64, HeadError> {
-    let digits = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
-    let number =
-        std::str::from_utf8(text).ok().filter(|_| digits).and_then(|text| text.parse().ok());
-    number.ok_or(HeadError::Malformed)
+    let is_numeric = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+    let length =
+        std::str::from_utf8(text).ok().filter(|_| is_numeric).and_then(|text| text.parse().ok());
+    length.ok_or(HeadError::Malformed)
 }
 
 /// Returns whether the text is an HTTP token.
 pub fn is_token(text: &[u8]) -> bool {
-    let known = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-    !text.is_empty() && text.iter().all(known)
+    let is_token_byte =
+        |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    !text.is_empty() && text.iter().all(is_token_byte)
 }
 
 fn is_field_byte(byte: u8) -> bool {

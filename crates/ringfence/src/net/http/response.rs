@@ -10,41 +10,45 @@ use super::head::{BodyFraming, MessageHead, framing_field, write_head};
 /// Larger than for requests, because servers send long cookies and policies.
 const MAX_RESPONSE_HEAD_BYTES: u64 = 64 * 1024;
 
-/// Copies interim responses and the final one. `started` says whether the client has received any
-/// of the latter.
+/// Copies interim responses and the final one. `response_started` says whether the client has
+/// received any of the latter.
 pub async fn copy_response(
-    from: &mut (impl AsyncBufRead + Unpin),
-    to: &mut (impl AsyncWrite + Unpin),
+    reader: &mut (impl AsyncBufRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
     method: &[u8],
-    started: &mut bool,
+    response_started: &mut bool,
 ) -> io::Result<()> {
-    let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+    let invalid_data = |message: String| io::Error::new(io::ErrorKind::InvalidData, message);
     loop {
-        let head = MessageHead::read(from, MAX_RESPONSE_HEAD_BYTES)
+        let head = MessageHead::read(reader, MAX_RESPONSE_HEAD_BYTES)
             .await
-            .map_err(|fault| wrong(fault.to_string()))?;
-        let status = parse_status(&head.start_line).ok_or_else(|| wrong("no status".to_owned()))?;
+            .map_err(|error| invalid_data(error.to_string()))?;
+        let status =
+            parse_status(&head.start_line).ok_or_else(|| invalid_data("no status".to_owned()))?;
         if status == 101 {
             // `Upgrade` was not forwarded, so the client did not ask for this, and what follows
             // would not be HTTP.
-            return Err(wrong("an upgrade".to_owned()));
+            return Err(invalid_data("an upgrade".to_owned()));
         }
-        let declared = head.body_framing().map_err(|fault| wrong(fault.to_string()))?;
+        let declared = head.body_framing().map_err(|error| invalid_data(error.to_string()))?;
         if status < 200 {
-            to.write_all(&write_response_head(&head, &[])).await?;
+            writer.write_all(&write_response_head(&head, &[])).await?;
             continue;
         }
-        *started = true;
-        let own: Vec<_> = declared
+        *response_started = true;
+        let own_fields: Vec<_> = declared
             .and_then(framing_field)
             .into_iter()
             .chain([(&b"Connection"[..], b"close".to_vec())])
             .collect();
-        to.write_all(&write_response_head(&head, &own)).await?;
-        let empty = method == b"HEAD" || status == 204 || status == 304;
-        let framing =
-            if empty { BodyFraming::Empty } else { declared.unwrap_or(BodyFraming::UntilClosed) };
-        return copy_body(from, to, framing).await;
+        writer.write_all(&write_response_head(&head, &own_fields)).await?;
+        let has_no_body = method == b"HEAD" || status == 204 || status == 304;
+        let framing = if has_no_body {
+            BodyFraming::Empty
+        } else {
+            declared.unwrap_or(BodyFraming::UntilClosed)
+        };
+        return copy_body(reader, writer, framing).await;
     }
 }
 
@@ -52,17 +56,21 @@ pub async fn copy_response(
 fn parse_status(line: &[u8]) -> Option<u16> {
     let rest = line.strip_prefix(b"HTTP/1.1 ").or_else(|| line.strip_prefix(b"HTTP/1.0 "))?;
     let digits = rest.get(..3).filter(|digits| digits.iter().all(u8::is_ascii_digit))?;
-    let ended = rest.get(3).is_none_or(|byte| *byte == b' ');
+    let is_terminated = rest.get(3).is_none_or(|byte| *byte == b' ');
     let status: u16 = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    (ended && status >= 100).then_some(status)
+    (is_terminated && status >= 100).then_some(status)
 }
 
 /// Returns the head to forward, with our own fields added.
-fn write_response_head(head: &MessageHead, own: &[(&[u8], Vec<u8>)]) -> Vec<u8> {
+fn write_response_head(head: &MessageHead, own_fields: &[(&[u8], Vec<u8>)]) -> Vec<u8> {
     // Only the proxy itself may state that it denied something.
-    let theirs = head.end_to_end_fields().filter(|field| !field.has_name("x-ringfence-denied"));
-    let theirs = theirs.map(|field| (&*field.name, &*field.value));
-    write_head(&head.start_line, theirs.chain(own.iter().map(|(name, value)| (*name, &**value))))
+    let upstream_fields =
+        head.end_to_end_fields().filter(|field| !field.has_name("x-ringfence-denied"));
+    let upstream_fields = upstream_fields.map(|field| (&*field.name, &*field.value));
+    write_head(
+        &head.start_line,
+        upstream_fields.chain(own_fields.iter().map(|(name, value)| (*name, &**value))),
+    )
 }
 
 #[cfg(test)]

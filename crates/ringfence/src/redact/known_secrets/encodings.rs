@@ -15,8 +15,8 @@ pub(super) fn all_encodings(value: &[u8]) -> BTreeSet<Vec<u8>> {
     let mut forms = BTreeSet::from([value.to_vec()]);
     let lines = value.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     // The frame of a key is not secret, and occurs in many files.
-    let tells = |line: &&[u8]| line.len() >= MIN_LINE_BYTES && !line.starts_with(b"-----");
-    for part in std::iter::once(value).chain(lines.filter(tells)) {
+    let is_distinctive = |line: &&[u8]| line.len() >= MIN_LINE_BYTES && !line.starts_with(b"-----");
+    for part in std::iter::once(value).chain(lines.filter(is_distinctive)) {
         forms.insert(part.to_vec());
         if let Ok(text) = std::str::from_utf8(part) {
             forms.extend(JSON_STYLES.iter().map(|kind| kind.escape_text(text).into_bytes()));
@@ -63,34 +63,36 @@ const JSON_STYLES: &[JsonStyle] = &[
 impl JsonStyle {
     /// Escapes text, without surrounding quotes.
     fn escape_text(&self, text: &str) -> String {
-        let mut written = String::with_capacity(text.len());
+        let mut escaped = String::with_capacity(text.len());
         for letter in text.chars() {
             match letter {
-                '"' => written.push_str("\\\""),
-                '\\' => written.push_str("\\\\"),
-                '\n' => written.push_str("\\n"),
-                '\r' => written.push_str("\\r"),
-                '\t' => written.push_str("\\t"),
-                '\u{8}' => written.push_str("\\b"),
-                '\u{c}' => written.push_str("\\f"),
-                '/' if self.escapes_slash => written.push_str("\\/"),
+                '"' => escaped.push_str("\\\""),
+                '\\' => escaped.push_str("\\\\"),
+                '\n' => escaped.push_str("\\n"),
+                '\r' => escaped.push_str("\\r"),
+                '\t' => escaped.push_str("\\t"),
+                '\u{8}' => escaped.push_str("\\b"),
+                '\u{c}' => escaped.push_str("\\f"),
+                '/' if self.escapes_slash => escaped.push_str("\\/"),
                 letter if self.must_escape(letter) => {
                     for unit in letter.encode_utf16(&mut [0; 2]) {
-                        written.push_str(&match self.upper_case_hex {
+                        escaped.push_str(&match self.upper_case_hex {
                             true => format!("\\u{unit:04X}"),
                             false => format!("\\u{unit:04x}"),
                         });
                     }
                 }
-                letter => written.push(letter),
+                letter => escaped.push(letter),
             }
         }
-        written
+        escaped
     }
 
     fn must_escape(&self, letter: char) -> bool {
-        let of_html = matches!(letter, '&' | '<' | '>' | '\u{2028}' | '\u{2029}');
-        letter < ' ' || self.escapes_non_ascii && !letter.is_ascii() || self.escapes_html && of_html
+        let is_html_char = matches!(letter, '&' | '<' | '>' | '\u{2028}' | '\u{2029}');
+        letter < ' '
+            || self.escapes_non_ascii && !letter.is_ascii()
+            || self.escapes_html && is_html_char
     }
 }
 

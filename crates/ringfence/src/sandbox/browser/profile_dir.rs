@@ -27,49 +27,49 @@ pub struct BrowserProfileDir {
 
 /// Removes what browsers of killed servers left behind.
 pub fn sweep_abandoned(root: &Path) -> io::Result<()> {
-    let all = root.join(BROWSERS_DIR);
-    if !all.exists() {
+    let browsers_dir = root.join(BROWSERS_DIR);
+    if !browsers_dir.exists() {
         return Ok(());
     }
-    let gate = open_lock_file(&root.join(format!("{BROWSERS_DIR}.{LOCK}")))?;
-    flock(&gate, FlockOperation::LockExclusive)?;
-    remove_unlocked(root, &all);
+    let dir_lock = open_lock_file(&root.join(format!("{BROWSERS_DIR}.{LOCK}")))?;
+    flock(&dir_lock, FlockOperation::LockExclusive)?;
+    remove_unlocked(root, &browsers_dir);
     Ok(())
 }
 
 impl BrowserProfileDir {
     /// Creates a new one, after removing those that no server uses any more.
     pub fn create(root: &Path) -> io::Result<BrowserProfileDir> {
-        let all = root.join(BROWSERS_DIR);
-        DirBuilder::new().recursive(true).mode(0o700).create(&all)?;
+        let browsers_dir = root.join(BROWSERS_DIR);
+        DirBuilder::new().recursive(true).mode(0o700).create(&browsers_dir)?;
         // Between the creation of a lock and holding it, another server would consider it
         // abandoned.
-        let gate = open_lock_file(&root.join(format!("{BROWSERS_DIR}.{LOCK}")))?;
-        flock(&gate, FlockOperation::LockExclusive)?;
-        remove_unlocked(root, &all);
+        let dir_lock = open_lock_file(&root.join(format!("{BROWSERS_DIR}.{LOCK}")))?;
+        flock(&dir_lock, FlockOperation::LockExclusive)?;
+        remove_unlocked(root, &browsers_dir);
         let id = short_id("b");
-        let lock = all.join(format!("{id}.{LOCK}"));
-        let held = open_lock_file(&lock)?;
-        flock(&held, FlockOperation::NonBlockingLockExclusive)?;
-        let dir = all.join(&id);
+        let lock_path = browsers_dir.join(format!("{id}.{LOCK}"));
+        let lock_file = open_lock_file(&lock_path)?;
+        flock(&lock_file, FlockOperation::NonBlockingLockExclusive)?;
+        let dir = browsers_dir.join(&id);
         DirBuilder::new().mode(0o700).create(&dir)?;
         Ok(BrowserProfileDir {
             dir: dir.canonicalize()?,
             log_dir: log_dir_path(root, &id),
-            lock_path: lock,
-            _lock: held,
+            lock_path,
+            _lock: lock_file,
         })
     }
 }
 
 impl Drop for BrowserProfileDir {
     fn drop(&mut self) {
-        for gone in [
+        for removal in [
             remove_if_present(&self.log_dir),
             remove_if_present(&self.dir),
             std::fs::remove_file(&self.lock_path),
         ] {
-            if let Err(error) = gone {
+            if let Err(error) = removal {
                 tracing::warn!("cannot remove a browser's files: {error}");
             }
         }
@@ -92,8 +92,8 @@ fn open_lock_file(path: &Path) -> io::Result<File> {
 }
 
 /// Removes every directory whose lock no one holds.
-fn remove_unlocked(root: &Path, all: &Path) {
-    let Ok(entries) = std::fs::read_dir(all) else { return };
+fn remove_unlocked(root: &Path, browsers_dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(browsers_dir) else { return };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut ids: Vec<String> = names
         .map(|name| name.strip_suffix(&format!(".{LOCK}")).map_or(name.clone(), str::to_owned))
@@ -102,17 +102,17 @@ fn remove_unlocked(root: &Path, all: &Path) {
     ids.sort();
     ids.dedup();
     for id in ids {
-        let lock = all.join(format!("{id}.{LOCK}"));
-        let Ok(file) = open_lock_file(&lock) else { continue };
+        let lock_path = browsers_dir.join(format!("{id}.{LOCK}"));
+        let Ok(file) = open_lock_file(&lock_path) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             continue;
         }
-        for gone in [
+        for removal in [
             remove_if_present(&log_dir_path(root, &id)),
-            remove_if_present(&all.join(&id)),
-            std::fs::remove_file(&lock),
+            remove_if_present(&browsers_dir.join(&id)),
+            std::fs::remove_file(&lock_path),
         ] {
-            if let Err(error) = gone {
+            if let Err(error) = removal {
                 tracing::warn!("cannot remove files that a browser left behind: {error}");
             }
         }
@@ -122,7 +122,7 @@ fn remove_unlocked(root: &Path, all: &Path) {
 fn remove_if_present(dir: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        done => done,
+        outcome => outcome,
     }
 }
 

@@ -66,14 +66,14 @@ impl ForegroundRules {
         rights: &Rights,
         kept_inside: &Arc<KeptInside>,
     ) -> Arc<dyn ExecDecider> {
-        let stays = match config.policy.escalate {
+        let kept_inside_reason = match config.policy.escalate {
             EscalationMode::Off => None,
             EscalationMode::Wider => Some("`ringfence sandbox` has no wider sandbox".to_owned()),
             EscalationMode::Outside => self.escalation_obstacle.clone(),
         };
         Arc::new(ForegroundDecider {
             escalates: self.escalates(config),
-            kept_inside_reason: stays,
+            kept_inside_reason,
             rules: self,
             config: config.clone(),
             rights: rights.clone(),
@@ -107,9 +107,9 @@ enum ExecPlacement {
 impl ExecDecider for ForegroundDecider {
     fn record_ruling(&self, ruled: RuledExec) {
         if ruled.verdict.decision == Decision::Allow
-            && let Some(why) = ruled.kept_inside.as_ref().or(self.kept_inside_reason.as_ref())
+            && let Some(reason) = ruled.kept_inside.as_ref().or(self.kept_inside_reason.as_ref())
         {
-            self.kept_inside.add(&ruled.verdict.prefix, why);
+            self.kept_inside.add(&ruled.verdict.prefix, reason);
         }
     }
 
@@ -120,10 +120,10 @@ impl ExecDecider for ForegroundDecider {
 
 impl ForegroundDecider {
     async fn answer_exec(self: &Arc<Self>, waiting: WaitingExec) -> ExecAnswer {
-        let held = waiting.held.clone();
-        let is_allowed = held.verdict.decision == Decision::Allow;
+        let held_exec = waiting.held.clone();
+        let is_allowed = held_exec.verdict.decision == Decision::Allow;
         if !is_allowed && self.rules.on_prompt == OnPrompt::Deny {
-            let path = &held.program.path;
+            let path = &held_exec.program.path;
             return ExecAnswer::Refuse(
                 format!(
                     "ringfence: {path}: not allowed: a rule requires approval (use `--on-prompt allow`)\n"
@@ -131,24 +131,24 @@ impl ForegroundDecider {
                 1,
             );
         }
-        let exec = match self.choose_placement(&held).await {
+        let exec = match self.choose_placement(&held_exec).await {
             ExecPlacement::Inside => return ExecAnswer::Run,
-            ExecPlacement::Kept(why) => return self.run_inside(&held, &why),
+            ExecPlacement::Kept(reason) => return self.run_inside(&held_exec, &reason),
             ExecPlacement::Outside(exec) => exec,
         };
         let granted = self.gate.grant_by_rule((*exec, waiting));
-        let outside = EscalationTarget::Outside { launcher: &self.launcher, config: &self.config };
-        match escalate::run_escalated(granted, outside).await {
+        let target = EscalationTarget::Outside { launcher: &self.launcher, config: &self.config };
+        match escalate::run_escalated(granted, target).await {
             Ok(answer) => answer,
-            Err(why) if is_allowed => {
-                self.run_inside(&held, &format!("it could not be started outside: {why}"))
+            Err(reason) if is_allowed => {
+                self.run_inside(&held_exec, &format!("it could not be started outside: {reason}"))
             }
-            Err(why) => escalate::refuse_escalation(&held.program.path, &why),
+            Err(reason) => escalate::refuse_escalation(&held_exec.program.path, &reason),
         }
     }
 
-    async fn choose_placement(self: &Arc<Self>, held: &HeldExec) -> ExecPlacement {
-        if !held.itself || held.verdict.origin.file == policy::HEURISTICS_ORIGIN {
+    async fn choose_placement(self: &Arc<Self>, held_exec: &HeldExec) -> ExecPlacement {
+        if !held_exec.itself || held_exec.verdict.origin.file == policy::HEURISTICS_ORIGIN {
             return ExecPlacement::Inside;
         }
         if !self.escalates {
@@ -157,18 +157,20 @@ impl ForegroundDecider {
                 .clone()
                 .map_or(ExecPlacement::Inside, ExecPlacement::Kept);
         }
-        let (desk, checked) = (Arc::clone(self), held.clone());
+        let (decider, exec_to_check) = (Arc::clone(self), held_exec.clone());
         // This is the only run, so no earlier one could write to `.git`.
-        let check =
-            move || EscalatedExec::verify_held(&checked, &desk.rights, &desk.rules.table, false);
+        let check = move || {
+            EscalatedExec::verify_held(&exec_to_check, &decider.rights, &decider.rules.table, false)
+        };
         let exec = match tokio::task::spawn_blocking(check).await {
             Ok(Ok(exec)) => exec,
-            Ok(Err(why)) => return ExecPlacement::Kept(why),
+            Ok(Err(reason)) => return ExecPlacement::Kept(reason),
             Err(error) => return ExecPlacement::Kept(format!("it could not be checked: {error}")),
         };
         let [by_setting, unanswered] = self.rules.kept_inside_reasons;
-        let is_asked = escalate::approval_reason(held, self.rules.reason_to_ask).is_some();
-        match (is_asked, self.config.policy.escalate_risky, self.rules.on_prompt) {
+        let needs_approval =
+            escalate::approval_reason(held_exec, self.rules.reason_to_ask).is_some();
+        match (needs_approval, self.config.policy.escalate_risky, self.rules.on_prompt) {
             (true, RiskyEscalation::Inside, _) => ExecPlacement::Kept(by_setting.to_owned()),
             (true, RiskyEscalation::Ask, OnPrompt::Deny) => {
                 ExecPlacement::Kept(unanswered.to_owned())
@@ -177,8 +179,8 @@ impl ForegroundDecider {
         }
     }
 
-    fn run_inside(&self, held: &HeldExec, why: &str) -> ExecAnswer {
-        self.kept_inside.add(&held.verdict.prefix, why);
+    fn run_inside(&self, held_exec: &HeldExec, reason: &str) -> ExecAnswer {
+        self.kept_inside.add(&held_exec.verdict.prefix, reason);
         ExecAnswer::Run
     }
 }

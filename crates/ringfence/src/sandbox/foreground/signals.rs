@@ -17,10 +17,10 @@ impl StopSignals {
     /// a script): a handler would enable them again.
     pub(super) fn listen() -> io::Result<StopSignals> {
         let ignored = ignored_signals(&std::fs::read_to_string("/proc/self/status")?);
-        let wanted =
+        let handled =
             STOP_SIGNALS.into_iter().filter(|kind| ignored & signal_bit(kind.as_raw_value()) == 0);
         let listen = |kind: SignalKind| Ok((kind.as_raw_value(), signal(kind)?));
-        wanted.map(listen).collect::<io::Result<_>>().map(StopSignals)
+        handled.map(listen).collect::<io::Result<_>>().map(StopSignals)
     }
 
     /// Returns the number of the next signal.
@@ -44,8 +44,8 @@ fn signal_bit(signal: i32) -> u64 {
 
 /// Returns the set of ignored signals from the text of `/proc/PID/status`.
 fn ignored_signals(status: &str) -> u64 {
-    let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or_default()
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -84,10 +84,10 @@ impl RepositoryQuery {
     }
 
     fn to_argument(&self) -> OsString {
-        let mut word =
+        let mut argument =
             OsString::from(if matches!(self, RepositoryQuery::WorkTree(_)) { "W" } else { "G" });
-        word.push(self.query_path());
-        word
+        argument.push(self.query_path());
+        argument
     }
 }
 
@@ -118,13 +118,8 @@ pub struct GitSettings {
 
 impl RepositoryAnswer {
     /// Builds the answer about a place that git was not asked about.
-    pub fn new_unknown(question: RepositoryQuery) -> RepositoryAnswer {
-        RepositoryAnswer {
-            query: question,
-            settings: None,
-            submodules: Vec::new(),
-            work_trees: Vec::new(),
-        }
+    pub fn new_unknown(query: RepositoryQuery) -> RepositoryAnswer {
+        RepositoryAnswer { query, settings: None, submodules: Vec::new(), work_trees: Vec::new() }
     }
 
     /// Returns the path that was asked about.
@@ -133,63 +128,63 @@ impl RepositoryAnswer {
     }
 
     /// Returns whether it also answers this question: a repository can be reached in several ways.
-    pub fn answers_query(&self, question: &RepositoryQuery) -> bool {
-        let by_dir = self
-            .settings
-            .as_ref()
-            .is_some_and(|settings| settings.git_dir == question.query_path());
-        self.query == *question || matches!(question, RepositoryQuery::GitDir(_)) && by_dir
+    pub fn answers_query(&self, query: &RepositoryQuery) -> bool {
+        let by_dir =
+            self.settings.as_ref().is_some_and(|settings| settings.git_dir == query.query_path());
+        self.query == *query || matches!(query, RepositoryQuery::GitDir(_)) && by_dir
     }
 }
 
 /// Asks about all of these in one run. A failure of git, or its absence, is an answer too.
 pub async fn query_git(
-    cell: &SessionSandbox,
+    sandbox: &SessionSandbox,
     home: Option<&Path>,
-    questions: &[RepositoryQuery],
+    queries: &[RepositoryQuery],
 ) -> Result<Vec<RepositoryAnswer>> {
-    let word = to_hex(&random_bytes::<16>());
-    let mut said = Vec::new();
+    let marker = to_hex(&random_bytes::<16>());
+    let mut output = Vec::new();
     // Use what arrived in time: one repository that delays git must not hide any other.
-    if let Ok(ran) =
-        tokio::time::timeout(QUERY_TIMEOUT, run_script(cell, home, (&word, questions), &mut said))
-            .await
+    if let Ok(outcome) = tokio::time::timeout(
+        QUERY_TIMEOUT,
+        run_script(sandbox, home, (&marker, queries), &mut output),
+    )
+    .await
     {
-        ran?;
+        outcome?;
     }
-    let mut parts = split_parts(&said, &word);
-    Ok(questions.iter().map(|question| parse_answer(question, &mut parts)).collect())
+    let mut parts = split_parts(&output, &marker);
+    Ok(queries.iter().map(|query| parse_answer(query, &mut parts)).collect())
 }
 
 async fn run_script(
-    cell: &SessionSandbox,
+    sandbox: &SessionSandbox,
     home: Option<&Path>,
-    (word, questions): (&str, &[RepositoryQuery]),
-    said: &mut Vec<u8>,
+    (word, queries): (&str, &[RepositoryQuery]),
+    output: &mut Vec<u8>,
 ) -> Result<()> {
-    let failed = |error: io::Error| {
+    let query_error = |error: io::Error| {
         Error::internal("git could not be asked about the repositories").with_source(error)
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let cwd = rustix::fs::open(cell.workspace_path(), flags, Mode::empty())
-        .map_err(|errno| failed(errno.into()))?;
+    let cwd = rustix::fs::open(sandbox.workspace_path(), flags, Mode::empty())
+        .map_err(|errno| query_error(errno.into()))?;
     let home = home.map(Path::as_os_str).unwrap_or_default().to_owned();
-    let words = ["-c".into(), SCRIPT.into(), "sh".into(), word.into(), home];
-    let places = questions.iter().map(RepositoryQuery::to_argument);
+    let fixed_args = ["-c".into(), SCRIPT.into(), "sh".into(), word.into(), home];
+    let repository_args = queries.iter().map(RepositoryQuery::to_argument);
     // A path that is not UTF-8 cannot be passed, and its repository stays without an answer.
-    let args = words
+    let args = fixed_args
         .into_iter()
-        .chain(places)
+        .chain(repository_args)
         .map(|word: OsString| word.into_string().unwrap_or_default());
-    let launch = LaunchRequest {
+    let request = LaunchRequest {
         program: "/bin/sh".to_owned(),
         args: args.collect(),
         cwd,
-        cwd_path: cell.workspace_path().to_owned(),
+        cwd_path: sandbox.workspace_path().to_owned(),
         env: env::merge_env(env::build(&[])?, env::git_settings(VARIABLE_PREFIX)),
         stdin: StdinSource::Empty,
         merge_stderr: false,
-        rights: Some(read_only_rights(&cell.rights)),
+        rights: Some(read_only_rights(&sandbox.rights)),
         grace: Duration::ZERO,
         on_decision: None,
         execs: None,
@@ -197,80 +192,86 @@ async fn run_script(
         driver_socket: None,
         session_router: None,
     };
-    let mut run = cell.start_run(launch).await?;
+    let mut run = sandbox.start_run(request).await?;
     if let Some(stdout) = run.stdout.take() {
-        stdout.take(MAX_OUTPUT_BYTES).read_to_end(said).await.map_err(failed)?;
+        stdout.take(MAX_OUTPUT_BYTES).read_to_end(output).await.map_err(query_error)?;
     }
     Ok(())
 }
 
 /// Returns the session's rights without a single place that can be written.
 fn read_only_rights(rights: &Rights) -> Rights {
-    let mut less = rights.clone();
-    less.closed.extend(rights.home.iter().chain(&rights.writable).cloned());
-    (less.read_only, less.home, less.writable) = (true, None, Vec::new());
-    (less.protected, less.for_git, less.repositories) = (Vec::new(), Some(Vec::new()), Vec::new());
-    less.network = NetworkAccess::Off;
-    less
+    let mut restricted = rights.clone();
+    restricted.closed.extend(rights.home.iter().chain(&rights.writable).cloned());
+    (restricted.read_only, restricted.home, restricted.writable) = (true, None, Vec::new());
+    (restricted.protected, restricted.for_git, restricted.repositories) =
+        (Vec::new(), Some(Vec::new()), Vec::new());
+    restricted.network = NetworkAccess::Off;
+    restricted
 }
 
 /// Splits the output into parts, each with the status of its command. An unfinished part is left
 /// out.
-fn split_parts<'s>(said: &'s [u8], word: &str) -> std::vec::IntoIter<(&'s [u8], bool)> {
-    let mark = format!("\0{word} ").into_bytes();
-    let (mut parts, mut rest) = (Vec::new(), said);
-    while let Some(at) = find_bytes(rest, &mark) {
-        let after = &rest[at + mark.len()..];
-        let Some(end) = after.iter().position(|byte| *byte == 0) else { break };
-        parts.push((&rest[..at], &after[..end] == b"0"));
-        rest = &after[end + 1..];
+fn split_parts<'s>(output: &'s [u8], marker: &str) -> std::vec::IntoIter<(&'s [u8], bool)> {
+    let separator = format!("\0{marker} ").into_bytes();
+    let (mut parts, mut rest) = (Vec::new(), output);
+    while let Some(offset) = find_bytes(rest, &separator) {
+        let remainder = &rest[offset + separator.len()..];
+        let Some(end) = remainder.iter().position(|byte| *byte == 0) else { break };
+        parts.push((&rest[..offset], &remainder[..end] == b"0"));
+        rest = &remainder[end + 1..];
     }
     parts.into_iter()
 }
 
-fn find_bytes(text: &[u8], mark: &[u8]) -> Option<usize> {
-    text.windows(mark.len()).position(|part| part == mark)
+fn find_bytes(text: &[u8], needle: &[u8]) -> Option<usize> {
+    text.windows(needle.len()).position(|window| window == needle)
 }
 
 fn parse_answer<'s>(
-    question: &RepositoryQuery,
+    query: &RepositoryQuery,
     parts: &mut impl Iterator<Item = (&'s [u8], bool)>,
 ) -> RepositoryAnswer {
-    let own: Vec<(&[u8], bool)> = parts.by_ref().take(PARTS_PER_ANSWER).collect();
+    let answer_parts: Vec<(&[u8], bool)> = parts.by_ref().take(PARTS_PER_ANSWER).collect();
     // A part that did not arrive in time says nothing; the settings alone decide whether there is
     // an answer.
-    let part = |at: usize| own.get(at).copied().unwrap_or((b"", false));
-    let (settings, places, top, links, trees) = (part(0), part(1), part(2), part(3), part(4));
-    let base = question.query_path();
-    let known =
-        (settings.1 && places.1).then(|| parse_settings(base, settings.0, places.0)).flatten();
+    let part = |index: usize| answer_parts.get(index).copied().unwrap_or((b"", false));
+    let (settings, paths, top, links, trees) = (part(0), part(1), part(2), part(3), part(4));
+    let base = query.query_path();
+    let git_settings =
+        (settings.1 && paths.1).then(|| parse_settings(base, settings.0, paths.0)).flatten();
     let top = top.0.strip_suffix(b"\n").filter(|_| top.1).map(path_from_bytes);
-    let known = known.map(|settings| GitSettings { top, ..settings });
-    let nul = |text: &'s [u8]| text.split(|byte| *byte == 0).filter(|part| !part.is_empty());
-    let link = |entry: &'s [u8]| entry.splitn(2, |byte| *byte == b'\t').nth(1).map(path_from_bytes);
-    let tree = |line: &'s [u8]| line.strip_prefix(b"worktree ").map(path_from_bytes);
+    let git_settings = git_settings.map(|settings| GitSettings { top, ..settings });
+    let split_nul = |text: &'s [u8]| text.split(|byte| *byte == 0).filter(|part| !part.is_empty());
+    let parse_link =
+        |entry: &'s [u8]| entry.splitn(2, |byte| *byte == b'\t').nth(1).map(path_from_bytes);
+    let parse_tree = |line: &'s [u8]| line.strip_prefix(b"worktree ").map(path_from_bytes);
     RepositoryAnswer {
-        query: question.clone(),
-        settings: known,
-        submodules: nul(links.0).filter_map(link).collect(),
-        work_trees: if trees.1 { nul(trees.0).filter_map(tree).collect() } else { Vec::new() },
+        query: query.clone(),
+        settings: git_settings,
+        submodules: split_nul(links.0).filter_map(parse_link).collect(),
+        work_trees: if trees.1 {
+            split_nul(trees.0).filter_map(parse_tree).collect()
+        } else {
+            Vec::new()
+        },
     }
 }
 
 /// Returns `None` if anything cannot be read with certainty.
-fn parse_settings(base: &Path, list: &[u8], places: &[u8]) -> Option<GitSettings> {
-    let places: Vec<&[u8]> = places.strip_suffix(b"\n")?.split(|byte| *byte == b'\n').collect();
+fn parse_settings(base: &Path, list: &[u8], paths: &[u8]) -> Option<GitSettings> {
+    let paths: Vec<&[u8]> = paths.strip_suffix(b"\n")?.split(|byte| *byte == b'\n').collect();
     // A line break in a path would produce more of them.
-    let [git_dir, common_dir, hooks] = places[..] else { return None };
+    let [git_dir, common_dir, hooks] = paths[..] else { return None };
     let mut entries = Vec::new();
     // Every field ends with a zero byte.
     let list = if list.is_empty() { list } else { list.strip_suffix(&[0])? };
     let mut fields = list.split(|byte| *byte == 0);
     while let Some(origin) = fields.next().filter(|origin| !origin.is_empty()) {
         let entry = fields.next()?;
-        let at = entry.iter().position(|byte| *byte == b'\n').unwrap_or(entry.len());
-        let key = String::from_utf8_lossy(&entry[..at]).into_owned();
-        let value = entry.get(at + 1..).unwrap_or_default().to_vec();
+        let key_end = entry.iter().position(|byte| *byte == b'\n').unwrap_or(entry.len());
+        let key = String::from_utf8_lossy(&entry[..key_end]).into_owned();
+        let value = entry.get(key_end + 1..).unwrap_or_default().to_vec();
         // Our own options have no file.
         if let Some(file) = origin.strip_prefix(b"file:") {
             entries.push((lexical::normalize_path(base, &path_from_bytes(file)), key, value));

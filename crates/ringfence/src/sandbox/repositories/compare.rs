@@ -41,35 +41,37 @@ struct RepositoryState {
 impl GitSnapshot {
     /// Takes a snapshot, based on git's answers.
     pub fn from_answers(rights: &Rights, answers: &[RepositoryAnswer]) -> GitSnapshot {
-        let mut all = BTreeMap::new();
+        let mut repositories = BTreeMap::new();
         for answer in answers {
-            let place = match &answer.settings {
+            let location = match &answer.settings {
                 Some(settings) => settings.git_dir.clone(),
                 None => answer.query.as_protected().path,
             };
             // Two work trees can share one repository and have different hooks.
-            let place = display_path(rights, &place);
-            let asked = display_path(rights, answer.query_path());
-            let name = if place.starts_with(&asked) || asked == "." {
-                place
+            let location = display_path(rights, &location);
+            let queried = display_path(rights, answer.query_path());
+            let name = if location.starts_with(&queried) || queried == "." {
+                location
             } else {
-                format!("{asked} ({place})")
+                format!("{queried} ({location})")
             };
-            all.insert(name, RepositoryState::from_answer(rights, answer));
+            repositories.insert(name, RepositoryState::from_answer(rights, answer));
         }
-        GitSnapshot(all)
+        GitSnapshot(repositories)
     }
 
     /// Describes every repository that has changed, one line for each change.
-    pub fn changes_since(&self, before: &GitSnapshot) -> Vec<String> {
-        let made = self.0.iter().filter(|(place, _)| !before.0.contains_key(*place));
+    pub fn changes_since(&self, previous: &GitSnapshot) -> Vec<String> {
+        let created = self.0.iter().filter(|(name, _)| !previous.0.contains_key(*name));
         let mut lines: Vec<String> =
-            made.map(|(place, _)| format!("{NEW_REPOSITORY}{place}")).collect();
-        for (place, then) in &before.0 {
-            match self.0.get(place) {
-                None => lines.push(format!("a repository was removed: {place}")),
-                Some(now) => lines.extend(
-                    now.changes_since(then).map(|what| format!("{what} of {place} changed")),
+            created.map(|(name, _)| format!("{NEW_REPOSITORY}{name}")).collect();
+        for (name, old_state) in &previous.0 {
+            match self.0.get(name) {
+                None => lines.push(format!("a repository was removed: {name}")),
+                Some(new_state) => lines.extend(
+                    new_state
+                        .changes_since(old_state)
+                        .map(|change| format!("{change} of {name} changed")),
                 ),
             }
         }
@@ -96,43 +98,47 @@ impl RepositoryState {
         repository
     }
 
-    fn changes_since(&self, before: &RepositoryState) -> impl Iterator<Item = String> {
-        let settings = differing_keys(&self.settings, &before.settings).map(|key| key.to_owned());
+    fn changes_since(&self, previous: &RepositoryState) -> impl Iterator<Item = String> {
+        let settings = differing_keys(&self.settings, &previous.settings).map(|key| key.to_owned());
         let name =
             |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let hooks = differing_keys(&self.hooks, &before.hooks).map(name);
-        let line = |what: &str, names: Vec<String>| {
-            let more = if names.len() > MAX_NAMES { ", …" } else { "" };
+        let hooks = differing_keys(&self.hooks, &previous.hooks).map(name);
+        let format_line = |subject: &str, names: Vec<String>| {
+            let ellipsis = if names.len() > MAX_NAMES { ", …" } else { "" };
             let names = names
                 .iter()
                 .take(MAX_NAMES)
                 .map(|name| name.escape_debug().to_string())
                 .collect::<Vec<_>>()
                 .join(", ");
-            (!names.is_empty()).then(|| format!("{what} ({names}{more})"))
+            (!names.is_empty()).then(|| format!("{subject} ({names}{ellipsis})"))
         };
-        let unreadable = (self.readable != before.readable).then(|| "readability".to_owned());
-        let lines =
-            [line("settings", settings.collect()), line("hooks", hooks.collect()), unreadable];
+        let readability_change =
+            (self.readable != previous.readable).then(|| "readability".to_owned());
+        let lines = [
+            format_line("settings", settings.collect()),
+            format_line("hooks", hooks.collect()),
+            readability_change,
+        ];
         lines.into_iter().flatten()
     }
 }
 
 /// Returns the keys that are in only one of the maps, or have different values in the two.
 fn differing_keys<'a, K: Ord, V: PartialEq>(
-    one: &'a BTreeMap<K, V>,
-    other: &'a BTreeMap<K, V>,
+    current: &'a BTreeMap<K, V>,
+    previous: &'a BTreeMap<K, V>,
 ) -> impl Iterator<Item = &'a K> {
     let changed =
-        one.iter().filter(|(key, value)| other.get(key) != Some(value)).map(|(key, _)| key);
-    changed.chain(other.keys().filter(|key| !one.contains_key(key)))
+        current.iter().filter(|(key, value)| previous.get(key) != Some(value)).map(|(key, _)| key);
+    changed.chain(previous.keys().filter(|key| !current.contains_key(key)))
 }
 
 fn is_harmless(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
-    HARMLESS_SETTINGS
-        .iter()
-        .any(|(start, ends)| key.starts_with(start) && ends.iter().any(|end| key.ends_with(end)))
+    HARMLESS_SETTINGS.iter().any(|(prefix, suffixes)| {
+        key.starts_with(prefix) && suffixes.iter().any(|suffix| key.ends_with(suffix))
+    })
 }
 
 /// Returns the files in every hooks directory.
@@ -141,7 +147,8 @@ pub fn hook_files(settings: &GitSettings) -> Vec<PathBuf> {
     for directory in cover::hook_directories(settings) {
         let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
         // git never runs its own examples.
-        let is_example = |path: &PathBuf| path.extension().is_some_and(|end| end == "sample");
+        let is_example =
+            |path: &PathBuf| path.extension().is_some_and(|extension| extension == "sample");
         files.extend(
             entries.take(MAX_HOOKS).map(|entry| entry.path()).filter(|path| !is_example(path)),
         );
@@ -154,21 +161,21 @@ pub fn hook_files(settings: &GitSettings) -> Vec<PathBuf> {
 /// Describes a hook by its kind, mode and content. It may be anything, even a pipe.
 fn describe_hook(path: &Path) -> String {
     let link = std::fs::read_link(path).ok();
-    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let path = real.as_path();
-    let Ok(found) = path.symlink_metadata() else { return format!("{link:?}") };
+    let real_path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let path = real_path.as_path();
+    let Ok(metadata) = path.symlink_metadata() else { return format!("{link:?}") };
     let mut hash = blake3::Hasher::new();
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path);
     if let Some(mut file) =
-        file.ok().filter(|_| found.is_file()).map(|file| file.take(MAX_HOOK_BYTES))
+        file.ok().filter(|_| metadata.is_file()).map(|file| file.take(MAX_HOOK_BYTES))
     {
-        let mut text = Vec::new();
+        let mut content = Vec::new();
         // A file that cannot be read is still compared by its size and mode.
-        let _ = file.read_to_end(&mut text);
-        hash.update(&text);
+        let _ = file.read_to_end(&mut content);
+        hash.update(&content);
     }
-    format!("{link:?} {:o} {} {}", found.mode(), found.len(), hash.finalize().to_hex())
+    format!("{link:?} {:o} {} {}", metadata.mode(), metadata.len(), hash.finalize().to_hex())
 }
 
 #[cfg(test)]

@@ -48,17 +48,17 @@ pub fn cover_repository(
             RepositoryQuery::WorkTree(_) => vec![answer.query.as_protected()],
         });
     };
-    let mut all = Vec::new();
+    let mut covered = Vec::new();
     if let RepositoryQuery::WorkTree(top) = &answer.query {
         // A run could change a file that names a repository elsewhere so that it names another one.
         let pointer = top.join(".git");
-        if pointer.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
-            all.push(ProtectedPath { path: pointer, stand_in: StandIn::Directory });
+        if pointer.symlink_metadata().is_ok_and(|metadata| !metadata.is_dir()) {
+            covered.push(ProtectedPath { path: pointer, stand_in: StandIn::Directory });
         }
     }
-    all.extend(protected_in_repository(&settings.common_dir));
+    covered.extend(protected_in_repository(&settings.common_dir));
     if settings.git_dir != settings.common_dir {
-        all.extend(protected_in_worktree(&settings.git_dir));
+        covered.extend(protected_in_worktree(&settings.git_dir));
     }
     let work_trees = settings.common_dir.join("worktrees");
     let own: Vec<PathBuf> = std::fs::read_dir(&work_trees)
@@ -72,23 +72,21 @@ pub fn cover_repository(
     let mut with_submodules = vec![&settings.common_dir, &settings.git_dir];
     match own.len() <= MAX_WORKTREES {
         true => {
-            all.extend(own.iter().flat_map(|own| protected_in_worktree(own)));
+            covered.extend(own.iter().flat_map(|own| protected_in_worktree(own)));
             with_submodules.extend(&own);
         }
         // A run may have created most of them to hide the others behind.
-        false => all.push(ProtectedPath { path: work_trees, stand_in: StandIn::Directory }),
+        false => covered.push(ProtectedPath { path: work_trees, stand_in: StandIn::Directory }),
     }
-    let unknown =
-        with_submodules.into_iter().filter(|place| find::submodule_repositories(place).is_none());
-    all.extend(
-        unknown.map(|place| ProtectedPath {
-            path: place.join("modules"),
-            stand_in: StandIn::Directory,
-        }),
+    let unreadable =
+        with_submodules.into_iter().filter(|dir| find::submodule_repositories(dir).is_none());
+    covered.extend(
+        unreadable
+            .map(|dir| ProtectedPath { path: dir.join("modules"), stand_in: StandIn::Directory }),
     );
     let protect_file = |path: PathBuf| ProtectedPath { path, stand_in: EMPTY_FILE };
-    all.extend(settings.entries.iter().map(|(file, ..)| file.clone()).map(protect_file));
-    all.extend(included_files(settings, home).into_iter().map(protect_file));
+    covered.extend(settings.entries.iter().map(|(file, ..)| file.clone()).map(protect_file));
+    covered.extend(included_files(settings, home).into_iter().map(protect_file));
     let top = hook_base(answer, settings);
     let is_own = answer.query_path() == rights.workspace
         || rights.workspace.starts_with(answer.query_path());
@@ -97,9 +95,9 @@ pub fn cover_repository(
     {
         let is_inside = [&top, &settings.git_dir, &settings.common_dir]
             .iter()
-            .any(|place| hooks.starts_with(place));
-        let is_around = rights.writable_roots().any(|root| root.starts_with(&hooks));
-        match (is_own, is_around) {
+            .any(|dir| hooks.starts_with(dir));
+        let contains_root = rights.writable_roots().any(|root| root.starts_with(&hooks));
+        match (is_own, contains_root) {
             (true, true) => return Err(unprotectable_hooks(&hooks)),
             // A repository that a run has created must not close the user's directories, nor stop
             // later runs.
@@ -108,15 +106,16 @@ pub fn cover_repository(
                 super::display_path(rights, answer.query_path())
             )),
             (false, false) if !is_inside => {}
-            _ => all.push(ProtectedPath { path: hooks, stand_in: StandIn::Directory }),
+            _ => covered.push(ProtectedPath { path: hooks, stand_in: StandIn::Directory }),
         }
     }
     // A hook is often a link to a script of the project.
-    let linked = hook_files(settings).into_iter().filter(|file| file.is_symlink());
-    all.extend(linked.filter_map(|file| file.canonicalize().ok()).map(protect_file));
-    let mut all: Vec<ProtectedPath> = all.into_iter().flat_map(paths_to_cover).collect();
-    all.retain(|protected| rights.writable_roots().any(|root| protected.path.starts_with(root)));
-    Ok(all)
+    let linked_hooks = hook_files(settings).into_iter().filter(|file| file.is_symlink());
+    covered.extend(linked_hooks.filter_map(|file| file.canonicalize().ok()).map(protect_file));
+    let mut covered: Vec<ProtectedPath> = covered.into_iter().flat_map(paths_to_cover).collect();
+    covered
+        .retain(|protected| rights.writable_roots().any(|root| protected.path.starts_with(root)));
+    Ok(covered)
 }
 
 /// Returns where git looks for hooks now, and where it would look with nothing configured.
@@ -134,16 +133,16 @@ fn hook_base(answer: &RepositoryAnswer, settings: &GitSettings) -> PathBuf {
 }
 
 /// Returns every hooks directory that some file configures, whether it takes precedence now or not.
-fn configured_hooks(settings: &GitSettings, top: &Path, home: Option<&Path>) -> Vec<PathBuf> {
+fn configured_hooks(settings: &GitSettings, base: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     let values =
         settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.hookspath"));
-    let directories = values.filter_map(|(_, _, value)| expand_path(top, value, home));
+    let directories = values.filter_map(|(_, _, value)| expand_path(base, value, home));
     // husky's directory of this name calls what is next to it.
-    let around = |path: PathBuf| match path.file_name().is_some_and(|name| name == "_") {
+    let outer_directory = |path: PathBuf| match path.file_name().is_some_and(|name| name == "_") {
         true => path.parent().map(Path::to_owned).unwrap_or(path),
         false => path,
     };
-    directories.map(around).collect()
+    directories.map(outer_directory).collect()
 }
 
 /// Returns every file that settings include, whether the condition is true now or not: a run can
@@ -162,7 +161,7 @@ fn expand_path(base: &Path, value: &[u8], home: Option<&Path>) -> Option<PathBuf
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     match value.strip_prefix(b"~/") {
         _ if value.is_empty() => None,
-        Some(below) => Some(lexical::normalize_path(home?, &path(below))),
+        Some(relative_path) => Some(lexical::normalize_path(home?, &path(relative_path))),
         None if value.starts_with(b"~") => None,
         None => Some(lexical::normalize_path(base, &path(value))),
     }

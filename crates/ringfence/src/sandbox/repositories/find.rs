@@ -56,25 +56,25 @@ impl RepositoryScanner {
     pub fn scan_roots(&mut self, rights: &Rights) -> FoundRepositories {
         let roots = rights.writable_roots().filter(|root| Some(*root) != rights.home.as_deref());
         let roots = roots.filter(|root| Some(*root) != rights.scratch.as_deref());
-        let mut waiting: VecDeque<(PathBuf, usize)> =
+        let mut queue: VecDeque<(PathBuf, usize)> =
             roots.map(|root| (root.to_owned(), 0)).collect();
-        let (mut found, mut looked) = (FoundRepositories::default(), HashMap::new());
+        let (mut found, mut scanned) = (FoundRepositories::default(), HashMap::new());
         for _ in 0..MAX_DIRECTORIES {
-            let Some((directory, depth)) = waiting.pop_front() else { break };
-            let now = current_stamp(&directory);
-            let known = self.known.remove(&directory).filter(|known| known.stamp == now);
-            let known = known.unwrap_or_else(|| scan_directory(&directory, now));
+            let Some((directory, depth)) = queue.pop_front() else { break };
+            let stamp = current_stamp(&directory);
+            let scan = self.known.remove(&directory).filter(|scan| scan.stamp == stamp);
+            let scan = scan.unwrap_or_else(|| scan_directory(&directory, stamp));
             found.work_trees.extend(
-                (known.is_work_tree && !is_vacant(&directory.join(".git")))
+                (scan.is_work_tree && !is_vacant(&directory.join(".git")))
                     .then(|| directory.clone()),
             );
-            found.bare.extend(known.is_bare.then(|| directory.clone()));
+            found.bare.extend(scan.is_bare.then(|| directory.clone()));
             if depth < MAX_DEPTH {
-                waiting.extend(known.below.iter().map(|path| (path.clone(), depth + 1)));
+                queue.extend(scan.below.iter().map(|path| (path.clone(), depth + 1)));
             }
-            looked.insert(directory, known);
+            scanned.insert(directory, scan);
         }
-        self.known = looked;
+        self.known = scanned;
         found
     }
 }
@@ -113,10 +113,10 @@ fn scan_directory(directory: &Path, stamp: ChangeStamp) -> ScannedDirectory {
 pub fn is_vacant(path: &Path) -> bool {
     match path.symlink_metadata() {
         Err(_) => true,
-        Ok(found) if found.is_dir() => {
+        Ok(metadata) if metadata.is_dir() => {
             fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
         }
-        Ok(found) => found.is_file() && found.len() == 0,
+        Ok(metadata) => metadata.is_file() && metadata.len() == 0,
     }
 }
 
@@ -125,20 +125,23 @@ impl FoundRepositories {
     pub fn to_queries(&self, rights: &Rights) -> Vec<RepositoryQuery> {
         let trees = self.work_trees.iter().cloned().map(RepositoryQuery::WorkTree);
         let bare = self.bare.iter().cloned().map(RepositoryQuery::GitDir);
-        let mut all: Vec<RepositoryQuery> = trees.chain(bare).collect();
+        let mut queries: Vec<RepositoryQuery> = trees.chain(bare).collect();
         // A repository elsewhere, of which the workspace is a work tree.
-        let known = rights
+        let linked = rights
             .repositories
             .iter()
             .filter(|path| path.is_dir() && path.file_name().is_none_or(|name| name != ".git"));
-        all.extend(known.cloned().map(RepositoryQuery::GitDir));
+        queries.extend(linked.cloned().map(RepositoryQuery::GitDir));
         // A repository around the workspace may have its hooks in it.
-        let around =
-            rights.workspace.ancestors().skip(1).find(|above| !is_vacant(&above.join(".git")));
-        all.extend(around.map(Path::to_owned).map(RepositoryQuery::WorkTree));
+        let enclosing = rights
+            .workspace
+            .ancestors()
+            .skip(1)
+            .find(|ancestor| !is_vacant(&ancestor.join(".git")));
+        queries.extend(enclosing.map(Path::to_owned).map(RepositoryQuery::WorkTree));
         // The workspace's own comes first, since what comes last may stay without an answer.
-        all.sort_by_key(|question| question.query_path() != rights.workspace);
-        all
+        queries.sort_by_key(|query| query.query_path() != rights.workspace);
+        queries
     }
 }
 
@@ -146,45 +149,45 @@ impl FoundRepositories {
 pub fn linked_queries(rights: &Rights, answer: &RepositoryAnswer) -> Vec<RepositoryQuery> {
     let Some(settings) = &answer.settings else { return Vec::new() };
     let has_git = |path: &Path| path.join(".git").symlink_metadata().is_ok();
-    let mut next: Vec<RepositoryQuery> = Vec::new();
+    let mut queries: Vec<RepositoryQuery> = Vec::new();
     if let RepositoryQuery::WorkTree(top) = &answer.query {
         let links = answer.submodules.iter().map(|link| lexical::normalize_path(top, link));
-        next.extend(links.filter(|path| has_git(path)).map(RepositoryQuery::WorkTree));
+        queries.extend(links.filter(|path| has_git(path)).map(RepositoryQuery::WorkTree));
     }
     let trees = answer.work_trees.iter().filter(|path| has_git(path)).cloned();
-    next.extend(trees.map(RepositoryQuery::WorkTree));
+    queries.extend(trees.map(RepositoryQuery::WorkTree));
     // The work tree that a submodule's repository names, whatever the index contains now.
-    let moved =
+    let configured_trees =
         settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.worktree"));
-    let moved = moved.map(|(_, _, value)| {
+    let configured_trees = configured_trees.map(|(_, _, value)| {
         lexical::normalize_path(&settings.git_dir, &PathBuf::from(OsStr::from_bytes(value)))
     });
-    next.extend(moved.filter(|path| has_git(path)).map(RepositoryQuery::WorkTree));
-    next.extend(
+    queries.extend(configured_trees.filter(|path| has_git(path)).map(RepositoryQuery::WorkTree));
+    queries.extend(
         submodule_repositories(&settings.common_dir)
             .into_iter()
             .flatten()
             .map(RepositoryQuery::GitDir),
     );
-    next.extend(
+    queries.extend(
         submodule_repositories(&settings.git_dir)
             .into_iter()
             .flatten()
             .map(RepositoryQuery::GitDir),
     );
-    next.retain(|question| is_writable_by_run(rights, question.query_path()));
-    next
+    queries.retain(|query| is_writable_by_run(rights, query.query_path()));
+    queries
 }
 
 /// Returns the repositories of submodules, at any depth; `None` if there is too much to examine.
 /// The search continues below a repository that was found: a run can plant the signs of one in
 /// every directory that was not one before.
 pub fn submodule_repositories(repository: &Path) -> Option<Vec<PathBuf>> {
-    let (mut found, mut waiting) = (Vec::new(), vec![repository.join("modules")]);
-    let mut looked_at = 0;
-    while let Some(directory) = waiting.pop() {
-        looked_at += 1;
-        if looked_at > MAX_MODULE_DIRECTORIES {
+    let (mut repositories, mut pending) = (Vec::new(), vec![repository.join("modules")]);
+    let mut scanned_count = 0;
+    while let Some(directory) = pending.pop() {
+        scanned_count += 1;
+        if scanned_count > MAX_MODULE_DIRECTORIES {
             return None;
         }
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
@@ -198,15 +201,15 @@ pub fn submodule_repositories(repository: &Path) -> Option<Vec<PathBuf>> {
             }
             let path = entry.path();
             if may_be_repository(&path) {
-                found.push(path.clone());
+                repositories.push(path.clone());
             }
             if !is_object_directory(&path) {
-                waiting.push(path);
+                pending.push(path);
             }
         }
     }
-    found.sort();
-    Some(found)
+    repositories.sort();
+    Some(repositories)
 }
 
 /// Returns whether a directory must be protected as a repository. Any of the first names is enough:
@@ -268,23 +271,25 @@ fn current_stamp(path: &Path) -> ChangeStamp {
 }
 
 /// Returns the state at this time: a file that has changed since, or shortly before, is fresh.
-fn stamp_at(path: &Path, at: SystemTime) -> ChangeStamp {
-    let Ok(found) = path.symlink_metadata() else { return ChangeStamp::Absent };
+fn stamp_at(path: &Path, taken_at: SystemTime) -> ChangeStamp {
+    let Ok(metadata) = path.symlink_metadata() else { return ChangeStamp::Absent };
     // A stand-in for a missing file comes and goes with runs, and is empty.
-    if found.is_file() && found.len() == 0 {
+    if metadata.is_file() && metadata.len() == 0 {
         return ChangeStamp::Absent;
     }
-    let now = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let changed =
-        Duration::new(found.ctime().unsigned_abs(), u32::try_from(found.ctime_nsec()).unwrap_or(0));
+    let now = taken_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let changed = Duration::new(
+        metadata.ctime().unsigned_abs(),
+        u32::try_from(metadata.ctime_nsec()).unwrap_or(0),
+    );
     if now.saturating_sub(changed) < CLOCK_MARGIN {
         return ChangeStamp::Fresh;
     }
     ChangeStamp::Seen {
-        device: found.dev(),
-        inode: found.ino(),
-        size: found.len(),
-        changed: (found.ctime(), found.ctime_nsec()),
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        size: metadata.len(),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
     }
 }
 
@@ -304,12 +309,12 @@ impl AnswerStamps {
     }
 
     /// Adds the files that this answer depends on.
-    pub fn add_answer(&mut self, answer: &RepositoryAnswer, asked: SystemTime) {
-        let own = answer.query.as_protected().path;
+    pub fn add_answer(&mut self, answer: &RepositoryAnswer, queried_at: SystemTime) {
+        let protected_path = answer.query.as_protected().path;
         // A directory changes whenever a stand-in for a file appears in it, and the files that
         // matter are listed below.
-        let mut files: Vec<PathBuf> = Some(own)
-            .filter(|own| answer.settings.is_none() || !own.is_dir())
+        let mut files: Vec<PathBuf> = Some(protected_path)
+            .filter(|protected_path| answer.settings.is_none() || !protected_path.is_dir())
             .into_iter()
             .collect();
         if let Some(settings) = &answer.settings {
@@ -340,7 +345,7 @@ impl AnswerStamps {
         self.files.extend(
             files
                 .into_iter()
-                .map(|file| (stamp_at(&file, asked), file))
+                .map(|file| (stamp_at(&file, queried_at), file))
                 .map(|(stamp, file)| (file, stamp)),
         );
     }
@@ -348,7 +353,7 @@ impl AnswerStamps {
     /// Returns whether nothing has changed. A fresh file is equal to nothing, so that it is
     /// examined once more.
     pub fn is_current(&self, found: &FoundRepositories) -> bool {
-        self.found == *found && self.files.iter().all(|(file, known)| current_stamp(file) == *known)
+        self.found == *found && self.files.iter().all(|(file, stamp)| current_stamp(file) == *stamp)
     }
 }
 

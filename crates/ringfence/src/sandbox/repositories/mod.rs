@@ -68,50 +68,50 @@ impl SessionRepositories {
     /// depends on.
     pub async fn current_findings(
         &self,
-        cell: &SessionSandbox,
+        sandbox: &SessionSandbox,
         home: Option<&Path>,
     ) -> Result<Option<Arc<RepositoryFindings>>> {
-        if cell.profile != ProfileSetting::Default {
+        if sandbox.profile != ProfileSetting::Default {
             return Ok(None);
         }
-        let places = cell.rights.writable_roots().map(Path::to_owned).collect();
-        let knowledge = Arc::clone(self.0.lock().ignore_poison().entry(places).or_default());
+        let roots = sandbox.rights.writable_roots().map(Path::to_owned).collect();
+        let cache = Arc::clone(self.0.lock().ignore_poison().entry(roots).or_default());
         // One query at a time: calls that start together would ask the same.
-        let mut knowledge = knowledge.lock().await;
-        let found = knowledge.scanner.scan_roots(&cell.rights);
-        if let Some(known) =
-            knowledge.last_findings.as_ref().filter(|known| known.stamps.is_current(&found))
+        let mut cache = cache.lock().await;
+        let found = cache.scanner.scan_roots(&sandbox.rights);
+        if let Some(findings) =
+            cache.last_findings.as_ref().filter(|findings| findings.stamps.is_current(&found))
         {
-            return Ok(Some(Arc::clone(known)));
+            return Ok(Some(Arc::clone(findings)));
         }
-        let fresh =
-            Arc::new(query_findings(cell, home, found, knowledge.last_findings.as_deref()).await?);
-        for warning in &fresh.warnings {
+        let new_findings =
+            Arc::new(query_findings(sandbox, home, found, cache.last_findings.as_deref()).await?);
+        for warning in &new_findings.warnings {
             tracing::warn!("{warning}");
         }
-        knowledge.last_findings = Some(Arc::clone(&fresh));
-        Ok(Some(fresh))
+        cache.last_findings = Some(Arc::clone(&new_findings));
+        Ok(Some(new_findings))
     }
 }
 
 impl RepositoryFindings {
     /// Describes what git would execute differently from before, one line for each change.
-    pub fn changes_since(&self, before: &RepositoryFindings) -> Vec<String> {
-        self.snapshot.changes_since(&before.snapshot)
+    pub fn changes_since(&self, previous: &RepositoryFindings) -> Vec<String> {
+        self.snapshot.changes_since(&previous.snapshot)
     }
 }
 
 /// Determines what must be covered, and what git would execute.
 async fn query_findings(
-    cell: &SessionSandbox,
+    sandbox: &SessionSandbox,
     home: Option<&Path>,
     found: find::FoundRepositories,
-    last: Option<&RepositoryFindings>,
+    previous: Option<&RepositoryFindings>,
 ) -> Result<RepositoryFindings> {
-    let (rights, asked) = (&cell.rights, SystemTime::now());
-    let (mut answers, rest) = query_all(cell, home, found.to_queries(rights)).await?;
+    let (rights, queried_at) = (&sandbox.rights, SystemTime::now());
+    let (mut answers, unqueried) = query_all(sandbox, home, found.to_queries(rights)).await?;
     let mut warnings = Vec::new();
-    if !rest.is_empty() {
+    if !unqueried.is_empty() {
         warnings.push(
             "there are more repositories than can be asked about; the rest can only be read"
                 .to_owned(),
@@ -121,65 +121,71 @@ async fn query_findings(
     let mut stamps = AnswerStamps::from_found(&found);
     for answer in &answers {
         if answer.settings.is_none() && matches!(answer.query, RepositoryQuery::WorkTree(_)) {
-            let place = display_path(rights, answer.query_path());
+            let location = display_path(rights, answer.query_path());
             warnings.push(format!(
-                "git could not be asked about {place}; its repository can only be read"
+                "git could not be asked about {location}; its repository can only be read"
             ));
         }
         covered.extend(cover::cover_repository(rights, home, answer, &mut warnings)?);
-        stamps.add_answer(answer, asked);
+        stamps.add_answer(answer, queried_at);
     }
     // A repository that no longer answers may still have hooks elsewhere, which only its answer
     // named.
     if answers.iter().any(|answer| answer.settings.is_none()) {
-        covered.extend(last.iter().flat_map(|last| last.covered.clone()));
+        covered.extend(previous.iter().flat_map(|previous| previous.covered.clone()));
     }
-    covered.extend(rest.iter().map(RepositoryQuery::as_protected));
+    covered.extend(unqueried.iter().map(RepositoryQuery::as_protected));
     covered.sort_by(|one, other| one.path.cmp(&other.path));
     covered.dedup_by(|one, other| one.path == other.path);
-    answers.extend(rest.into_iter().map(RepositoryAnswer::new_unknown));
-    let picture = GitSnapshot::from_answers(rights, &answers);
-    Ok(RepositoryFindings { covered, warnings, snapshot: picture, stamps })
+    answers.extend(unqueried.into_iter().map(RepositoryAnswer::new_unknown));
+    let snapshot = GitSnapshot::from_answers(rights, &answers);
+    Ok(RepositoryFindings { covered, warnings, snapshot, stamps })
 }
 
 /// Asks about these and about everything that the answers lead to. Also returns what exceeds the
 /// limit and was not asked about.
 async fn query_all(
-    cell: &SessionSandbox,
+    sandbox: &SessionSandbox,
     home: Option<&Path>,
-    first: Vec<RepositoryQuery>,
+    initial: Vec<RepositoryQuery>,
 ) -> Result<(Vec<RepositoryAnswer>, Vec<RepositoryQuery>)> {
-    let (mut answers, mut rest) = (Vec::<RepositoryAnswer>::new(), Vec::new());
-    let mut next = first;
+    let (mut answers, mut unqueried) = (Vec::<RepositoryAnswer>::new(), Vec::new());
+    let mut pending = initial;
     loop {
-        let mut fresh: Vec<RepositoryQuery> = Vec::new();
-        for question in next {
-            let is_known = fresh.contains(&question)
-                || answers.iter().any(|answer| answer.answers_query(&question));
+        let mut batch: Vec<RepositoryQuery> = Vec::new();
+        for query in pending {
+            let is_known =
+                batch.contains(&query) || answers.iter().any(|answer| answer.answers_query(&query));
             if !is_known {
-                fresh.push(question);
+                batch.push(query);
             }
         }
-        rest.extend(fresh.split_off(fresh.len().min(MAX_REPOSITORIES - answers.len())));
-        if fresh.is_empty() {
-            return Ok((answers, rest));
+        unqueried.extend(batch.split_off(batch.len().min(MAX_REPOSITORIES - answers.len())));
+        if batch.is_empty() {
+            return Ok((answers, unqueried));
         }
-        let told = ask::query_git(cell, home, &fresh).await?;
-        next = told.iter().flat_map(|answer| find::linked_queries(&cell.rights, answer)).collect();
-        answers.extend(told);
+        let batch_answers = ask::query_git(sandbox, home, &batch).await?;
+        pending = batch_answers
+            .iter()
+            .flat_map(|answer| find::linked_queries(&sandbox.rights, answer))
+            .collect();
+        answers.extend(batch_answers);
     }
 }
 
 /// Returns a path as the caller knows it.
 fn display_path(rights: &Rights, path: &Path) -> String {
-    let below = path.strip_prefix(&rights.workspace).unwrap_or(path);
-    let text =
-        if below.as_os_str().is_empty() { ".".to_owned() } else { below.display().to_string() };
+    let relative_path = path.strip_prefix(&rights.workspace).unwrap_or(path);
+    let text = if relative_path.as_os_str().is_empty() {
+        ".".to_owned()
+    } else {
+        relative_path.display().to_string()
+    };
     text.escape_debug().to_string()
 }
 
 /// Returns whether a run could write the path, by its name or by its target.
 fn is_writable_by_run(rights: &Rights, path: &Path) -> bool {
-    let is_in = |path: &Path| rights.writable_roots().any(|root| path.starts_with(root));
-    is_in(path) || path.canonicalize().is_ok_and(|real| is_in(&real))
+    let is_under_root = |path: &Path| rights.writable_roots().any(|root| path.starts_with(root));
+    is_under_root(path) || path.canonicalize().is_ok_and(|real_path| is_under_root(&real_path))
 }

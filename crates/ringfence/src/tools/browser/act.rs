@@ -98,7 +98,7 @@ pub struct BrowserAct {
 impl BrowserAct {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        let about = BrowserSpec {
+        let browser_spec = BrowserSpec {
             name: "browser.act",
             title: "Act on a page",
             description: "Clicks, types, selects, scrolls, drags, uploads or waits on a page opened with \
@@ -115,38 +115,38 @@ impl BrowserAct {
             output_schema: arguments::reply_schema::<Reply>(),
             returns_image: false,
         };
-        BrowserAct { spec: browser::build_spec(config, about) }
+        BrowserAct { spec: browser::build_spec(config, browser_spec) }
     }
 
     fn parse_args(&self, arguments: &Map<String, Value>) -> Result<Args> {
         let args: Args = arguments::parse_arguments(arguments, &self.spec.input_schema)?;
-        let needs = |given: bool, name: &str| match given {
+        let require = |is_given: bool, name: &str| match is_given {
             true => Ok(()),
             false => Err(Error::invalid_arguments(format!("this op needs `{name}`"))
                 .with_fact("argument", name)),
         };
         match args.op {
-            ActOp::Type => needs(args.text.is_some(), "text")?,
-            ActOp::Press => needs(args.key.is_some(), "key")?,
-            ActOp::Scroll => needs(args.target.is_some() || args.dx.or(args.dy).is_some(), "dy")?,
+            ActOp::Type => require(args.text.is_some(), "text")?,
+            ActOp::Press => require(args.key.is_some(), "key")?,
+            ActOp::Scroll => require(args.target.is_some() || args.dx.or(args.dy).is_some(), "dy")?,
             ActOp::Back | ActOp::Forward | ActOp::Reload => {}
             op => {
-                needs(args.target.is_some(), "target")?;
-                needs(op != ActOp::Fill || args.text.is_some(), "text")?;
-                needs(op != ActOp::Select || args.values.is_some(), "values")?;
-                needs(op != ActOp::Upload || args.files.is_some(), "files")?;
-                needs(op != ActOp::Drag || args.to.is_some(), "to")?;
+                require(args.target.is_some(), "target")?;
+                require(op != ActOp::Fill || args.text.is_some(), "text")?;
+                require(op != ActOp::Select || args.values.is_some(), "values")?;
+                require(op != ActOp::Upload || args.files.is_some(), "files")?;
+                require(op != ActOp::Drag || args.to.is_some(), "to")?;
             }
         }
         Ok(args)
     }
 }
 
-async fn act_on_page(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Result<ToolOutput> {
-    let (page, context) = (&held.page, &held.context);
+async fn act_on_page(cx: &Arc<RunCx>, args: &Args, lease: &PageLease) -> Result<ToolOutput> {
+    let (page, context) = (&lease.page, &lease.context);
     let limit = browser::page_timeout(args.timeout_ms);
-    let end = Instant::now() + limit;
-    let (before, log, dialogs) = {
+    let deadline = Instant::now() + limit;
+    let (document_before, last_log_seq, dialogs_before) = {
         let state = page.state();
         (state.current_document().to_owned(), state.log.last_seq(), state.dialogs_seen)
     };
@@ -154,15 +154,15 @@ async fn act_on_page(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Result<T
         accept: args.accept_dialogs.unwrap_or(false),
         text: args.prompt_text.clone(),
     };
-    let answering = page.answer_dialogs(answers);
-    let known: Vec<String> = context.pages().iter().map(|page| page.handle()).collect();
-    let loads = context.downloads.count();
-    let done = perform_op(cx, args, held, end).await;
-    if done.is_ok() {
-        page.wait_until_settled(&before, end).await;
+    let dialog_guard = page.answer_dialogs(answers);
+    let known_pages: Vec<String> = context.pages().iter().map(|page| page.handle()).collect();
+    let downloads_before = context.downloads.count();
+    let op_result = perform_op(cx, args, lease, deadline).await;
+    if op_result.is_ok() {
+        page.wait_until_settled(&document_before, deadline).await;
     }
-    drop(answering);
-    let other_matches = done?;
+    drop(dialog_guard);
+    let other_matches = op_result?;
     let snapshot = match args.snapshot.unwrap_or_default().snapshot_mode() {
         Some(mode) => {
             let lines = match page
@@ -176,25 +176,29 @@ async fn act_on_page(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Result<T
         None => None,
     };
     let (url, title) = page.describe().await;
-    let downloads = context.downloads.wait_for_downloads(loads, false, DOWNLOAD_WAIT).await;
+    let downloads =
+        context.downloads.wait_for_downloads(downloads_before, false, DOWNLOAD_WAIT).await;
     let new_pages = context
         .pages()
         .iter()
         .map(|page| page.handle())
-        .filter(|handle| !known.contains(handle))
+        .filter(|handle| !known_pages.contains(handle))
         .collect();
     let state = page.state();
     let reply = Reply {
         page: page.handle(),
         url,
         title,
-        navigated: state.current_document() != before,
+        navigated: state.current_document() != document_before,
         other_matches,
         new_pages,
-        dialogs: state.dialogs_after(dialogs),
+        dialogs: state.dialogs_after(dialogs_before),
         downloads,
-        console_errors: state.log.entries_after(log).filter(|entry| entry.kind == "error").count()
-            as u64,
+        console_errors: state
+            .log
+            .entries_after(last_log_seq)
+            .filter(|entry| entry.kind == "error")
+            .count() as u64,
         snapshot,
     };
     drop(state);
@@ -202,38 +206,54 @@ async fn act_on_page(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Result<T
 }
 
 /// Performs the action and returns how many other elements the selector matches.
-async fn perform_op(cx: &Arc<RunCx>, args: &Args, held: &PageLease, end: Instant) -> Result<u64> {
-    let page = &held.page;
-    let ready = end.min(Instant::now() + READY_TIMEOUT);
+async fn perform_op(
+    cx: &Arc<RunCx>,
+    args: &Args,
+    lease: &PageLease,
+    deadline: Instant,
+) -> Result<u64> {
+    let page = &lease.page;
+    let ready_deadline = deadline.min(Instant::now() + READY_TIMEOUT);
     let target = args.target.as_deref();
-    let on = target.unwrap_or_default();
+    let selector = target.unwrap_or_default();
     let text = args.text.as_deref().unwrap_or_default();
     match args.op {
-        ActOp::Click => page.click_element(on, args.button.unwrap_or_default(), 1, ready).await,
-        ActOp::DoubleClick => {
-            page.click_element(on, args.button.unwrap_or_default(), 2, ready).await
+        ActOp::Click => {
+            page.click_element(selector, args.button.unwrap_or_default(), 1, ready_deadline).await
         }
-        ActOp::Hover => page.hover_element(on, ready).await,
-        ActOp::Fill => page.fill_element(on, text, ready).await,
-        ActOp::Type => page.type_text(target, text, ready).await,
+        ActOp::DoubleClick => {
+            page.click_element(selector, args.button.unwrap_or_default(), 2, ready_deadline).await
+        }
+        ActOp::Hover => page.hover_element(selector, ready_deadline).await,
+        ActOp::Fill => page.fill_element(selector, text, ready_deadline).await,
+        ActOp::Type => page.type_text(target, text, ready_deadline).await,
         ActOp::Press => {
-            page.press_key(target, args.key.as_deref().unwrap_or_default(), ready).await
+            page.press_key(target, args.key.as_deref().unwrap_or_default(), ready_deadline).await
         }
         ActOp::Select => {
-            page.select_options(on, args.values.as_deref().unwrap_or_default(), ready).await
+            page.select_options(
+                selector,
+                args.values.as_deref().unwrap_or_default(),
+                ready_deadline,
+            )
+            .await
         }
-        ActOp::Check => page.set_checked(on, true, ready).await,
-        ActOp::Uncheck => page.set_checked(on, false, ready).await,
+        ActOp::Check => page.set_checked(selector, true, ready_deadline).await,
+        ActOp::Uncheck => page.set_checked(selector, false, ready_deadline).await,
         ActOp::Scroll => {
-            let by = args.dx.or(args.dy).map(|_| (args.dx.unwrap_or(0.0), args.dy.unwrap_or(0.0)));
-            page.scroll_by(target, by, ready).await
+            let scroll_delta =
+                args.dx.or(args.dy).map(|_| (args.dx.unwrap_or(0.0), args.dy.unwrap_or(0.0)));
+            page.scroll_by(target, scroll_delta, ready_deadline).await
         }
-        ActOp::Drag => page.drag_element(on, args.to.as_deref().unwrap_or_default(), ready).await,
+        ActOp::Drag => {
+            page.drag_element(selector, args.to.as_deref().unwrap_or_default(), ready_deadline)
+                .await
+        }
         ActOp::Upload => {
             let (uploads, files) =
-                (Arc::clone(&held.context.uploads), args.files.clone().unwrap_or_default());
+                (Arc::clone(&lease.context.uploads), args.files.clone().unwrap_or_default());
             let workspace = Arc::clone(&cx.workspace);
-            let copy = async {
+            let copied_files = async {
                 let work = tokio::task::spawn_blocking(move || {
                     uploads.copy_for_browser(&workspace, &files)
                 });
@@ -241,19 +261,19 @@ async fn perform_op(cx: &Arc<RunCx>, args: &Args, held: &PageLease, end: Instant
                     Error::internal("the copy ended unexpectedly").with_source(error)
                 })?
             };
-            page.upload_files(on, copy, ready).await
+            page.upload_files(selector, copied_files, ready_deadline).await
         }
         ActOp::WaitFor => {
-            page.wait_for_target(on, args.gone.unwrap_or(false), end).await.map(|()| 0)
+            page.wait_for_target(selector, args.gone.unwrap_or(false), deadline).await.map(|()| 0)
         }
         ActOp::Back | ActOp::Forward | ActOp::Reload => {
-            let how = match args.op {
+            let history_move = match args.op {
                 ActOp::Back => HistoryMove::Back,
                 ActOp::Forward => HistoryMove::Forward,
                 _ => HistoryMove::Reload,
             };
-            let left = end.saturating_duration_since(Instant::now());
-            match page.move_in_history(how, LoadState::Load, left).await? {
+            let time_left = deadline.saturating_duration_since(Instant::now());
+            match page.move_in_history(history_move, LoadState::Load, time_left).await? {
                 Some(_) => Ok(0),
                 None => Err(Error::new(Kind::NotFound, "there is no page in that direction")
                     .with_reason("no_history")),
@@ -321,8 +341,8 @@ impl Tool for BrowserAct {
         args: Args,
         _call: Granted<Prepared>,
     ) -> Result<ToolOutput> {
-        let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
+        let lease = PageLease::existing_page(&cx, args.page.as_deref()).await?;
         let limit = browser::page_timeout(args.timeout_ms) + Duration::from_secs(3);
-        browser::run_within(&cx, &held, limit, act_on_page(&cx, &args, &held)).await
+        browser::run_within(&cx, &lease, limit, act_on_page(&cx, &args, &lease)).await
     }
 }

@@ -51,7 +51,7 @@ pub struct BrowserEval {
 impl BrowserEval {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        let about = BrowserSpec {
+        let browser_spec = BrowserSpec {
             name: "browser.eval",
             title: "Run a script in a page",
             description: "Runs JavaScript in a page opened with browser.navigate and returns its value as JSON.",
@@ -67,25 +67,29 @@ impl BrowserEval {
             output_schema: arguments::reply_schema::<Reply>(),
             returns_image: false,
         };
-        BrowserEval { spec: browser::build_spec(config, about) }
+        BrowserEval { spec: browser::build_spec(config, browser_spec) }
     }
 }
 
-async fn eval_script(cx: &RunCx, args: &Args, held: &PageLease) -> Result<ToolOutput> {
-    let most = browser::text_budget(cx, args.max_bytes);
+async fn eval_script(cx: &RunCx, args: &Args, lease: &PageLease) -> Result<ToolOutput> {
+    let max_bytes = browser::text_budget(cx, args.max_bytes);
     let limit = browser::page_timeout(args.timeout_ms);
-    let found = held.page.eval_script(&args.script, args.target.as_deref(), most, limit).await?;
-    let text =
-        if found.js_type == "undefined" { "undefined".to_owned() } else { found.value.to_string() };
-    let truncated = found.truncated || text.len() > most;
-    let value = crate::browser::page_log::truncate_text(&text, most);
-    let shown = if truncated {
+    let evaluated =
+        lease.page.eval_script(&args.script, args.target.as_deref(), max_bytes, limit).await?;
+    let text = if evaluated.js_type == "undefined" {
+        "undefined".to_owned()
+    } else {
+        evaluated.value.to_string()
+    };
+    let truncated = evaluated.truncated || text.len() > max_bytes;
+    let value = crate::browser::page_log::truncate_text(&text, max_bytes);
+    let shown_text = if truncated {
         format!("{value}\n… [cut: return less, or raise `max_bytes`]")
     } else {
         value.clone()
     };
-    let reply = Reply { page: held.page.handle(), value, kind: found.js_type, truncated };
-    Ok(browser::build_output(shown, &json!(reply)))
+    let reply = Reply { page: lease.page.handle(), value, kind: evaluated.js_type, truncated };
+    Ok(browser::build_output(shown_text, &json!(reply)))
 }
 
 impl Tool for BrowserEval {
@@ -113,8 +117,8 @@ impl Tool for BrowserEval {
         args: Args,
         _call: Granted<Prepared>,
     ) -> Result<ToolOutput> {
-        let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
+        let lease = PageLease::existing_page(&cx, args.page.as_deref()).await?;
         let limit = browser::page_timeout(args.timeout_ms) + std::time::Duration::from_millis(500);
-        browser::run_within(&cx, &held, limit, eval_script(&cx, &args, &held)).await
+        browser::run_within(&cx, &lease, limit, eval_script(&cx, &args, &lease)).await
     }
 }

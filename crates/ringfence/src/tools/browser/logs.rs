@@ -68,7 +68,7 @@ pub struct BrowserLogs {
 impl BrowserLogs {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        let about = BrowserSpec {
+        let browser_spec = BrowserSpec {
             name: "browser.logs",
             title: "Read a page's logs",
             description: "Console messages, errors, requests, dialogs and downloads of a page, and what was blocked.",
@@ -84,7 +84,7 @@ impl BrowserLogs {
             output_schema: arguments::reply_schema::<Reply>(),
             returns_image: false,
         };
-        BrowserLogs { spec: browser::build_spec(config, about) }
+        BrowserLogs { spec: browser::build_spec(config, browser_spec) }
     }
 }
 
@@ -95,16 +95,17 @@ impl Args {
             .as_ref()
             .is_none_or(|kinds| kinds.iter().any(|kind| kind.name() == entry.kind));
         let lower = |text: &str| text.to_lowercase();
-        let has = |wanted: &String| {
-            lower(&entry.text).contains(&lower(wanted))
-                || entry.url.as_ref().is_some_and(|url| lower(url).contains(&lower(wanted)))
+        let contains_filter = |filter: &String| {
+            lower(&entry.text).contains(&lower(filter))
+                || entry.url.as_ref().is_some_and(|url| lower(url).contains(&lower(filter)))
         };
-        let bad = ["error", "blocked"].contains(&entry.kind)
+        let is_failure = ["error", "blocked"].contains(&entry.kind)
             || entry
                 .level
                 .as_deref()
                 .is_some_and(|level| ["failed", "warning", "error", "exception"].contains(&level));
-        kind && self.filter.as_ref().is_none_or(has) && (bad || self.failed != Some(true))
+        kind && self.filter.as_ref().is_none_or(contains_filter)
+            && (is_failure || self.failed != Some(true))
     }
 }
 
@@ -131,39 +132,41 @@ fn format_entry(entry: &PageLogEntry) -> String {
 fn newest_entries<'a>(
     entries: impl DoubleEndedIterator<Item = &'a PageLogEntry>,
     limit: usize,
-    most: &mut usize,
+    byte_budget: &mut usize,
 ) -> (Vec<PageLogEntry>, bool) {
-    let (mut kept, mut cut) = (Vec::new(), false);
+    let (mut newest, mut truncated) = (Vec::new(), false);
     for entry in entries.rev() {
         let size = format_entry(entry).len() + 60;
-        if kept.len() >= limit || size > *most {
-            cut = true;
+        if newest.len() >= limit || size > *byte_budget {
+            truncated = true;
             break;
         }
-        *most -= size;
-        kept.push(entry.clone());
+        *byte_budget -= size;
+        newest.push(entry.clone());
     }
-    kept.reverse();
-    (kept, cut)
+    newest.reverse();
+    (newest, truncated)
 }
 
-fn read_logs(cx: &RunCx, args: &Args, held: &PageLease) -> ToolOutput {
+fn read_logs(cx: &RunCx, args: &Args, lease: &PageLease) -> ToolOutput {
     let since = args.since.unwrap_or(0);
     let limit = args.limit.unwrap_or(DEFAULT_LIMIT);
-    let mut most = browser::text_budget(cx, args.max_bytes);
-    let log = held.context.traffic.lock_failed();
-    let refused = log.entries_after(0).filter(|entry| entry.kind == PageLogKind::Blocked.name());
-    let wanted: Vec<&PageLogEntry> = refused.filter(|entry| args.wants_entry(entry)).collect();
-    let (blocked, mut truncated) = newest_entries(wanted.into_iter(), limit, &mut most);
+    let mut byte_budget = browser::text_budget(cx, args.max_bytes);
+    let log = lease.context.traffic.lock_failed();
+    let blocked_entries =
+        log.entries_after(0).filter(|entry| entry.kind == PageLogKind::Blocked.name());
+    let matching: Vec<&PageLogEntry> =
+        blocked_entries.filter(|entry| args.wants_entry(entry)).collect();
+    let (blocked, mut truncated) = newest_entries(matching.into_iter(), limit, &mut byte_budget);
     drop(log);
-    let state = held.page.state();
-    let wanted: Vec<&PageLogEntry> =
+    let state = lease.page.state();
+    let matching: Vec<&PageLogEntry> =
         state.log.entries_after(since).filter(|entry| args.wants_entry(entry)).collect();
-    let (entries, cut) = newest_entries(wanted.into_iter(), limit, &mut most);
-    truncated |= cut;
+    let (entries, entries_cut) = newest_entries(matching.into_iter(), limit, &mut byte_budget);
+    truncated |= entries_cut;
     let lost = state.log.count_lost_after(since);
     let reply = Reply {
-        page: held.page.handle(),
+        page: lease.page.handle(),
         last: state.log.last_seq(),
         entries,
         blocked,
@@ -218,7 +221,7 @@ impl Tool for BrowserLogs {
         args: Args,
         _call: Granted<Prepared>,
     ) -> Result<ToolOutput> {
-        let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
-        Ok(read_logs(&cx, &args, &held))
+        let lease = PageLease::existing_page(&cx, args.page.as_deref()).await?;
+        Ok(read_logs(&cx, &args, &lease))
     }
 }

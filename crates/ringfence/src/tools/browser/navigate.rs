@@ -96,7 +96,7 @@ pub struct BrowserNavigate {
 impl BrowserNavigate {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        let about = BrowserSpec {
+        let browser_spec = BrowserSpec {
             name: "browser.navigate",
             title: "Open a page",
             description: "Opens an address in a real browser (Chromium) of this session and waits until it has loaded. \
@@ -114,7 +114,7 @@ impl BrowserNavigate {
             returns_image: false,
         };
         BrowserNavigate {
-            spec: browser::build_spec(config, about),
+            spec: browser::build_spec(config, browser_spec),
             launcher: Launcher::from_current_exe(),
         }
     }
@@ -122,19 +122,19 @@ impl BrowserNavigate {
     async fn execute_call(&self, cx: &RunCx, args: Args, call: Prepared) -> Result<ToolOutput> {
         let url = address::check_url(&args.url)?;
         let granted = match host_to_approve(&cx.config, &browser::denied_hosts(cx).await?, &url)? {
-            Some(place) => Some(confirm_host(cx, &call, &url, place).await?.consume()),
+            Some(endpoint) => Some(confirm_host(cx, &call, &url, endpoint).await?.consume()),
             None => None,
         };
-        let mut held = PageLease::open_page(cx, &self.launcher, args.page.as_deref()).await?;
-        held.replace_if_hung().await?;
+        let mut lease = PageLease::open_page(cx, &self.launcher, args.page.as_deref()).await?;
+        lease.replace_if_hung().await?;
         if let Some((host, port)) = granted {
-            held.context.proxy.allow_host(&host, port)?;
+            lease.context.proxy.allow_host(&host, port)?;
         }
         let limit = browser::page_timeout(args.timeout_ms);
-        let work = self.load_page(cx, &args, &url, &held);
+        let work = self.load_page(cx, &args, &url, &lease);
         browser::run_within(
             cx,
-            &held,
+            &lease,
             limit + std::time::Duration::from_secs(3) + HANG_TIMEOUT,
             work,
         )
@@ -146,16 +146,16 @@ impl BrowserNavigate {
         cx: &RunCx,
         args: &Args,
         url: &str,
-        held: &PageLease,
+        lease: &PageLease,
     ) -> Result<ToolOutput> {
         let started = Instant::now();
         let limit = browser::page_timeout(args.timeout_ms);
-        let (page, context) = (&held.page, &held.context);
-        let (log, dialogs) = {
+        let (page, context) = (&lease.page, &lease.context);
+        let (last_log_seq, dialogs_before) = {
             let state = page.state();
             (state.log.last_seq(), state.dialogs_seen)
         };
-        let (loads, refused) =
+        let (downloads_before, last_failed_seq) =
             (context.downloads.count(), context.traffic.lock_failed().last_seq());
         let arrival = page.navigate_to(url, args.wait_until.unwrap_or_default(), limit).await?;
         if arrival.timed_out && page.is_hung().await {
@@ -178,11 +178,13 @@ impl BrowserNavigate {
             None => None,
         };
         let (url, title) = page.describe().await;
-        let downloads =
-            context.downloads.wait_for_downloads(loads, arrival.is_download, DOWNLOAD_WAIT).await;
+        let downloads = context
+            .downloads
+            .wait_for_downloads(downloads_before, arrival.is_download, DOWNLOAD_WAIT)
+            .await;
         let state = page.state();
         let mut requests = state.counts;
-        requests.blocked += context.traffic.count_blocked_after(refused);
+        requests.blocked += context.traffic.count_blocked_after(last_failed_seq);
         let reply = Reply {
             page: page.handle(),
             url,
@@ -193,11 +195,11 @@ impl BrowserNavigate {
             timed_out: arrival.timed_out,
             console_errors: state
                 .log
-                .entries_after(log)
+                .entries_after(last_log_seq)
                 .filter(|entry| entry.kind == "error")
                 .count() as u64,
             requests,
-            dialogs: state.dialogs_after(dialogs),
+            dialogs: state.dialogs_after(dialogs_before),
             downloads,
             snapshot,
         };
@@ -210,11 +212,11 @@ impl BrowserNavigate {
 /// an address that not even a human may allow.
 fn host_to_approve(config: &Config, denied: &[String], url: &str) -> Result<Option<(String, u16)>> {
     let Some((host, port)) = address::host_and_port(url) else { return Ok(None) };
-    let allow = page_allow_list(config)?.with_denied(denied)?;
-    if address::is_loopback(&host) || allow.allows_host(&host, port) {
+    let allow_list = page_allow_list(config)?.with_denied(denied)?;
+    if address::is_loopback(&host) || allow_list.allows_host(&host, port) {
         return Ok(None);
     }
-    if !allow.with_granted(&host, port)?.allows_host(&host, port) {
+    if !allow_list.with_granted(&host, port)?.allows_host(&host, port) {
         let message = format!(
             "{host}:{port} may not be reached: it is private, or the operator has denied it"
         );
@@ -231,13 +233,13 @@ async fn confirm_host(
     cx: &RunCx,
     call: &Prepared,
     url: &str,
-    place: (String, u16),
+    endpoint: (String, u16),
 ) -> Result<Granted<(String, u16)>> {
-    let subject = format!("{}:{}", place.0, place.1);
-    let why = "The sandbox does not allow this host. Approving lets this session's pages reach it until they are closed.";
+    let subject = format!("{}:{}", endpoint.0, endpoint.1);
+    let reason = "The sandbox does not allow this host. Approving lets this session's pages reach it until they are closed.";
     let prompt =
-        ApprovalPrompt::for_exec(call, subject.clone(), why, json!({"url": url}), &cx.session);
-    cx.confirm_for_session(prompt, ("browser host".to_owned(), subject), place).await
+        ApprovalPrompt::for_exec(call, subject.clone(), reason, json!({"url": url}), &cx.session);
+    cx.confirm_for_session(prompt, ("browser host".to_owned(), subject), endpoint).await
 }
 
 /// How long to wait for a download that has started.
@@ -268,17 +270,17 @@ impl Reply {
 pub fn format_events(dialogs: &[PageDialog], downloads: &[PageDownload]) -> String {
     let mut text = String::new();
     for dialog in dialogs {
-        let done = if dialog.accepted { "accepted" } else { "dismissed" };
-        text.push_str(&format!("\n{} {done}: {}", dialog.kind, dialog.message));
+        let action = if dialog.accepted { "accepted" } else { "dismissed" };
+        text.push_str(&format!("\n{} {action}: {}", dialog.kind, dialog.message));
     }
     for download in downloads {
-        let read = download
+        let read_hint = download
             .output
             .as_ref()
             .map(|output| format!(", read it as {output}"))
             .unwrap_or_default();
         text.push_str(&format!(
-            "\ndownload {}: {}, {} bytes{read}",
+            "\ndownload {}: {}, {} bytes{read_hint}",
             download.name, download.state, download.bytes
         ));
     }

@@ -77,7 +77,7 @@ pub struct BrowserScreenshot {
 impl BrowserScreenshot {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        let about = BrowserSpec {
+        let browser_spec = BrowserSpec {
             name: "browser.screenshot",
             title: "Take a screenshot",
             description: "A picture of a page opened with browser.navigate: the window, the whole page or one element. \
@@ -94,18 +94,18 @@ impl BrowserScreenshot {
             output_schema: arguments::reply_schema::<Reply>(),
             returns_image: true,
         };
-        BrowserScreenshot { spec: browser::build_spec(config, about) }
+        BrowserScreenshot { spec: browser::build_spec(config, browser_spec) }
     }
 
     async fn execute_call(&self, cx: &Arc<RunCx>, args: Args) -> Result<ToolOutput> {
-        let held = PageLease::existing_page(cx, args.page.as_deref()).await?;
+        let lease = PageLease::existing_page(cx, args.page.as_deref()).await?;
         let limit = browser::page_timeout(args.timeout_ms);
-        browser::run_within(cx, &held, limit, take_screenshot(cx, &args, &held)).await
+        browser::run_within(cx, &lease, limit, take_screenshot(cx, &args, &lease)).await
     }
 }
 
-async fn take_screenshot(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Result<ToolOutput> {
-    let page = &held.page;
+async fn take_screenshot(cx: &Arc<RunCx>, args: &Args, lease: &PageLease) -> Result<ToolOutput> {
+    let page = &lease.page;
     let region =
         page.capture_region(args.full_page.unwrap_or(false), args.target.as_deref()).await?;
     let quality = args.quality.unwrap_or(DEFAULT_QUALITY);
@@ -121,28 +121,28 @@ async fn take_screenshot(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Resu
     let inline_format = args.format.unwrap_or(ImageFormat::Jpeg);
     let wants_file = args.path.is_some() || !inline;
     // One image serves as both if they would be the same.
-    let one = wants_file && inline && scale >= 1.0 && file_format == inline_format;
+    let shares_image = wants_file && inline && scale >= 1.0 && file_format == inline_format;
     let file = async {
         match wants_file {
             true => page.capture_image(region, 1.0, file_format, quality).await.map(Some),
             false => Ok(None),
         }
     };
-    let shown = async {
-        match inline && !one {
+    let inline_image = async {
+        match inline && !shares_image {
             true => page.capture_image(region, scale, inline_format, quality).await.map(Some),
             false => Ok(None),
         }
     };
-    let (file, mut shown) = futures::try_join!(file, shown)?;
-    if one {
-        shown = file.clone();
+    let (file, mut inline_image) = futures::try_join!(file, inline_image)?;
+    if shares_image {
+        inline_image = file.clone();
     }
     let mut reply = describe_image(
         &region,
         scale,
         (file_format, file.as_deref()),
-        (inline_format, shown.as_deref()),
+        (inline_format, inline_image.as_deref()),
     );
     reply.page = page.handle();
     reply.url = page.state().url.clone();
@@ -160,7 +160,8 @@ async fn take_screenshot(cx: &Arc<RunCx>, args: &Args, held: &PageLease) -> Resu
     let text = serde_json::to_string(&reply).unwrap_or_default();
     let mut content = vec![OutputBlock::Text(text)];
     content.extend(
-        shown.map(|data| OutputBlock::Image { data, mime: inline_format.mime_type().to_owned() }),
+        inline_image
+            .map(|data| OutputBlock::Image { data, mime: inline_format.mime_type().to_owned() }),
     );
     Ok(ToolOutput { content, ..ToolOutput::default() })
 }
@@ -169,17 +170,21 @@ fn describe_image(
     region: &CaptureRegion,
     scale: f64,
     file: (ImageFormat, Option<&str>),
-    shown: (ImageFormat, Option<&str>),
+    inline_image: (ImageFormat, Option<&str>),
 ) -> Reply {
-    let (main, by) = if file.1.is_some() { (file, 1.0) } else { (shown, scale) };
-    let bytes =
-        main.1.map_or(0, |data| (data.len() as u64 / 4 * 3).saturating_sub(base64_padding(data)));
-    let whole = |length: f64| (length * by).round().max(1.0) as u32;
-    let told = main.1.filter(|_| main.0 == ImageFormat::Png).and_then(png_size);
-    let (width, height) = told.unwrap_or((whole(region.width), whole(region.height)));
+    let (main_image, image_scale) =
+        if file.1.is_some() { (file, 1.0) } else { (inline_image, scale) };
+    let bytes = main_image
+        .1
+        .map_or(0, |data| (data.len() as u64 / 4 * 3).saturating_sub(base64_padding(data)));
+    let to_pixels = |length: f64| (length * image_scale).round().max(1.0) as u32;
+    let png_dimensions =
+        main_image.1.filter(|_| main_image.0 == ImageFormat::Png).and_then(png_size);
+    let (width, height) =
+        png_dimensions.unwrap_or((to_pixels(region.width), to_pixels(region.height)));
     let scale = (scale * 1000.0).round() / 1000.0;
     Reply {
-        mime: main.0.mime_type(),
+        mime: main_image.0.mime_type(),
         bytes,
         width,
         height,
@@ -228,16 +233,16 @@ impl Tool for BrowserScreenshot {
         if args.full_page == Some(true) && args.target.is_some() {
             return Err(Error::invalid_arguments("give either `full_page` or `target`"));
         }
-        let within = |value: Option<u32>, name: &str, most: u32| match value {
-            Some(number) if !(1..=most).contains(&number) => {
-                Err(Error::invalid_arguments(format!("`{name}` must be 1 to {most}"))
+        let check_range = |value: Option<u32>, name: &str, maximum: u32| match value {
+            Some(number) if !(1..=maximum).contains(&number) => {
+                Err(Error::invalid_arguments(format!("`{name}` must be 1 to {maximum}"))
                     .with_fact("argument", name))
             }
             _ => Ok(()),
         };
-        within(args.quality, "quality", 100)?;
-        within(args.max_width, "max_width", 4096)?;
-        within(args.max_height, "max_height", 4096)?;
+        check_range(args.quality, "quality", 100)?;
+        check_range(args.max_width, "max_width", 4096)?;
+        check_range(args.max_height, "max_height", 4096)?;
         if let Some(path) = &args.path {
             // Fails before the page is rendered; the write resolves the path again.
             cx.workspace.find_write_target(path, false)?;

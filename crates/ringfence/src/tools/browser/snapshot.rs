@@ -58,7 +58,7 @@ pub struct BrowserSnapshot {
 impl BrowserSnapshot {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        let about = BrowserSpec {
+        let browser_spec = BrowserSpec {
             name: "browser.snapshot",
             title: "Look at a page as text",
             description: "A page and its controls as text, from its accessibility tree, frames included. Elements have \
@@ -75,25 +75,26 @@ impl BrowserSnapshot {
             output_schema: arguments::reply_schema::<Reply>(),
             returns_image: false,
         };
-        BrowserSnapshot { spec: browser::build_spec(config, about) }
+        BrowserSnapshot { spec: browser::build_spec(config, browser_spec) }
     }
 }
 
-async fn take_snapshot(cx: &RunCx, args: &Args, held: &PageLease) -> Result<ToolOutput> {
-    let wanted = SnapshotRequest {
+async fn take_snapshot(cx: &RunCx, args: &Args, lease: &PageLease) -> Result<ToolOutput> {
+    let request = SnapshotRequest {
         mode: args.mode.unwrap_or_default(),
         target: args.target.clone(),
         depth: args.depth,
     };
-    let (lines, diff) = match held.page.take_snapshot(&wanted, args.diff.unwrap_or(false)).await? {
+    let (lines, diff) = match lease.page.take_snapshot(&request, args.diff.unwrap_or(false)).await?
+    {
         SnapshotLines::All(lines) => (lines, false),
         SnapshotLines::Changes(lines) => (lines, true),
     };
-    let (url, title) = held.page.describe().await;
+    let (url, title) = lease.page.describe().await;
     let (snapshot, truncated) =
         browser::fit_lines(&lines, browser::text_budget(cx, args.max_bytes));
     let reply = Reply {
-        page: held.page.handle(),
+        page: lease.page.handle(),
         url,
         title,
         snapshot,
@@ -101,8 +102,8 @@ async fn take_snapshot(cx: &RunCx, args: &Args, held: &PageLease) -> Result<Tool
         truncated,
         diff,
     };
-    let nothing = if diff { "nothing has changed" } else { "nothing to show" };
-    let body = if reply.snapshot.is_empty() { nothing } else { &reply.snapshot };
+    let empty_text = if diff { "nothing has changed" } else { "nothing to show" };
+    let body = if reply.snapshot.is_empty() { empty_text } else { &reply.snapshot };
     let text = format!("{}: {}\n{}\n\n{body}", reply.page, reply.url, reply.title);
     Ok(browser::build_output(text, &reply))
 }
@@ -135,8 +136,8 @@ impl Tool for BrowserSnapshot {
         args: Args,
         _call: Granted<Prepared>,
     ) -> Result<ToolOutput> {
-        let held = PageLease::existing_page(&cx, args.page.as_deref()).await?;
-        let work = take_snapshot(&cx, &args, &held);
-        browser::run_within(&cx, &held, browser::DEFAULT_TIMEOUT, work).await
+        let lease = PageLease::existing_page(&cx, args.page.as_deref()).await?;
+        let work = take_snapshot(&cx, &args, &lease);
+        browser::run_within(&cx, &lease, browser::DEFAULT_TIMEOUT, work).await
     }
 }

@@ -66,7 +66,7 @@ pub struct BrowserTabs {
 impl BrowserTabs {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        let about = BrowserSpec {
+        let browser_spec = BrowserSpec {
             name: "browser.tabs",
             title: "List and close pages",
             description: "Lists, opens, selects and closes the pages of this session.",
@@ -83,7 +83,7 @@ impl BrowserTabs {
             returns_image: false,
         };
         BrowserTabs {
-            spec: browser::build_spec(config, about),
+            spec: browser::build_spec(config, browser_spec),
             launcher: Launcher::from_current_exe(),
         }
     }
@@ -95,9 +95,9 @@ impl BrowserTabs {
             TabsOp::New => drop(PageLease::open_page(cx, &self.launcher, Some("new")).await?),
             TabsOp::Select => drop(PageLease::existing_page(cx, page).await?),
             TabsOp::Close => {
-                let held = PageLease::existing_page(cx, page).await?;
-                let closed = held.context.close_page(&held.page);
-                browser::run_within(cx, &held, browser::DEFAULT_TIMEOUT, closed).await?;
+                let lease = PageLease::existing_page(cx, page).await?;
+                let closing = lease.context.close_page(&lease.page);
+                browser::run_within(cx, &lease, browser::DEFAULT_TIMEOUT, closing).await?;
             }
             TabsOp::CloseAll => browser::session_tabs(cx)?.close_all().await,
         }

@@ -91,11 +91,11 @@ impl CodeExec {
     }
 
     fn with_launcher(config: &Config, launcher: Launcher) -> Self {
-        let about = SpecTexts::from_config(config);
+        let texts = SpecTexts::from_config(config);
         let languages = runtimes::installed_languages();
         let mut input_schema = arguments::input_schema::<Args>();
         if let Some(language) =
-            input_schema.get_mut("properties").and_then(|all| all.get_mut("language"))
+            input_schema.get_mut("properties").and_then(|properties| properties.get_mut("language"))
         {
             language["enum"] = json!(languages);
         }
@@ -104,17 +104,17 @@ impl CodeExec {
             title: "Run code".into(),
             description: format!(
                 "{DESCRIPTION} {}",
-                if about.is_sandboxed { SANDBOXED_TEXT } else { about.description.trim() }
+                if texts.is_sandboxed { SANDBOXED_TEXT } else { texts.description.trim() }
             ),
             version: "1.0.0".into(),
             scope: PermissionScope::Exec,
-            hints: about.hints,
-            effects: about.effects,
+            hints: texts.hints,
+            effects: texts.effects,
             profile: config.sandbox.profile.name(),
             input_schema,
             output_schema: Some(Reply::output_schema()),
             lists_output_schema: false,
-            requires_approval: !about.is_sandboxed,
+            requires_approval: !texts.is_sandboxed,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,
             unavailable_reason: languages
@@ -130,12 +130,12 @@ impl CodeExec {
         arguments: Args,
         call: Prepared,
     ) -> Result<ToolOutput> {
-        let found = runtimes::find_runtime(&arguments.language, &cx.workspace.rights().hidden)?;
+        let installed = runtimes::find_runtime(&arguments.language, &cx.workspace.rights().hidden)?;
         let run =
-            CodeRun { cx, launcher: &self.launcher, installed: &found, arguments: &arguments };
+            CodeRun { cx, launcher: &self.launcher, installed: &installed, arguments: &arguments };
         match arguments.session.as_deref() {
             Some(session) => run.run_in_session(call, session).await,
-            None if found.runtime.delivery.has_driver() => run.run_once(call).await,
+            None if installed.runtime.delivery.has_driver() => run.run_once(call).await,
             None => run.run_without_driver(call).await,
         }
     }
@@ -176,24 +176,27 @@ impl Tool for CodeExec {
     }
 
     fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
-        let found = runtimes::find_runtime(&args.language, &cx.workspace.rights().hidden)?;
-        args.check_for_delivery(found.runtime.delivery)?;
+        let installed = runtimes::find_runtime(&args.language, &cx.workspace.rights().hidden)?;
+        args.check_for_delivery(installed.runtime.delivery)?;
         if let Some(session) = args.session.as_deref().filter(|session| *session != "new") {
             find_interpreter(
                 BackgroundRuns::for_session(cx.session)?.as_ref(),
                 session,
-                found.runtime.language,
+                installed.runtime.language,
             )?;
         }
         // Opened so that the call fails before the user is asked; the run opens them again in its
         // sandbox.
-        let (_, shown) = cx.workspace.open_dir(args.cwd.as_deref().unwrap_or("."))?;
+        let (_, relative_cwd) = cx.workspace.open_dir(args.cwd.as_deref().unwrap_or("."))?;
         args.resolve_file(cx.workspace)?;
-        let asked = args.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+        let requested_timeout = args.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
         Ok(CallPlan {
-            env: args.build_env(found.runtime.delivery)?,
-            cwd: args.cwd.as_ref().map(|_| cx.workspace.path().join(shown).display().to_string()),
-            timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
+            env: args.build_env(installed.runtime.delivery)?,
+            cwd: args
+                .cwd
+                .as_ref()
+                .map(|_| cx.workspace.path().join(relative_cwd).display().to_string()),
+            timeout: Some(requested_timeout.min(cx.config.limits.timeout_ceiling)),
             approval_reason: command::approval_reason(cx),
             command: Some(args.command_line()),
             command_covers: &["language", "code", "file", "args"],
@@ -214,9 +217,8 @@ impl Tool for CodeExec {
 impl Args {
     /// Returns the text for an approval prompt: the interpreter, its arguments and the code.
     fn command_line(&self) -> String {
-        let words =
-            [&self.language].into_iter().chain(&self.file).chain(self.args.iter().flatten());
-        let line = shell_quote::quote_command(words.map(String::as_str));
+        let argv = [&self.language].into_iter().chain(&self.file).chain(self.args.iter().flatten());
+        let line = shell_quote::quote_command(argv.map(String::as_str));
         match &self.code {
             Some(code) => format!("{line}, with this code:\n{code}"),
             None if self.file.is_none() => format!("{line}, restarted without code"),
@@ -226,38 +228,39 @@ impl Args {
 
     /// Validates what the schema cannot express.
     fn validate_args(&self) -> Result<()> {
-        let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).with_hint(hint));
+        let refuse =
+            |message: &str, hint: &str| Err(Error::invalid_arguments(message).with_hint(hint));
         match (&self.code, &self.file, self.reset) {
             (Some(_), Some(_), _) => {
-                return refused("give either `code` or `file`", "`file` is a path.");
+                return refuse("give either `code` or `file`", "`file` is a path.");
             }
             (None, None, Some(true)) | (Some(_), None, _) | (None, Some(_), _) => {}
             (None, None, _) => {
-                return refused("`code` is missing", "Give `code`, or the path of a `file`.");
+                return refuse("`code` is missing", "Give `code`, or the path of a `file`.");
             }
         }
         if self.code.iter().chain(self.args.iter().flatten()).any(|text| text.contains('\0')) {
-            return refused(
+            return refuse(
                 "code and arguments cannot contain a NUL byte",
                 "Write it as an escape (`\\0`).",
             );
         }
         if self.timeout_ms == Some(0) {
-            return refused("`timeout_ms` is zero", "Omit it for the default of one minute.");
+            return refuse("`timeout_ms` is zero", "Omit it for the default of one minute.");
         }
         match self.session.as_deref() {
             None if self.reset == Some(true) => {
-                refused("`reset` needs a session", "Give its handle as `session`.")
+                refuse("`reset` needs a session", "Give its handle as `session`.")
             }
             None => Ok(()),
-            Some(_) if self.stdin.is_some() => refused(
+            Some(_) if self.stdin.is_some() => refuse(
                 "code in a session cannot have `stdin`",
                 "Leave out `session`, or put the text into the code.",
             ),
             Some(session) => {
-                let starts = session == "new" || self.reset == Some(true);
-                match (self.cwd.is_some() || self.env.is_some()) && !starts {
-                    true => refused(
+                let starts_session = session == "new" || self.reset == Some(true);
+                match (self.cwd.is_some() || self.env.is_some()) && !starts_session {
+                    true => refuse(
                         "`cwd` and `env` can only be set when a session is started",
                         "Change them in the code, or start another session.",
                     ),
@@ -267,15 +270,15 @@ impl Args {
         }
     }
 
-    fn check_for_delivery(&self, way: CodeDelivery) -> Result<()> {
-        if self.session.is_some() && !way.has_driver() {
+    fn check_for_delivery(&self, delivery: CodeDelivery) -> Result<()> {
+        if self.session.is_some() && !delivery.has_driver() {
             return Err(Error::invalid_arguments(format!(
                 "there are no sessions for {}",
                 self.language
             ))
             .with_hint("python, javascript and bash support sessions."));
         }
-        if self.stdin.is_some() && self.file.is_none() && way == CodeDelivery::Stdin {
+        if self.stdin.is_some() && self.file.is_none() && delivery == CodeDelivery::Stdin {
             return Err(Error::invalid_arguments(format!(
                 "{} reads the code itself from standard input",
                 self.language
@@ -296,13 +299,13 @@ impl Args {
         self.args.clone().unwrap_or_default()
     }
 
-    fn build_env(&self, way: CodeDelivery) -> Result<Vec<(String, String)>> {
-        let mut given = self.env.clone().unwrap_or_default();
-        if way == CodeDelivery::Python {
+    fn build_env(&self, delivery: CodeDelivery) -> Result<Vec<(String, String)>> {
+        let mut variables = self.env.clone().unwrap_or_default();
+        if delivery == CodeDelivery::Python {
             // There is no display.
-            given.entry("MPLBACKEND".to_owned()).or_insert_with(|| "Agg".to_owned());
+            variables.entry("MPLBACKEND".to_owned()).or_insert_with(|| "Agg".to_owned());
         }
-        env::build(&given.into_iter().collect::<Vec<_>>())
+        env::build(&variables.into_iter().collect::<Vec<_>>())
     }
 }
 

@@ -99,29 +99,29 @@ impl EventParser {
 
     /// Returns a receiver of the events, unchanged, from now on.
     pub fn forward_events(&mut self) -> mpsc::Receiver<Value> {
-        let (tells, told) = mpsc::channel(MAX_QUEUED_EVENTS);
-        self.forwarder = Some(tells);
-        told
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED_EVENTS);
+        self.forwarder = Some(sender);
+        receiver
     }
 
     /// Parses a piece of output and returns the lines to show for it.
     pub fn parse_chunk(&mut self, mut bytes: &[u8]) -> Vec<u8> {
-        let mut shown = String::new();
+        let mut summaries = String::new();
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             self.buffer_bytes(&bytes[..end]);
             bytes = &bytes[end + 1..];
             let line = std::mem::take(&mut self.partial_line);
-            let told = match std::mem::take(&mut self.is_line_skipped) {
+            let summary = match std::mem::take(&mut self.is_line_skipped) {
                 true => Some("[an event of Codex was too long to be read]".to_owned()),
                 false => self.parse_line(&line),
             };
-            if let Some(told) = told {
-                shown.push_str(&told);
-                shown.push('\n');
+            if let Some(summary) = summary {
+                summaries.push_str(&summary);
+                summaries.push('\n');
             }
         }
         self.buffer_bytes(bytes);
-        shown.into_bytes()
+        summaries.into_bytes()
     }
 
     fn buffer_bytes(&mut self, bytes: &[u8]) {
@@ -139,12 +139,12 @@ impl EventParser {
         }
         // Redact the parsed strings, because JSON can spell a credential in many ways, and redact
         // them before they are cut, because a truncated credential would not be recognized.
-        let read = serde_json::from_slice::<Value>(line).map(|mut event| {
+        let parsed = serde_json::from_slice::<Value>(line).map(|mut event| {
             known_secrets::redact_value(&mut event);
             event
         });
         let Some((told, event)) =
-            read.ok().and_then(|told| Some((CodexEvent::deserialize(&told).ok()?, told)))
+            parsed.ok().and_then(|told| Some((CodexEvent::deserialize(&told).ok()?, told)))
         else {
             // Not an event, but for example a warning of some library.
             return Some(plain_line(
@@ -152,9 +152,11 @@ impl EventParser {
                 MAX_SHOWN_CHARS,
             ));
         };
-        if let Some(tells) = self.forwarder.as_ref().filter(|_| line.len() <= MAX_FORWARDED_BYTES) {
+        if let Some(forwarder) =
+            self.forwarder.as_ref().filter(|_| line.len() <= MAX_FORWARDED_BYTES)
+        {
             // A client that does not keep up misses events; nothing waits for it.
-            let _ = tells.try_send(event);
+            let _ = forwarder.try_send(event);
         }
         let event = told;
         match event.kind.as_str() {
@@ -172,14 +174,14 @@ impl EventParser {
                 None
             }
             "turn.failed" | "error" => {
-                let said = event.error.and_then(|error| error.message).or(event.message);
-                let said = truncate_bytes(
-                    said.as_deref().unwrap_or("it did not say why"),
+                let message = event.error.and_then(|error| error.message).or(event.message);
+                let message = truncate_bytes(
+                    message.as_deref().unwrap_or("it did not say why"),
                     MAX_FAILURE_CHARS,
                 );
-                let told = format!("failed: {}", plain_line(&said, MAX_SHOWN_CHARS));
+                let told = format!("failed: {}", plain_line(&message, MAX_SHOWN_CHARS));
                 // Codex reports failed attempts as well; the last one is the reason.
-                self.failure = Some(said);
+                self.failure = Some(message);
                 Some(told)
             }
             "item.started" | "item.completed" => {
@@ -194,11 +196,11 @@ impl EventParser {
     }
 
     fn handle_item(&mut self, is_over: bool, item: CodexItem) -> Option<String> {
-        let told = item.describe_item(is_over);
+        let summary = item.describe_item(is_over);
         if is_over && item.kind == "agent_message" {
             self.answer = Some(truncate_bytes(&item.text.unwrap_or_default(), MAX_ANSWER_BYTES));
         }
-        told
+        summary
     }
 }
 
@@ -265,21 +267,21 @@ pub fn is_thread_id(id: &str) -> bool {
 }
 
 /// Returns one line without control characters that could redraw a terminal.
-fn plain_line(text: &str, most: usize) -> String {
+fn plain_line(text: &str, max_chars: usize) -> String {
     let mut line: String =
-        text.trim().chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.trim().chars().nth(most).is_some() {
+        text.trim().chars().take(max_chars).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.trim().chars().nth(max_chars).is_some() {
         line.push('…');
     }
     line
 }
 
 /// Truncates text to a number of bytes.
-fn truncate_bytes(text: &str, most: usize) -> String {
-    if text.len() <= most {
+fn truncate_bytes(text: &str, max_bytes: usize) -> String {
+    if text.len() <= max_bytes {
         return text.to_owned();
     }
-    let mut end = most;
+    let mut end = max_bytes;
     while !text.is_char_boundary(end) {
         end -= 1;
     }

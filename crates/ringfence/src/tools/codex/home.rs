@@ -43,22 +43,22 @@ pub struct ThreadHome {
 impl ThreadHome {
     /// Creates a directory for a thread that has yet to start.
     pub fn create_new(config: &Config, session: &Session) -> Result<ThreadHome> {
-        let place = threads_dir(config, session).join(short_id(NEW_PREFIX));
-        let made = DirBuilder::new()
+        let thread_dir = threads_dir(config, session).join(short_id(NEW_PREFIX));
+        let lock_result = DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(&place)
-            .and_then(|()| lock_dir(&place));
-        let lock = made.map_err(|error| {
+            .create(&thread_dir)
+            .and_then(|()| lock_dir(&thread_dir));
+        let lock = lock_result.map_err(|error| {
             Error::internal("cannot create a home for Codex").with_source(error)
         })?;
-        Ok(ThreadHome { thread_dir: place, is_assigned: false, _lock: lock })
+        Ok(ThreadHome { thread_dir, is_assigned: false, _lock: lock })
     }
 
     /// Locks the directory of a thread to continue.
     pub fn reopen_thread(config: &Config, session: &Session, thread: &str) -> Result<ThreadHome> {
-        let place = threads_dir(config, session).join(thread);
-        let lock = lock_dir(&place).map_err(|error| match error.kind() {
+        let thread_dir = threads_dir(config, session).join(thread);
+        let lock = lock_dir(&thread_dir).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
                 Error::new(Kind::Conflict, "the thread is in the middle of another turn")
                     .with_reason("thread_busy")
@@ -66,7 +66,7 @@ impl ThreadHome {
             }
             _ => Error::internal("cannot open the home of the thread").with_source(error),
         })?;
-        Ok(ThreadHome { thread_dir: place, is_assigned: true, _lock: lock })
+        Ok(ThreadHome { thread_dir, is_assigned: true, _lock: lock })
     }
 
     /// Returns the value of CODEX_HOME.
@@ -75,38 +75,42 @@ impl ThreadHome {
     }
 
     /// Clears the home and copies the user's files into it.
-    pub fn install_config(&self, users: &UserConfig) -> Result<()> {
+    pub fn install_config(&self, user_config: &UserConfig) -> Result<()> {
         let home = self.codex_home();
-        let furnish = || {
+        let prepare_home = || {
             clear_home(&home)?;
-            users.config_files().try_for_each(|(name, bytes)| write_new(&home.join(name), bytes))
+            user_config
+                .config_files()
+                .try_for_each(|(name, bytes)| write_new(&home.join(name), bytes))
         };
-        furnish()
+        prepare_home()
             .map_err(|error| Error::internal("cannot prepare the home of Codex").with_source(error))
     }
 
     /// Turns this into the directory of `thread` and writes its record. A run can choose any id, so
     /// an id that any principal already uses is refused.
     pub fn assign_thread(&mut self, config: &Config, thread: &str, record: &[u8]) -> Result<()> {
-        let fails = |error: io::Error| {
+        let record_error = |error: io::Error| {
             Error::internal("cannot record a thread of Codex").with_source(error)
         };
-        replace_file(&self.thread_dir.join(super::thread::RECORD_FILE), record).map_err(fails)?;
+        replace_file(&self.thread_dir.join(super::thread::RECORD_FILE), record)
+            .map_err(record_error)?;
         if self.is_assigned {
             return Ok(());
         }
-        let of_all = std::fs::read_dir(config.root.join("codex")).map_err(fails)?.flatten();
-        let is_taken = of_all
+        let principal_dirs =
+            std::fs::read_dir(config.root.join("codex")).map_err(record_error)?.flatten();
+        let is_taken = principal_dirs
             .map(|principal| principal.path().join("threads").join(thread))
-            .any(|place| place.exists());
-        let all = self.thread_dir.parent().unwrap_or(&self.thread_dir).to_owned();
-        let place = all.join(thread);
-        if is_taken || std::fs::rename(&self.thread_dir, &place).is_err() {
+            .any(|new_dir| new_dir.exists());
+        let parent_dir = self.thread_dir.parent().unwrap_or(&self.thread_dir).to_owned();
+        let new_dir = parent_dir.join(thread);
+        if is_taken || std::fs::rename(&self.thread_dir, &new_dir).is_err() {
             return Err(Error::internal("Codex named a thread that already exists")
                 .with_reason("codex_failed"));
         }
-        (self.thread_dir, self.is_assigned) = (place, true);
-        if let Err(error) = remove_oldest(&all) {
+        (self.thread_dir, self.is_assigned) = (new_dir, true);
+        if let Err(error) = remove_oldest(&parent_dir) {
             tracing::warn!("cannot remove old threads of Codex: {error}");
         }
         Ok(())
@@ -115,23 +119,23 @@ impl ThreadHome {
 
 impl Drop for ThreadHome {
     fn drop(&mut self) {
-        let left = match self.is_assigned {
+        let removal = match self.is_assigned {
             true => clear_home(&self.codex_home()),
             false => std::fs::remove_dir_all(&self.thread_dir),
         };
-        if let Err(error) = left {
+        if let Err(error) = removal {
             tracing::warn!("cannot remove the files that Codex left behind: {error}");
         }
     }
 }
 
-fn lock_dir(place: &Path) -> io::Result<File> {
+fn lock_dir(dir: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(place.join(LOCK_FILE))?;
+        .open(dir.join(LOCK_FILE))?;
     file.try_lock()?;
     Ok(file)
 }
@@ -142,8 +146,8 @@ fn clear_home(home: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(home)?;
     for entry in std::fs::read_dir(home)? {
         let entry = entry?;
-        let is_folder = entry.file_type()?.is_dir();
-        match is_folder {
+        let is_directory = entry.file_type()?.is_dir();
+        match is_directory {
             true if entry.file_name() == SESSIONS_DIR => {}
             true => std::fs::remove_dir_all(entry.path())?,
             false => std::fs::remove_file(entry.path())?,
@@ -158,27 +162,27 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Replaces a file atomically.
 fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let fresh = path.with_extension(short_id(NEW_PREFIX));
-    write_new(&fresh, bytes)?;
-    std::fs::rename(&fresh, path)
+    let temporary = path.with_extension(short_id(NEW_PREFIX));
+    write_new(&temporary, bytes)?;
+    std::fs::rename(&temporary, path)
 }
 
 fn remove_oldest(threads: &Path) -> io::Result<()> {
-    let mut all: Vec<(SystemTime, PathBuf)> = std::fs::read_dir(threads)?
+    let mut entries: Vec<(SystemTime, PathBuf)> = std::fs::read_dir(threads)?
         .flatten()
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
-    all.sort();
+    entries.sort();
     let is_new = |path: &Path| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(NEW_PREFIX))
     };
-    let is_old = |then: &SystemTime| then.elapsed().is_ok_and(|age| age > LEFTOVER_AGE);
-    let excess = all.len().saturating_sub(MAX_THREADS);
-    let (oldest, others) = all.split_at(excess);
-    let left_over = others.iter().filter(|(then, path)| is_new(path) && is_old(then));
-    for (_, path) in oldest.iter().chain(left_over) {
+    let is_old = |modified: &SystemTime| modified.elapsed().is_ok_and(|age| age > LEFTOVER_AGE);
+    let excess = entries.len().saturating_sub(MAX_THREADS);
+    let (oldest, others) = entries.split_at(excess);
+    let leftovers = others.iter().filter(|(modified, path)| is_new(path) && is_old(modified));
+    for (_, path) in oldest.iter().chain(leftovers) {
         // Skip threads that are in use.
-        if let Ok(_held) = lock_dir(path) {
+        if let Ok(_lock) = lock_dir(path) {
             std::fs::remove_dir_all(path)?;
         }
     }

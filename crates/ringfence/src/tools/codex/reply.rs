@@ -58,13 +58,13 @@ impl CodexReply {
                 .with_hint("Give the `threadId` of a result of `codex`.")
                 .with_fact("argument", "threadId")
         })?;
-        let known = ThreadRecord::load_thread(cx.config, cx.session, &thread)?;
+        let record = ThreadRecord::load_thread(cx.config, cx.session, &thread)?;
         // The thread determines its own directory, so the session's override does not apply.
-        let (mut cwd, mut env) = (known.settings.cwd.clone(), None);
+        let (mut cwd, mut env) = (record.settings.cwd.clone(), None);
         cx.overrides.fill_unset(&mut cwd, &mut env);
         Ok(CodexTurn {
             prompt,
-            settings: known.settings,
+            settings: record.settings,
             env: env.unwrap_or_default(),
             thread_id: Some(thread),
         })

@@ -117,33 +117,33 @@ impl SandboxMode {
 impl CodexSettings {
     /// Returns the mode of Codex's own sandbox: the caller's choice, else the user's configuration,
     /// else the strictest. Decided here, because our sandbox depends on it.
-    pub fn sandbox_mode(&self, users: &UserConfig) -> SandboxMode {
-        let given =
+    pub fn sandbox_mode(&self, user_config: &UserConfig) -> SandboxMode {
+        let configured_mode =
             || self.config.as_ref()?.get(SANDBOX_MODE)?.as_str().and_then(SandboxMode::from_name);
         self.sandbox
-            .or_else(given)
-            .or_else(|| users.sandbox_mode())
+            .or_else(configured_mode)
+            .or_else(|| user_config.sandbox_mode())
             .unwrap_or(SandboxMode::ReadOnly)
     }
 
     /// Returns the arguments for everything but the prompt. `sandbox` is the mode of Codex's own
     /// sandbox.
     pub fn build_args(&self, sandbox: SandboxMode, cwd: &Path) -> Result<Vec<String>> {
-        let mut words = Vec::new();
+        let mut args = Vec::new();
         // Flag and value are one argument, so that no value can be taken for a flag.
-        let mut flag = |name: &str, value: &str| words.push(format!("--{name}={value}"));
+        let mut add_flag = |name: &str, value: &str| args.push(format!("--{name}={value}"));
         if let Some(model) = &self.model {
-            flag("model", model);
+            add_flag("model", model);
         }
         if let Some(profile) = &self.profile {
             check_profile(profile)?;
-            flag("profile", profile);
+            add_flag("profile", profile);
         }
-        flag("sandbox", sandbox.name());
+        add_flag("sandbox", sandbox.name());
         for (key, value) in self.config.iter().flatten().filter(|(key, _)| *key != SANDBOX_MODE) {
             check_key(key)?;
             check_allowed("config", key, value)?;
-            flag("config", &format!("{key}={}", to_toml(value)));
+            add_flag("config", &format!("{key}={}", to_toml(value)));
         }
         let texts = [
             ("instructions", &self.base_instructions),
@@ -152,45 +152,45 @@ impl CodexSettings {
         ];
         for (key, text) in texts {
             if let Some(text) = text {
-                flag("config", &format!("{key}={}", quote_toml(text)));
+                add_flag("config", &format!("{key}={}", quote_toml(text)));
             }
         }
         // Comes last and therefore applies: there is no one to ask.
-        flag("config", "approval_policy=\"never\"");
+        add_flag("config", "approval_policy=\"never\"");
         // Nothing is trusted either: files in the workspace must not start programs outside Codex's
         // sandbox.
-        flag("config", &format!("projects={}", to_toml(&untrusted_projects(cwd))));
-        check_args(&words)?;
-        Ok(words)
+        add_flag("config", &format!("projects={}", to_toml(&untrusted_projects(cwd))));
+        check_args(&args)?;
+        Ok(args)
     }
 }
 
 /// Marks every directory that Codex could take for the project as untrusted.
 fn untrusted_projects(cwd: &Path) -> Value {
-    let mut places: Vec<String> =
-        cwd.ancestors().map(|place| place.display().to_string()).collect();
-    places.extend(cwd.ancestors().filter_map(main_worktree));
-    places.sort();
-    places.dedup();
-    places
+    let mut directories: Vec<String> =
+        cwd.ancestors().map(|directory| directory.display().to_string()).collect();
+    directories.extend(cwd.ancestors().filter_map(main_worktree));
+    directories.sort();
+    directories.dedup();
+    directories
         .into_iter()
-        .map(|place| (place, json!({"trust_level": "untrusted"})))
+        .map(|directory| (directory, json!({"trust_level": "untrusted"})))
         .collect::<Map<_, _>>()
         .into()
 }
 
 /// Returns the main working tree of a worktree, by which Codex identifies it.
-fn main_worktree(place: &Path) -> Option<String> {
+fn main_worktree(directory: &Path) -> Option<String> {
     let mut text = String::new();
-    std::fs::File::open(place.join(".git"))
+    std::fs::File::open(directory.join(".git"))
         .ok()
-        .filter(|file| file.metadata().is_ok_and(|it| it.is_file()))?
+        .filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file()))?
         .take(4096)
         .read_to_string(&mut text)
         .ok()?;
-    let named = place.join(text.strip_prefix("gitdir:")?.trim());
-    let real = named.canonicalize().unwrap_or(named);
-    let git = real.ancestors().find(|place| place.ends_with(".git"))?;
+    let git_dir = directory.join(text.strip_prefix("gitdir:")?.trim());
+    let real_git_dir = git_dir.canonicalize().unwrap_or(git_dir);
+    let git = real_git_dir.ancestors().find(|directory| directory.ends_with(".git"))?;
     Some(git.parent()?.display().to_string())
 }
 
@@ -205,8 +205,8 @@ pub fn check_allowed(argument: &str, key: &str, value: &Value) -> Result<()> {
         }
         _ if ALLOWED_SETTINGS.contains(&key) => Ok(()),
         _ => {
-            let shown: String = key.chars().take(100).collect();
-            let message = format!("a call may not set `{shown}` of the Codex settings");
+            let shown_key: String = key.chars().take(100).collect();
+            let message = format!("a call may not set `{shown_key}` of the Codex settings");
             Err(Error::permission_denied("codex_config", message)
                 .with_hint("A call may say how the model thinks and talks (`model_reasoning_effort`, `model_verbosity`, `tools.web_search` …). Have the user put the rest in CODEX_HOME/config.toml.")
                 .with_fact("argument", argument))
@@ -216,8 +216,8 @@ pub fn check_allowed(argument: &str, key: &str, value: &Value) -> Result<()> {
 
 /// Checks the name of a profile.
 pub fn check_profile(profile: &str) -> Result<()> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    match !profile.is_empty() && profile.chars().all(plain) && !profile.starts_with('.') {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match !profile.is_empty() && profile.chars().all(is_plain) && !profile.starts_with('.') {
         true => Ok(()),
         false => Err(Error::invalid_arguments("`profile` is not the name of a profile")
             .with_hint("It is the <name> of a `<name>.config.toml` in CODEX_HOME: letters, digits, `-`, `_` and `.`.")
@@ -234,13 +234,13 @@ fn check_key(key: &str) -> Result<()> {
     }
 }
 
-fn check_args(words: &[String]) -> Result<()> {
-    if words.iter().any(|word| word.contains('\0')) {
+fn check_args(args: &[String]) -> Result<()> {
+    if args.iter().any(|arg| arg.contains('\0')) {
         return Err(Error::invalid_arguments("an argument cannot contain a NUL byte")
             .with_hint("Leave the character out."));
     }
-    if words.iter().any(|word| word.len() > MAX_ARG_BYTES)
-        || words.iter().map(String::len).sum::<usize>() > MAX_ARGS_BYTES
+    if args.iter().any(|arg| arg.len() > MAX_ARG_BYTES)
+        || args.iter().map(String::len).sum::<usize>() > MAX_ARGS_BYTES
     {
         return Err(Error::new(Kind::TooLarge, "the settings do not fit on a command line")
             .with_hint("Instructions and each value of `config` may be 120 KiB long; put longer text into the prompt."));

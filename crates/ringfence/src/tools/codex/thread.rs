@@ -27,7 +27,7 @@ pub struct ThreadRecord {
 impl ThreadRecord {
     /// Returns the thread with this id, if this principal started it in this workspace.
     pub fn load_thread(config: &Config, session: &Session, id: &str) -> Result<ThreadRecord> {
-        let unknown = || {
+        let unknown_error = || {
             Error::new(Kind::NotFound, "there is no such thread")
                 .with_reason("unknown_thread")
                 .with_hint("Use the `threadId` of a result of `codex` exactly as it was given, or start a new one with `codex`.")
@@ -35,12 +35,13 @@ impl ThreadRecord {
         };
         // Checked before it becomes part of a path.
         if !is_thread_id(id) {
-            return Err(unknown());
+            return Err(unknown_error());
         }
-        let record = threads_dir(config, session).join(id).join(RECORD_FILE);
-        let text = std::fs::read(record).map_err(|error| unknown().with_source(error))?;
+        let record_path = threads_dir(config, session).join(id).join(RECORD_FILE);
+        let text =
+            std::fs::read(record_path).map_err(|error| unknown_error().with_source(error))?;
         let thread: ThreadRecord =
-            serde_json::from_slice(&text).map_err(|error| unknown().with_source(error))?;
+            serde_json::from_slice(&text).map_err(|error| unknown_error().with_source(error))?;
         match thread.workspace == session.workspace.path() {
             true => Ok(thread),
             false => Err(Error::new(Kind::Conflict, "the thread was started in another workspace")

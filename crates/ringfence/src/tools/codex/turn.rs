@@ -58,17 +58,17 @@ struct TurnRestrictions {
 
 impl TurnRestrictions {
     fn from_mode(config: &Config, mode: SandboxMode) -> Result<TurnRestrictions> {
-        let is_bare = mode == SandboxMode::DangerFullAccess;
+        let is_unsandboxed = mode == SandboxMode::DangerFullAccess;
         match config.sandbox.profile {
             ProfileSetting::None => Ok(TurnRestrictions { mode, nested: false, read_only: false }),
             // Without a sandbox of its own there is nothing to nest, and ours is as strict as for
             // any command.
             ProfileSetting::Default => Ok(TurnRestrictions {
                 mode,
-                nested: !is_bare,
+                nested: !is_unsandboxed,
                 read_only: mode == SandboxMode::ReadOnly,
             }),
-            ProfileSetting::Contained | ProfileSetting::Seatbelt if is_bare => {
+            ProfileSetting::Contained | ProfileSetting::Seatbelt if is_unsandboxed => {
                 Ok(TurnRestrictions { mode, nested: false, read_only: false })
             }
             // Ours could protect the workspace, but the commands of Codex would have network access
@@ -87,13 +87,13 @@ impl TurnRestrictions {
 /// Finds Codex, or says how to install it. Ignores programs inside the workspace, because the agent
 /// can write there.
 pub fn find_codex(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> {
-    let shut =
+    let excluded_dirs =
         || workspace.into_iter().chain(config.workspace.as_deref()).chain([config.root.as_path()]);
-    let is_ours = |file: &Path| {
+    let is_acceptable = |file: &Path| {
         let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
-        !shut().any(|place| file.starts_with(place) || real.starts_with(place))
+        !excluded_dirs().any(|dir| file.starts_with(dir) || real.starts_with(dir))
     };
-    find_on_path("codex", &search_path(), is_ours).ok_or_else(|| {
+    find_on_path("codex", &search_path(), is_acceptable).ok_or_else(|| {
         Error::new(Kind::Unavailable, "Codex was not found on this host")
             .with_reason("runtime_missing")
             .with_hint(INSTALL_HINT)
@@ -120,27 +120,27 @@ impl ResolvedTurn {
 /// Checks everything that a turn needs, before the user is asked.
 pub fn prepare_turn(turn: &CodexTurn, cx: &PrepareCx<'_>) -> Result<CallPlan> {
     let program = find_codex(cx.config, Some(cx.workspace.path()))?;
-    let settled = turn.resolve_turn(cx.config, cx.workspace)?;
+    let resolved = turn.resolve_turn(cx.config, cx.workspace)?;
     // The approval prompt must not show credentials either.
-    settled.user_config.register_secrets();
+    resolved.user_config.register_secrets();
     if cx.workspace.denies_network() {
         return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
             .with_hint("Codex has to reach its model, so it cannot be run for a client whose own sandbox has no network: have the client allow network access (in Codex: `sandbox_workspace_write.network_access = true`)."));
     }
-    let run =
-        codex::CodexLaunch { program: &program, home: None, nested: settled.restrictions.nested };
-    let rights = codex::codex_rights(cx.config, cx.workspace.rights(), run)?;
-    if settled.restrictions.nested {
+    let launch =
+        codex::CodexLaunch { program: &program, home: None, nested: resolved.restrictions.nested };
+    let rights = codex::codex_rights(cx.config, cx.workspace.rights(), launch)?;
+    if resolved.restrictions.nested {
         protected_check::check_hidden(&rights)?;
     }
     let home = rights.home.map(|home| ("HOME".to_owned(), home.display().to_string()));
     Ok(CallPlan {
-        cwd: Some(settled.cwd.display().to_string()),
+        cwd: Some(resolved.cwd.display().to_string()),
         env: env::merge_env(turn.build_env(None)?, home.into_iter().collect()),
         approval_reason: (!starts_without_approval(cx))
-            .then(|| approval_reason(turn, &settled.restrictions, cx.config.sandbox.profile)),
-        trust_scope: Some(settled.trust_scope()),
-        command: Some(turn.command_line(&settled.restrictions)),
+            .then(|| approval_reason(turn, &resolved.restrictions, cx.config.sandbox.profile)),
+        trust_scope: Some(resolved.trust_scope()),
+        command: Some(turn.command_line(&resolved.restrictions)),
         command_covers: &["prompt"],
         ..CallPlan::default()
     })
@@ -157,59 +157,63 @@ fn starts_without_approval(cx: &PrepareCx<'_>) -> bool {
 }
 
 /// Returns the first line of the question, which must be enough to decide in a hurry.
-fn approval_reason(turn: &CodexTurn, held: &TurnRestrictions, profile: ProfileSetting) -> String {
-    let writes = match (held.read_only, profile) {
+fn approval_reason(
+    turn: &CodexTurn,
+    restrictions: &TurnRestrictions,
+    profile: ProfileSetting,
+) -> String {
+    let access = match (restrictions.read_only, profile) {
         (_, ProfileSetting::None) => "without ringfence's sandbox",
         (true, _) => "with the workspace read-only",
         (false, _) => "in the workspace",
     };
-    let does = match &turn.thread_id {
+    let action = match &turn.thread_id {
         None => "runs another agent".to_owned(),
         Some(thread) => format!("continues thread {thread} of another agent"),
     };
-    format!("It {does} ({}), {writes} and with full network access.", held.mode.name())
+    format!("It {action} ({}), {access} and with full network access.", restrictions.mode.name())
 }
 
 impl CodexTurn {
     fn resolve_turn(&self, config: &Config, workspace: &Workspace) -> Result<ResolvedTurn> {
-        let users =
+        let user_config =
             UserConfig::load(config.codex_home.as_deref(), self.settings.profile.as_deref())?;
-        let held = TurnRestrictions::from_mode(config, self.settings.sandbox_mode(&users))?;
-        let (_, below) = workspace.open_dir(self.settings.cwd.as_deref().unwrap_or("."))?;
-        let cwd: PathBuf = workspace.path().join(below).components().collect();
-        let words = self.build_args(&held, &cwd)?;
-        Ok(ResolvedTurn { user_config: users, restrictions: held, cwd, args: words })
+        let restrictions =
+            TurnRestrictions::from_mode(config, self.settings.sandbox_mode(&user_config))?;
+        let (_, relative_cwd) = workspace.open_dir(self.settings.cwd.as_deref().unwrap_or("."))?;
+        let cwd: PathBuf = workspace.path().join(relative_cwd).components().collect();
+        let args = self.build_args(&restrictions, &cwd)?;
+        Ok(ResolvedTurn { user_config, restrictions, cwd, args })
     }
 
     /// Returns the text for an approval prompt. It omits settings, because they may contain
     /// credentials; the arguments show them by name.
-    fn command_line(&self, held: &TurnRestrictions) -> String {
+    fn command_line(&self, restrictions: &TurnRestrictions) -> String {
         let thread =
             self.thread_id.iter().map(|thread| format!(" resume {thread}")).collect::<String>();
         format!(
             "codex exec --sandbox={}{thread}, with this prompt:\n{}",
-            held.mode.name(),
+            restrictions.mode.name(),
             self.prompt
         )
     }
 
     fn build_env(&self, home: Option<&Path>) -> Result<Vec<(String, String)>> {
-        let given: Vec<(String, String)> = self.env.clone().into_iter().collect();
-        let mut own = env::codex_keys();
-        own.extend(home.map(|home| ("CODEX_HOME".to_owned(), home.display().to_string())));
-        Ok(env::merge_env(env::build(&given)?, own))
+        let turn_env: Vec<(String, String)> = self.env.clone().into_iter().collect();
+        let mut codex_env = env::codex_keys();
+        codex_env.extend(home.map(|home| ("CODEX_HOME".to_owned(), home.display().to_string())));
+        Ok(env::merge_env(env::build(&turn_env)?, codex_env))
     }
 
-    fn build_args(&self, held: &TurnRestrictions, cwd: &Path) -> Result<Vec<String>> {
-        let mut words: Vec<String> =
+    fn build_args(&self, restrictions: &TurnRestrictions, cwd: &Path) -> Result<Vec<String>> {
+        let mut args: Vec<String> =
             ["exec", "--json", "--skip-git-repo-check", "--color=never"].map(Into::into).into();
-        words.extend(self.settings.build_args(held.mode, cwd)?);
-        words
-            .extend(self.thread_id.iter().flat_map(|thread| ["resume".to_owned(), thread.clone()]));
+        args.extend(self.settings.build_args(restrictions.mode, cwd)?);
+        args.extend(self.thread_id.iter().flat_map(|thread| ["resume".to_owned(), thread.clone()]));
         // The prompt is passed on standard input, where it cannot be a flag and has no length
         // limit.
-        words.push("-".to_owned());
-        Ok(words)
+        args.push("-".to_owned());
+        Ok(args)
     }
 
     /// Runs the turn and returns the answer.
@@ -220,41 +224,45 @@ impl CodexTurn {
         launcher: &Launcher,
     ) -> Result<ToolOutput> {
         let limit = call.time_limit;
-        let ResolvedTurn { user_config: users, restrictions: held, args: words, .. } =
+        let ResolvedTurn { user_config, restrictions, args, .. } =
             self.resolve_approved(cx, &call)?;
-        users.register_secrets();
+        user_config.register_secrets();
         let program = find_codex(&cx.config, Some(cx.workspace.path()))?;
         let mut home = match &self.thread_id {
             None => ThreadHome::create_new(&cx.config, &cx.session)?,
             Some(thread) => ThreadHome::reopen_thread(&cx.config, &cx.session, thread)?,
         };
-        home.install_config(&users)?;
-        let path = home.codex_home();
-        let run = codex::CodexLaunch { program: &program, home: Some(&path), nested: held.nested };
-        let mut rights = codex::codex_rights(&cx.config, cx.workspace.rights(), run)?;
-        rights.nested = held.nested;
-        rights.read_only |= held.read_only;
-        let guarded = match held.nested {
+        home.install_config(&user_config)?;
+        let codex_home = home.codex_home();
+        let launch = codex::CodexLaunch {
+            program: &program,
+            home: Some(&codex_home),
+            nested: restrictions.nested,
+        };
+        let mut rights = codex::codex_rights(&cx.config, cx.workspace.rights(), launch)?;
+        rights.nested = restrictions.nested;
+        rights.read_only |= restrictions.read_only;
+        let protected_paths = match restrictions.nested {
             true => Some(ProtectedPaths::capture(&rights)?),
             false => None,
         };
         let mut events = EventParser::default();
-        let told = (!cx.config.surface.enabled).then(|| events.forward_events());
+        let event_receiver = (!cx.config.surface.enabled).then(|| events.forward_events());
         let events = Arc::new(Mutex::new(events));
-        let hearing = Arc::clone(&events);
-        let footing = CommandPlacement {
-            sandbox: SessionSandbox::for_codex(&cx.session, &cx.config, launcher, run)?,
+        let filter_events = Arc::clone(&events);
+        let placement = CommandPlacement {
+            sandbox: SessionSandbox::for_codex(&cx.session, &cx.config, launcher, launch)?,
             rights,
             never_escalate: true,
             output_filter: Some(Box::new(move |bytes| {
-                hearing.lock().ignore_poison().parse_chunk(bytes)
+                filter_events.lock().ignore_poison().parse_chunk(bytes)
             })),
         };
         let command = CommandRequest {
             program: program.display().to_string(),
-            args: words,
+            args,
             cwd: self.settings.cwd.clone().unwrap_or_else(|| ".".to_owned()),
-            env: self.build_env(Some(&path))?,
+            env: self.build_env(Some(&codex_home))?,
             stdin: StdinSource::Bytes(self.prompt.clone().into_bytes()),
             driver_socket: None,
             merged: false,
@@ -262,37 +270,39 @@ impl CodexTurn {
             streaming: true,
         };
         let deadline = Some(Arc::clone(&cx.deadline));
-        let started = command::start_in(cx, call, launcher, command, deadline, footing).await?;
-        let watched = async {
-            let seen = started.watch_run(cx, None, Box::pin(pending())).await;
+        let started = command::start_in(cx, call, launcher, command, deadline, placement).await?;
+        let watch = async {
+            let run_state = started.watch_run(cx, None, Box::pin(pending())).await;
             // Drops the sender, so that forwarding the events ends.
-            (seen, std::mem::take(&mut *events.lock().ignore_poison()).without_forwarding())
+            (run_state, std::mem::take(&mut *events.lock().ignore_poison()).without_forwarding())
         };
-        let ((seen, events), ()) = tokio::join!(watched, send_events(cx, told));
-        let RunState::Over(outcome) = seen? else {
+        let ((run_state, events), ()) = tokio::join!(watch, send_events(cx, event_receiver));
+        let RunState::Over(outcome) = run_state? else {
             return Err(Error::internal("Codex was abandoned before it finished"));
         };
-        let moved = guarded.map(|guarded| guarded.list_replaced()).unwrap_or_default();
-        let named = events
+        let replaced_paths = protected_paths
+            .map(|protected_paths| protected_paths.list_replaced())
+            .unwrap_or_default();
+        let thread_id = events
             .thread_id
             .as_ref()
-            .filter(|named| self.thread_id.as_ref().is_none_or(|own| own == *named));
-        let kept = named.map_or(Ok(()), |named| {
+            .filter(|thread_id| self.thread_id.as_ref().is_none_or(|own| own == *thread_id));
+        let record_result = thread_id.map_or(Ok(()), |thread_id| {
             let thread = ThreadRecord {
                 workspace: cx.session.workspace.path().to_owned(),
                 settings: self.settings.clone(),
             };
-            home.assign_thread(&cx.config, named, &thread.to_json()?)
+            home.assign_thread(&cx.config, thread_id, &thread.to_json()?)
         });
-        self.build_output(cx, limit, (events, kept.err()), outcome, &moved)
+        self.build_output(cx, limit, (events, record_result.err()), outcome, &replaced_paths)
     }
 
     /// Reads everything again and fails if it is not what was approved: files may have changed
     /// since.
     fn resolve_approved(&self, cx: &RunCx, call: &Prepared) -> Result<ResolvedTurn> {
-        let settled = self.resolve_turn(&cx.config, &cx.workspace)?;
-        match call.trust_scope.as_ref() == Some(&settled.trust_scope()) {
-            true => Ok(settled),
+        let resolved = self.resolve_turn(&cx.config, &cx.workspace)?;
+        match call.trust_scope.as_ref() == Some(&resolved.trust_scope()) {
+            true => Ok(resolved),
             false => Err(Error::new(
                 Kind::Conflict,
                 "the Codex configuration has changed since the call was prepared",
@@ -308,16 +318,16 @@ impl CodexTurn {
         &self,
         cx: &RunCx,
         limit: Duration,
-        (events, unkept): (EventParser, Option<Error>),
+        (events, record_error): (EventParser, Option<Error>),
         outcome: RunOutcome,
-        moved: &[String],
+        replaced_paths: &[String],
     ) -> Result<ToolOutput> {
-        let ended = &outcome.result;
+        let result = &outcome.result;
         let thread = events.thread_id.clone().or_else(|| self.thread_id.clone());
         let is_other = self.thread_id.is_some()
             && events.thread_id.is_some()
             && events.thread_id != self.thread_id;
-        let failed = match ended.stop_reason {
+        let failure = match result.stop_reason {
             Some(StopReason::Deadline) => {
                 let limit = limit.as_millis();
                 Some(Error::new(Kind::DeadlineExceeded, format!("Codex did not finish within {limit} ms")).with_hint(
@@ -327,31 +337,33 @@ impl CodexTurn {
             Some(StopReason::Cancelled(_)) => {
                 Some(Error::new(Kind::Cancelled, "Codex was stopped before it finished"))
             }
-            None if unkept.is_some() => unkept,
+            None if record_error.is_some() => record_error,
             None if is_other => {
                 Some(Error::internal("Codex continued another thread").with_reason("codex_failed"))
             }
-            None if ended.exit_code == Some(0) && events.is_completed => None,
+            None if result.exit_code == Some(0) && events.is_completed => None,
             None => Some(failure_error(&events, &outcome)),
         };
-        let mut facts = command::collect_facts(ended);
+        let mut facts = command::collect_facts(result);
         facts.denials.extend(
-            moved.iter().map(|path| json!({"kind": "protected", "name": path, "count": 1})),
+            replaced_paths
+                .iter()
+                .map(|path| json!({"kind": "protected", "name": path, "count": 1})),
         );
         let Some(thread) =
-            thread.filter(|_| failed.as_ref().is_none_or(|error| error.kind() != Kind::NotFound))
+            thread.filter(|_| failure.as_ref().is_none_or(|error| error.kind() != Kind::NotFound))
         else {
-            return Err(failed.unwrap_or_else(|| failure_error(&events, &outcome)));
+            return Err(failure.unwrap_or_else(|| failure_error(&events, &outcome)));
         };
         let partial = || known_secrets::redact_str(&outcome.stdout.text);
-        let mut content = match &failed {
+        let mut content = match &failure {
             None => events.answer.clone().unwrap_or_default(),
-            Some(error) if ended.stop_reason.is_some() => {
+            Some(error) if result.stop_reason.is_some() => {
                 format!("{}\n{}", error.message(), partial()).trim_end().to_owned()
             }
             Some(error) => error.message().to_owned(),
         };
-        let warning = protected_check::replaced_warning(moved);
+        let warning = protected_check::replaced_warning(replaced_paths);
         if let Some(warning) = &warning {
             tracing::error!(trace_id = %cx.trace_id, "{warning}");
             content = format!("{content}\n\n[ringfence: {warning}]").trim_start().to_owned();
@@ -360,7 +372,7 @@ impl CodexTurn {
             ("threadId".to_owned(), json!(thread)),
             ("content".to_owned(), json!(content)),
         ]);
-        if let Some(error) = failed.as_ref().filter(|_| cx.config.surface.enabled) {
+        if let Some(error) = failure.as_ref().filter(|_| cx.config.surface.enabled) {
             reply.insert("error".to_owned(), error.to_body(&cx.trace_id));
         }
         if !facts.denials.is_empty() && cx.config.surface.enabled {
@@ -370,7 +382,7 @@ impl CodexTurn {
             reply.insert("warnings".to_owned(), json!([warning]));
         }
         Ok(ToolOutput {
-            is_error: failed.is_some(),
+            is_error: failure.is_some(),
             facts,
             ..ToolOutput::from_structured(content, Value::Object(reply))
         })
@@ -378,10 +390,10 @@ impl CodexTurn {
 }
 
 /// Sends each event to the client, as the removed server did.
-async fn send_events(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
-    let Some(mut told) = told else { return };
+async fn send_events(cx: &RunCx, receiver: Option<mpsc::Receiver<Value>>) {
+    let Some(mut receiver) = receiver else { return };
     let (mut thread, mut count) = (Value::Null, 0_u64);
-    while let Some(event) = told.recv().await {
+    while let Some(event) = receiver.recv().await {
         if thread.is_null() && event["type"] == "thread.started" {
             thread = event["thread_id"].clone();
         }
@@ -400,8 +412,8 @@ async fn send_events(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
 
 /// Returns why Codex failed, in its own words if there are any.
 fn failure_error(events: &EventParser, outcome: &RunOutcome) -> Error {
-    let said = known_secrets::redact_str(outcome.stderr.text.trim());
-    let lacks_thread = events.thread_id.is_none() && said.contains("no rollout found");
+    let stderr = known_secrets::redact_str(outcome.stderr.text.trim());
+    let lacks_thread = events.thread_id.is_none() && stderr.contains("no rollout found");
     if lacks_thread {
         return Error::new(Kind::NotFound, "Codex no longer has this thread")
             .with_reason("unknown_thread")
@@ -409,12 +421,12 @@ fn failure_error(events: &EventParser, outcome: &RunOutcome) -> Error {
             .with_fact("argument", "threadId");
     }
     let tail = || {
-        let skipped = said.chars().count().saturating_sub(MAX_STDERR_CHARS);
-        said.chars().skip(skipped).collect::<String>()
+        let skipped = stderr.chars().count().saturating_sub(MAX_STDERR_CHARS);
+        stderr.chars().skip(skipped).collect::<String>()
     };
     let message = match (&events.failure, outcome.result.exit_code) {
         (Some(failure), _) => failure.clone(),
-        (None, _) if !said.is_empty() => tail(),
+        (None, _) if !stderr.is_empty() => tail(),
         (None, Some(code)) => format!("Codex exited with code {code} and no message"),
         (None, None) => "Codex was killed".to_owned(),
     };

@@ -36,42 +36,45 @@ pub struct UserConfig {
 impl UserConfig {
     /// Reads the user's CODEX_HOME, with at most one profile.
     pub fn load(home: Option<&Path>, profile: Option<&str>) -> Result<UserConfig> {
-        let mut users = UserConfig::default();
-        let of_home = |name: &str| home.map_or(Ok(None), |home| read_file(home, name));
-        if let Some(bytes) = of_home(CONFIG_FILE)? {
-            users.config = parse_table(CONFIG_FILE, &bytes)?;
+        let mut user_config = UserConfig::default();
+        let read_home_file = |name: &str| home.map_or(Ok(None), |home| read_file(home, name));
+        if let Some(bytes) = read_home_file(CONFIG_FILE)? {
+            user_config.config = parse_table(CONFIG_FILE, &bytes)?;
             // The user's trust decisions are about the user's own work, and a hostile directory
             // could easily appear under a trusted path.
-            users.config.remove("projects");
-            let text = toml::to_string(&users.config)
+            user_config.config.remove("projects");
+            let text = toml::to_string(&user_config.config)
                 .map_err(|error| unreadable_error(CONFIG_FILE).with_source(error))?;
-            users.files.push((CONFIG_FILE.to_owned(), text.into_bytes()));
+            user_config.files.push((CONFIG_FILE.to_owned(), text.into_bytes()));
         }
         if let Some(profile) = profile {
             check_profile(profile)?;
             let name = format!("{profile}.{CONFIG_FILE}");
-            let bytes = of_home(&name)?.ok_or_else(|| {
+            let bytes = read_home_file(&name)?.ok_or_else(|| {
                 Error::invalid_arguments("there is no such profile in CODEX_HOME")
                     .with_hint("It is the <name> of a `<name>.config.toml` there.")
                     .with_fact("argument", "profile")
             })?;
-            users.profile = parse_table(&name, &bytes)?;
-            let settings = serde_json::to_value(&users.profile)
+            user_config.profile = parse_table(&name, &bytes)?;
+            let settings = serde_json::to_value(&user_config.profile)
                 .map_err(|error| unreadable_error(&name).with_source(error))?;
             check_allowed("profile", "", &settings)?;
-            users.files.push((name, bytes));
+            user_config.files.push((name, bytes));
         }
         for name in PLAIN_FILES {
-            users.files.extend(of_home(name)?.map(|bytes| ((*name).to_owned(), bytes)));
+            user_config
+                .files
+                .extend(read_home_file(name)?.map(|bytes| ((*name).to_owned(), bytes)));
         }
-        users.auth = of_home(AUTH_FILE)?;
-        Ok(users)
+        user_config.auth = read_home_file(AUTH_FILE)?;
+        Ok(user_config)
     }
 
     /// Returns the sandbox mode of the profile, else that of the configuration.
     pub fn sandbox_mode(&self) -> Option<SandboxMode> {
-        let said = |table: &toml::Table| SandboxMode::from_name(table.get(SANDBOX_MODE)?.as_str()?);
-        said(&self.profile).or_else(|| said(&self.config))
+        let mode_in =
+            |table: &toml::Table| SandboxMode::from_name(table.get(SANDBOX_MODE)?.as_str()?);
+        mode_in(&self.profile).or_else(|| mode_in(&self.config))
     }
 
     /// Returns the files to copy, with their names.
@@ -104,8 +107,9 @@ fn collect_secrets(value: &Value, secrets: &mut Vec<(String, Secret)>) {
         Value::String(text) => secrets.push((AUTH_FILE.to_owned(), Secret::new(text.as_str()))),
         Value::Array(items) => items.iter().for_each(|item| collect_secrets(item, secrets)),
         Value::Object(map) => {
-            let told = map.iter().filter(|(name, _)| !PUBLIC_AUTH_FIELDS.contains(&name.as_str()));
-            told.for_each(|(_, value)| collect_secrets(value, secrets));
+            let secret_fields =
+                map.iter().filter(|(name, _)| !PUBLIC_AUTH_FIELDS.contains(&name.as_str()));
+            secret_fields.for_each(|(_, value)| collect_secrets(value, secrets));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
@@ -114,19 +118,18 @@ fn collect_secrets(value: &Value, secrets: &mut Vec<(String, Secret)>) {
 /// Reads one of the user's files, which may be a symlink.
 fn read_file(home: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     // Never block on anything that is not a regular file, such as a FIFO.
-    let opened =
+    let file =
         open(home.join(name), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-    let opened = match opened {
-        Ok(opened) => File::from(opened),
+    let file = match file {
+        Ok(file) => File::from(file),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(None),
         Err(error) => return Err(unreadable_error(name).with_source(error)),
     };
-    if !opened.metadata().is_ok_and(|found| found.is_file()) {
+    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
         return Err(unreadable_error(name));
     }
     let mut bytes = Vec::new();
-    opened
-        .take(MAX_FILE_BYTES + 1)
+    file.take(MAX_FILE_BYTES + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| unreadable_error(name).with_source(error))?;
     match bytes.len() as u64 > MAX_FILE_BYTES {

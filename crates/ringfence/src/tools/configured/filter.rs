@@ -37,15 +37,20 @@ impl SurfaceFilter {
         let list = entry.input_schema.get("required").and_then(Value::as_array);
         let required: Vec<&str> = list.into_iter().flatten().filter_map(Value::as_str).collect();
         let properties = entry.input_schema.get("properties").and_then(Value::as_object);
-        let must =
+        let is_required_path =
             |name: &str, schema: &Value| schema["format"] == "path" && required.contains(&name);
-        let only = properties.into_iter().flatten().filter(|(name, schema)| must(name, schema));
+        let required_paths = properties
+            .into_iter()
+            .flatten()
+            .filter(|(name, schema)| is_required_path(name, schema));
         let schema = Value::Object(entry.input_schema.clone());
         SurfaceFilter {
             cwd: entry.cwd.clone().unwrap_or_default(),
             allowed_dirs: surface.command_dirs.clone(),
             allowed_paths: surface.argument_dirs.clone(),
-            required_choices: only.filter_map(|(_, schema)| possible_values(schema)).collect(),
+            required_choices: required_paths
+                .filter_map(|(_, schema)| possible_values(schema))
+                .collect(),
             schema: schema_paths::has_paths(&schema).then_some(schema),
         }
     }
@@ -53,11 +58,12 @@ impl SurfaceFilter {
     /// Returns whether the tool is listed. A tool that could never be called is not.
     pub fn allows_listing(&self, workspace: &Path) -> bool {
         let cwd = lexical::normalize_path(workspace, &self.cwd);
-        let possible =
-            |only: &Vec<String>| only.iter().any(|path| self.allows_path(workspace, &cwd, path));
+        let has_allowed_choice = |choices: &Vec<String>| {
+            choices.iter().any(|path| self.allows_path(workspace, &cwd, path))
+        };
         cwd.starts_with(workspace)
             && is_beneath_any(workspace, &self.allowed_dirs, &cwd)
-            && self.required_choices.iter().all(possible)
+            && self.required_choices.iter().all(has_allowed_choice)
     }
 
     /// Checks whether this call may be made; `cwd` is the resolved directory it would start in.
@@ -78,15 +84,15 @@ impl SurfaceFilter {
             return Ok(());
         };
         let arguments = Value::Object(arguments.clone());
-        let found = schema_paths::find_paths(schema, &arguments);
-        if found.len() > MAX_PATHS {
+        let marked_paths = schema_paths::find_paths(schema, &arguments);
+        if marked_paths.len() > MAX_PATHS {
             return Err(Error::new(
                 Kind::TooLarge,
                 format!("the call names more than {MAX_PATHS} paths"),
             )
             .with_hint("Name fewer in one call."));
         }
-        for marked in found {
+        for marked in marked_paths {
             if !self.allows_path(workspace, cwd, marked.path) {
                 let message = format!(
                     "the operator does not let {} name a path there",
@@ -114,60 +120,60 @@ impl SurfaceFilter {
 }
 
 fn possible_values(schema: &Value) -> Option<Vec<String>> {
-    if let Some(only) = schema["const"].as_str() {
-        return Some(vec![only.to_owned()]);
+    if let Some(constant) = schema["const"].as_str() {
+        return Some(vec![constant.to_owned()]);
     }
-    let all = schema["enum"].as_array()?;
-    Some(all.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+    let values = schema["enum"].as_array()?;
+    Some(values.iter().filter_map(Value::as_str).map(str::to_owned).collect())
 }
 
-fn is_beneath_any(workspace: &Path, places: &[PathBuf], path: &Path) -> bool {
-    places.iter().any(|place| path.starts_with(lexical::normalize_path(workspace, place)))
+fn is_beneath_any(workspace: &Path, dirs: &[PathBuf], path: &Path) -> bool {
+    dirs.iter().any(|dir| path.starts_with(lexical::normalize_path(workspace, dir)))
 }
 
 /// Resolves a path as the kernel would, one component at a time: `..` is the parent of a symlink's
 /// target, not of the symlink. Components after a missing one are kept as they are. Returns `None`
 /// if the result cannot be determined.
 fn resolve_path(path: &Path) -> Option<PathBuf> {
-    let mut real = PathBuf::from("/");
-    let mut left: VecDeque<PathStep> = path_steps(path).collect();
-    let (mut links, mut is_missing) = (0, false);
-    while let Some(step) = left.pop_front() {
+    let mut resolved = PathBuf::from("/");
+    let mut pending_steps: VecDeque<PathStep> = path_steps(path).collect();
+    let (mut link_count, mut is_missing) = (0, false);
+    while let Some(step) = pending_steps.pop_front() {
         let name = match step {
             PathStep::Root => {
-                real = PathBuf::from("/");
+                resolved = PathBuf::from("/");
                 continue;
             }
-            PathStep::Parent if is_missing || !real.is_dir() => return None,
+            PathStep::Parent if is_missing || !resolved.is_dir() => return None,
             PathStep::Parent => {
-                real.pop();
+                resolved.pop();
                 continue;
             }
             PathStep::Child(name) => name,
         };
-        let next = real.join(&name);
+        let next = resolved.join(&name);
         if is_missing {
-            real = next;
+            resolved = next;
             continue;
         }
         match next.symlink_metadata() {
-            Ok(facts) if facts.is_symlink() => {
-                links += 1;
-                if links > MAX_LINKS {
+            Ok(metadata) if metadata.is_symlink() => {
+                link_count += 1;
+                if link_count > MAX_LINKS {
                     return None;
                 }
                 let target = next.read_link().ok()?;
-                path_steps(&target).rev().for_each(|step| left.push_front(step));
+                path_steps(&target).rev().for_each(|step| pending_steps.push_front(step));
             }
-            Ok(_) => real = next,
+            Ok(_) => resolved = next,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 is_missing = true;
-                real = next;
+                resolved = next;
             }
             Err(_) => return None,
         }
     }
-    Some(real)
+    Some(resolved)
 }
 
 enum PathStep {

@@ -12,14 +12,14 @@ use crate::tools::code::exec::runtimes::{find_on_path, search_path};
 
 /// Returns the absolute path of the program.
 pub fn find_program(entry: &CommandTool, workspace: &Workspace) -> Result<PathBuf> {
-    let named = Path::new(&entry.command);
-    if named.is_absolute() {
+    let command_path = Path::new(&entry.command);
+    if command_path.is_absolute() {
         // The operator named this path, so it may be in the workspace; but then it must not get
         // secrets or run without a sandbox.
         let is_trusted =
             entry.profile == ProfileSetting::None || entry.secret_refs().next().is_some();
-        return match is_trusted && is_agent_writable(named, workspace) {
-            false => Ok(named.to_owned()),
+        return match is_trusted && is_agent_writable(command_path, workspace) {
+            false => Ok(command_path.to_owned()),
             true => Err(Error::permission_denied("command_in_workspace", "the command of this tool is in a place where an agent can change it")
                 .with_hint("Have the operator move it out of the workspace, or remove `sandbox_profile = \"none\"` and the secrets.")),
         };
@@ -44,9 +44,9 @@ pub fn find_program(entry: &CommandTool, workspace: &Workspace) -> Result<PathBu
 /// starting it.
 pub fn diagnose_program(entry: &CommandTool, config: &Config) -> Option<ProgramError> {
     let path = entry_path(entry).unwrap_or_else(search_path);
-    let folders: Vec<PathBuf> =
-        std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect();
-    config.program_search(entry, &folders).find_error(&entry.command)
+    let directories: Vec<PathBuf> =
+        std::env::split_paths(&path).filter(|directory| directory.is_absolute()).collect();
+    config.program_search(entry, &directories).find_error(&entry.command)
 }
 
 /// Returns the program's name, which a caller may know; its location is not disclosed.
@@ -64,10 +64,10 @@ fn entry_path(entry: &CommandTool) -> Option<String> {
 pub fn base_env(workspace: &Workspace) -> Result<Vec<(String, String)>> {
     let mut env = env::build(&[])?;
     for (_, path) in env.iter_mut().filter(|(name, _)| name == "PATH") {
-        let kept: Vec<PathBuf> = std::env::split_paths(path.as_str())
-            .filter(|folder| folder.is_absolute() && !is_agent_writable(folder, workspace))
+        let safe_dirs: Vec<PathBuf> = std::env::split_paths(path.as_str())
+            .filter(|directory| directory.is_absolute() && !is_agent_writable(directory, workspace))
             .collect();
-        *path = std::env::join_paths(kept)
+        *path = std::env::join_paths(safe_dirs)
             .unwrap_or_else(|_| OsString::from(env::DEFAULT_PATH))
             .to_string_lossy()
             .into_owned();
@@ -76,7 +76,7 @@ pub fn base_env(workspace: &Workspace) -> Result<Vec<(String, String)>> {
 }
 
 fn get_variable(env: &[(String, String)], name: &str) -> String {
-    env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()).unwrap_or_default()
+    env.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()).unwrap_or_default()
 }
 
 /// Returns whether any run in this workspace could have changed this path, as written or as
@@ -84,14 +84,14 @@ fn get_variable(env: &[(String, String)], name: &str) -> String {
 fn is_agent_writable(path: &Path, workspace: &Workspace) -> bool {
     let rights = workspace.rights();
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let places = || {
+    let writable_dirs = || {
         [&rights.workspace]
             .into_iter()
             .chain(&rights.home)
             .chain(&rights.writable)
             .map(PathBuf::as_path)
     };
-    places()
+    writable_dirs()
         .chain([workspace.path()])
-        .any(|place| path.starts_with(place) || real.starts_with(place))
+        .any(|dir| path.starts_with(dir) || real.starts_with(dir))
 }

@@ -27,10 +27,10 @@ pub fn max_depth(schema: &Map<String, Value>) -> usize {
 }
 
 /// Refuses deeper arguments.
-pub fn check_depth(arguments: &Map<String, Value>, deepest: usize) -> Result<()> {
+pub fn check_depth(arguments: &Map<String, Value>, limit: usize) -> Result<()> {
     // Each level is an object or a list; the arguments themselves are the first.
     let mut level: Vec<&Value> = arguments.values().collect();
-    for _ in 0..deepest {
+    for _ in 0..limit {
         level = level.into_iter().flat_map(child_values).collect();
         if level.is_empty() {
             return Ok(());
@@ -38,7 +38,7 @@ pub fn check_depth(arguments: &Map<String, Value>, deepest: usize) -> Result<()>
     }
     Err(Error::new(Kind::TooLarge, "the arguments are nested too deeply for this tool")
         .with_reason("depth")
-        .with_hint(format!("Nest at most {deepest} levels.")))
+        .with_hint(format!("Nest at most {limit} levels.")))
 }
 
 fn child_values(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
@@ -51,30 +51,30 @@ fn child_values(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
 
 /// Returns whether a schema leads back to itself. Assumes so for any reference that is not a
 /// pointer into the same schema.
-fn refers_to_itself<'a>(root: &'a Value, schema: &'a Value, on_the_way: &mut Vec<&'a str>) -> bool {
+fn refers_to_itself<'a>(root: &'a Value, schema: &'a Value, visiting: &mut Vec<&'a str>) -> bool {
     if let Value::Object(map) = schema {
         for (key, value) in map {
             match (key.as_str(), value.as_str()) {
                 ("$dynamicRef" | "$recursiveRef", Some(_)) => return true,
                 ("$ref", Some(target)) => {
-                    let Some(found) =
+                    let Some(target_schema) =
                         target.strip_prefix('#').and_then(|pointer| root.pointer(pointer))
                     else {
                         return true;
                     };
-                    if target == "#" || on_the_way.contains(&target) {
+                    if target == "#" || visiting.contains(&target) {
                         return true;
                     }
-                    on_the_way.push(target);
-                    if refers_to_itself(root, found, on_the_way) {
+                    visiting.push(target);
+                    if refers_to_itself(root, target_schema, visiting) {
                         return true;
                     }
-                    on_the_way.pop();
+                    visiting.pop();
                 }
                 // Definitions are visited where they are used.
                 ("$defs" | "definitions", _) => {}
                 _ => {
-                    if refers_to_itself(root, value, on_the_way) {
+                    if refers_to_itself(root, value, visiting) {
                         return true;
                     }
                 }
@@ -83,7 +83,7 @@ fn refers_to_itself<'a>(root: &'a Value, schema: &'a Value, on_the_way: &mut Vec
         return false;
     }
     match schema {
-        Value::Array(items) => items.iter().any(|item| refers_to_itself(root, item, on_the_way)),
+        Value::Array(items) => items.iter().any(|item| refers_to_itself(root, item, visiting)),
         _ => false,
     }
 }
@@ -91,15 +91,15 @@ fn refers_to_itself<'a>(root: &'a Value, schema: &'a Value, on_the_way: &mut Vec
 /// Returns the largest number of branches that any part of a schema offers for one value: every
 /// keyword that applies a subschema in place is one.
 fn count_branches(schema: &Value) -> usize {
-    let own = match schema {
+    let own_count = match schema {
         Value::Object(map) => {
             let count = |key: &str| match map.get(key) {
-                Some(Value::Array(all)) => all.len(),
-                Some(Value::Object(all)) if key == "dependentSchemas" => all.len(),
+                Some(Value::Array(branches)) => branches.len(),
+                Some(Value::Object(branches)) if key == "dependentSchemas" => branches.len(),
                 Some(_) => 1,
                 None => 0,
             };
-            let in_place: BTreeSet<&str> = [
+            let branch_keys: BTreeSet<&str> = [
                 "anyOf",
                 "oneOf",
                 "allOf",
@@ -111,13 +111,13 @@ fn count_branches(schema: &Value) -> usize {
                 "$ref",
             ]
             .into();
-            in_place.into_iter().map(count).sum::<usize>()
+            branch_keys.into_iter().map(count).sum::<usize>()
                 + usize::from(map.contains_key("properties"))
                 + map.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len)
         }
         _ => 0,
     };
-    child_values(schema).map(count_branches).max().unwrap_or(0).max(own)
+    child_values(schema).map(count_branches).max().unwrap_or(0).max(own_count)
 }
 
 #[cfg(test)]

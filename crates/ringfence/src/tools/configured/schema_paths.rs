@@ -62,21 +62,24 @@ fn is_path(schema: &Map<String, Value>) -> bool {
 /// Returns whether the schema excludes this string outright. No other keyword does so without
 /// looking further.
 fn excludes_text(schema: &Map<String, Value>, text: &str) -> bool {
-    let other = |only: &Value| only != text;
-    schema.get("const").is_some_and(other)
-        || schema.get("enum").and_then(Value::as_array).is_some_and(|all| all.iter().all(other))
+    let differs = |allowed: &Value| allowed != text;
+    schema.get("const").is_some_and(differs)
+        || schema
+            .get("enum")
+            .and_then(Value::as_array)
+            .is_some_and(|values| values.iter().all(differs))
 }
 
 impl<'v> SchemaWalk<'v> {
     /// Visits `value`, or the name of a property, which is a string as well.
     fn visit_schema(&mut self, schema: &'v Value, value: Option<&'v Value>, name: Option<&'v str>) {
-        let at: *const u8 = match (value, name) {
+        let address: *const u8 = match (value, name) {
             (Some(value), _) => ptr::from_ref(value).cast(),
             (None, Some(name)) => name.as_ptr(),
             (None, None) => return,
         };
         let Value::Object(schema_map) = schema else { return };
-        if !self.seen.insert((ptr::from_ref(schema), at)) {
+        if !self.seen.insert((ptr::from_ref(schema), address)) {
             return;
         }
         if let Some(text) = name.or_else(|| value.and_then(Value::as_str)) {
@@ -88,11 +91,11 @@ impl<'v> SchemaWalk<'v> {
             }
         }
         for key in ["$ref", "$dynamicRef", "$recursiveRef"] {
-            if let Some(wanted) = schema_map.get(key).and_then(Value::as_str) {
+            if let Some(reference) = schema_map.get(key).and_then(Value::as_str) {
                 let targets = self
                     .targets
-                    .entry(wanted)
-                    .or_insert_with(|| resolve_reference(self.root, wanted))
+                    .entry(reference)
+                    .or_insert_with(|| resolve_reference(self.root, reference))
                     .clone();
                 // The target of an unresolved reference could mark anything.
                 if targets.is_empty() {
@@ -152,26 +155,26 @@ impl<'v> SchemaWalk<'v> {
         }
         let properties = schema.get("properties").and_then(Value::as_object);
         let patterns = Rc::clone(self.patterns.entry(ptr::from_ref(schema)).or_insert_with(|| {
-            let written =
+            let pattern_properties =
                 schema.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
-            written.map(|(pattern, schema)| (Regex::new(pattern).ok(), schema)).collect()
+            pattern_properties.map(|(pattern, schema)| (Regex::new(pattern).ok(), schema)).collect()
         }));
         for (name, inner) in object {
             self.location.push(name.clone());
             if let Some(names) = schema.get("propertyNames") {
                 self.visit_schema(names, None, Some(name));
             }
-            let own = properties.and_then(|properties| properties.get(name));
-            let fitting = patterns
+            let property = properties.and_then(|properties| properties.get(name));
+            let matching = patterns
                 .iter()
                 .filter(|(pattern, _)| pattern.as_ref().is_none_or(|one| one.is_match(name)));
-            let mut described: Vec<&Value> =
-                own.into_iter().chain(fitting.map(|(_, schema)| *schema)).collect();
-            if described.is_empty() {
-                described.extend(schema.get("additionalProperties"));
+            let mut schemas: Vec<&Value> =
+                property.into_iter().chain(matching.map(|(_, schema)| *schema)).collect();
+            if schemas.is_empty() {
+                schemas.extend(schema.get("additionalProperties"));
             }
-            described.extend(schema.get("unevaluatedProperties"));
-            for schema in described {
+            schemas.extend(schema.get("unevaluatedProperties"));
+            for schema in schemas {
                 self.visit_schema(schema, Some(inner), None);
             }
             self.location.pop();
@@ -180,48 +183,48 @@ impl<'v> SchemaWalk<'v> {
 
     fn visit_array(&mut self, schema: &'v Map<String, Value>, items: &'v [Value]) {
         // An array under `items` is the old form of `prefixItems`.
-        let first =
+        let prefix_schemas =
             schema.get("prefixItems").or_else(|| schema.get("items")).and_then(Value::as_array);
-        let first = first.map(Vec::as_slice).unwrap_or_default();
-        let others = ["items", "additionalItems"].iter().filter_map(|key| schema.get(*key));
-        let others: Vec<&Value> = others.filter(|schema| schema.is_object()).collect();
-        let any: Vec<&Value> =
+        let prefix_schemas = prefix_schemas.map(Vec::as_slice).unwrap_or_default();
+        let item_schemas = ["items", "additionalItems"].iter().filter_map(|key| schema.get(*key));
+        let item_schemas: Vec<&Value> = item_schemas.filter(|schema| schema.is_object()).collect();
+        let any_schemas: Vec<&Value> =
             ["contains", "unevaluatedItems"].iter().filter_map(|key| schema.get(*key)).collect();
-        for (at, item) in items.iter().enumerate() {
-            self.location.push(at.to_string());
-            match first.get(at) {
+        for (index, item) in items.iter().enumerate() {
+            self.location.push(index.to_string());
+            match prefix_schemas.get(index) {
                 Some(schema) => self.visit_schema(schema, Some(item), None),
-                None => {
-                    others.iter().for_each(|schema| self.visit_schema(schema, Some(item), None))
-                }
+                None => item_schemas
+                    .iter()
+                    .for_each(|schema| self.visit_schema(schema, Some(item), None)),
             }
-            any.iter().for_each(|schema| self.visit_schema(schema, Some(item), None));
+            any_schemas.iter().for_each(|schema| self.visit_schema(schema, Some(item), None));
             self.location.pop();
         }
     }
 }
 
 /// Returns the targets of a reference, given by location or by a name that a subschema declares.
-fn resolve_reference<'v>(root: &'v Value, wanted: &str) -> Vec<&'v Value> {
-    let (document, fragment) = wanted.split_once('#').unwrap_or((wanted, ""));
+fn resolve_reference<'v>(root: &'v Value, reference: &str) -> Vec<&'v Value> {
+    let (document, fragment) = reference.split_once('#').unwrap_or((reference, ""));
     // A subschema with its own id is a document of its own. Relative ids are suffixes of absolute
     // ones.
-    let named = |map: &Map<String, Value>| {
+    let has_id = |map: &Map<String, Value>| {
         let id = map.get("$id").or_else(|| map.get("id")).and_then(Value::as_str);
         id.is_some_and(|id| id.trim_end_matches('#').ends_with(document.trim_start_matches("./")))
     };
-    let mut documents = find_subschemas(root, &named);
+    let mut documents = find_subschemas(root, &has_id);
     if document.is_empty() && !documents.iter().any(|one| ptr::eq(*one, root)) {
         documents.push(root);
     }
-    let mut found = Vec::new();
+    let mut targets = Vec::new();
     for document in documents {
         match fragment {
-            "" => found.push(document),
+            "" => targets.push(document),
             _ if fragment.starts_with('/') => {
-                found.extend(document.pointer(&decode_fragment(fragment)))
+                targets.extend(document.pointer(&decode_fragment(fragment)))
             }
-            _ => found.extend(find_subschemas(document, &|map| {
+            _ => targets.extend(find_subschemas(document, &|map| {
                 ["$anchor", "$dynamicAnchor"]
                     .iter()
                     .any(|key| map.get(*key).is_some_and(|name| name == fragment))
@@ -232,25 +235,25 @@ fn resolve_reference<'v>(root: &'v Value, wanted: &str) -> Vec<&'v Value> {
             })),
         }
     }
-    found
+    targets
 }
 
 /// Returns every subschema that satisfies a condition.
 fn find_subschemas<'v>(
     schema: &'v Value,
-    holds: &dyn Fn(&Map<String, Value>) -> bool,
+    predicate: &dyn Fn(&Map<String, Value>) -> bool,
 ) -> Vec<&'v Value> {
     let mut found = Vec::new();
-    let mut left = vec![schema];
-    while let Some(one) = left.pop() {
-        match one {
+    let mut pending = vec![schema];
+    while let Some(subschema) = pending.pop() {
+        match subschema {
             Value::Object(map) => {
-                if holds(map) {
-                    found.push(one);
+                if predicate(map) {
+                    found.push(subschema);
                 }
-                left.extend(map.values());
+                pending.extend(map.values());
             }
-            Value::Array(items) => left.extend(items),
+            Value::Array(items) => pending.extend(items),
             _ => {}
         }
     }

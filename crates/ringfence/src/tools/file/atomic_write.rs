@@ -69,8 +69,8 @@ impl TempFile {
     /// Takes over everything but the content from the old file: attributes, owner and mode.
     pub fn inherit_metadata(&self, old: &File, stat: &Stat, mode: u32) -> Result<()> {
         copy_attributes(old, &self.file);
-        let mine = fstat(&self.file).map_err(|errno| os_error(errno, &self.target_path))?;
-        if (mine.st_uid, mine.st_gid) != (stat.st_uid, stat.st_gid) {
+        let own_stat = fstat(&self.file).map_err(|errno| os_error(errno, &self.target_path))?;
+        if (own_stat.st_uid, own_stat.st_gid) != (stat.st_uid, stat.st_gid) {
             // Only root may change the owner. For other users the new file is theirs, as with every
             // editor.
             let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
@@ -94,7 +94,7 @@ impl TempFile {
     /// Renames the file to `name` unless that name exists. Returns false, with nothing changed, if
     /// it does.
     pub fn publish_new(mut self, name: &OsStr) -> Result<bool> {
-        let placed =
+        let published =
             match renameat_with(&self.dir, &self.name, &self.dir, name, RenameFlags::NOREPLACE) {
                 // Not every file system supports the flag; a hard link also refuses an existing
                 // name.
@@ -104,7 +104,7 @@ impl TempFile {
                 }
                 renamed => renamed,
             };
-        match placed {
+        match published {
             Ok(()) => {
                 self.name.clear();
                 Ok(true)
@@ -123,29 +123,29 @@ impl TempFile {
         let _one_at_a_time = commit_lock();
         let failed = |errno| os_error(errno, &self.target_path);
         match statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(now) if is_same_state(&now, old) => {}
+            Ok(current_stat) if is_same_state(&current_stat, old) => {}
             Ok(_) | Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         }
-        let new = fstat(&self.file).map_err(failed)?;
-        let mut kept = self.name.clone();
+        let new_stat = fstat(&self.file).map_err(failed)?;
+        let mut backup_name = self.name.clone();
         match renameat_with(&self.dir, &self.name, &self.dir, name, RenameFlags::EXCHANGE) {
             Ok(()) => {}
             // Not every file system supports the flag; a second hard link keeps the old file as
             // well.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                kept = temporary_name(name);
-                match linkat(&self.dir, name, &self.dir, &kept, AtFlags::empty()) {
+                backup_name = temporary_name(name);
+                match linkat(&self.dir, name, &self.dir, &backup_name, AtFlags::empty()) {
                     Ok(()) => {}
                     // A file system that supports neither cannot keep the old file.
                     Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => {
-                        kept.clear()
+                        backup_name.clear()
                     }
                     Err(errno) => return Err(failed(errno)),
                 }
                 if let Err(errno) = renameat(&self.dir, &self.name, &self.dir, name) {
-                    if !kept.is_empty() {
-                        let _ = unlinkat(&self.dir, &kept, AtFlags::empty());
+                    if !backup_name.is_empty() {
+                        let _ = unlinkat(&self.dir, &backup_name, AtFlags::empty());
                     }
                     return Err(failed(errno));
                 }
@@ -157,8 +157,8 @@ impl TempFile {
         let mut exchanged = ExchangedFile {
             dir: Arc::clone(&self.dir),
             name: name.to_owned(),
-            backup_name: kept,
-            new_stat: new,
+            backup_name,
+            new_stat,
             path: self.target_path.clone(),
         };
         if exchanged.backup_name.is_empty() {
@@ -166,7 +166,7 @@ impl TempFile {
         }
         // Another process may have changed the file between the last check and the exchange.
         match statat(&exchanged.dir, &exchanged.backup_name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(was) if is_same_but_moved(&was, old) => Ok(Some(exchanged)),
+            Ok(backup_stat) if is_same_but_moved(&backup_stat, old) => Ok(Some(exchanged)),
             _ => exchanged.restore_or_keep_backup().map(|()| None),
         }
     }
@@ -191,10 +191,10 @@ impl ExchangedFile {
         self.try_restore().map_err(|errno| self.abandon_backup(Some(errno)))
     }
 
-    /// Keeps the new file if the file it replaced was still in the state that was read (`still`).
-    /// Otherwise restores the replaced file.
-    pub fn confirm_or_restore(self, still: Result<bool>) -> Result<Option<ExchangedFile>> {
-        match still {
+    /// Keeps the new file if the file it replaced was still in the state that was read
+    /// (`unchanged`). Otherwise restores the replaced file.
+    pub fn confirm_or_restore(self, unchanged: Result<bool>) -> Result<Option<ExchangedFile>> {
+        match unchanged {
             Ok(true) => Ok(Some(self)),
             Ok(false) => self.restore_foreign_change().map(|()| None),
             Err(error) => self.restore_foreign_change().and(Err(error)),
@@ -222,7 +222,7 @@ impl ExchangedFile {
             return Ok(false);
         }
         match statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(now) if is_same_but_moved(&now, &self.new_stat) => {}
+            Ok(current_stat) if is_same_but_moved(&current_stat, &self.new_stat) => {}
             Ok(_) | Err(Errno::NOENT) => return Ok(false),
             Err(errno) => return Err(errno),
         }
@@ -234,10 +234,10 @@ impl ExchangedFile {
     /// Leaves the replaced file permanently under its other name and returns the error that reports
     /// it.
     fn abandon_backup(&mut self, errno: Option<Errno>) -> Error {
-        let shown = quote_path(&self.path);
+        let shown_path = quote_path(&self.path);
         let error = Error::new(
             Kind::Conflict,
-            format!("{shown} was changed by another process while it was being written"),
+            format!("{shown_path} was changed by another process while it was being written"),
         )
         .with_reason("displaced");
         let error = match errno {
@@ -249,14 +249,14 @@ impl ExchangedFile {
                 "The new content is in place, and the content it replaced is lost. Read the file again.",
             );
         }
-        let kept = std::mem::take(&mut self.backup_name);
-        let kept = Path::new(&self.path).with_file_name(kept).to_string_lossy().into_owned();
+        let backup = std::mem::take(&mut self.backup_name);
+        let backup = Path::new(&self.path).with_file_name(backup).to_string_lossy().into_owned();
         error
             .with_hint(format!(
                 "The previous file could not be restored and is kept as {}. Compare the two.",
-                quote_path(&kept)
+                quote_path(&backup)
             ))
-            .with_fact("kept", kept)
+            .with_fact("kept", backup)
     }
 }
 
@@ -305,13 +305,13 @@ pub fn overwrite_in_place(file: &File, old: Option<&[u8]>, new: &[u8], path: &st
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
         Err(errno) => return Err(os_error(errno, path)),
     }
-    let put = |bytes: &[u8]| {
+    let write_bytes = |bytes: &[u8]| {
         file.write_all_at(bytes, 0)?;
         ftruncate(file, bytes.len() as u64).map_err(std::io::Error::from)
     };
-    put(new).map_err(|error| {
-        if let Some(Err(worse)) = old.map(put) {
-            tracing::error!("cannot restore a file after a failed write: {worse}");
+    write_bytes(new).map_err(|error| {
+        if let Some(Err(restore_error)) = old.map(write_bytes) {
+            tracing::error!("cannot restore a file after a failed write: {restore_error}");
         }
         io_error(&error, path)
     })
@@ -326,17 +326,18 @@ pub fn append_in_place(
     path: &str,
     cancel: &CancelToken,
 ) -> Result<()> {
-    let mut at = end;
+    let mut offset = end;
     for chunk in bytes.chunks(WRITE_CHUNK_BYTES) {
-        let written = check_cancelled(cancel)
-            .and_then(|()| file.write_all_at(chunk, at).map_err(|error| io_error(&error, path)));
+        let written = check_cancelled(cancel).and_then(|()| {
+            file.write_all_at(chunk, offset).map_err(|error| io_error(&error, path))
+        });
         if let Err(error) = written {
-            if let Err(worse) = ftruncate(file, end) {
-                tracing::error!("cannot shorten a file after a failed write: {worse}");
+            if let Err(truncate_error) = ftruncate(file, end) {
+                tracing::error!("cannot shorten a file after a failed write: {truncate_error}");
             }
             return Err(error);
         }
-        at += chunk.len() as u64;
+        offset += chunk.len() as u64;
     }
     Ok(())
 }

@@ -24,31 +24,31 @@ fn blocking_permits() -> &'static Arc<Semaphore> {
 /// has really ended. Otherwise cancelled calls could pile up more threads than the limit allows.
 pub async fn run_blocking<T: Send + 'static>(
     cancel: &CancelToken,
-    failed: &'static str,
+    failure_message: &'static str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    run_with_permit(blocking_permits(), cancel, failed, work).await
+    run_with_permit(blocking_permits(), cancel, failure_message, work).await
 }
 
 async fn run_with_permit<T: Send + 'static>(
-    turns: &Arc<Semaphore>,
+    semaphore: &Arc<Semaphore>,
     cancel: &CancelToken,
-    failed: &'static str,
+    failure_message: &'static str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let turn = tokio::select! {
-        turn = Arc::clone(turns).acquire_owned() => turn.map_err(|error| Error::internal(failed).with_source(error))?,
+    let permit = tokio::select! {
+        permit = Arc::clone(semaphore).acquire_owned() => permit.map_err(|error| Error::internal(failure_message).with_source(error))?,
         _ = cancel.cancelled() => {
             check_cancelled(cancel)?;
-            return Err(Error::internal(failed));
+            return Err(Error::internal(failure_message));
         }
     };
     let span = tracing::Span::current();
     let work = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
+        let _permit = permit;
         span.in_scope(work)
     });
-    work.await.map_err(|error| Error::internal(failed).with_source(error))?
+    work.await.map_err(|error| Error::internal(failure_message).with_source(error))?
 }
 
 #[cfg(test)]

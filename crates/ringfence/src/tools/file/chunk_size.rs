@@ -29,10 +29,10 @@ impl ChunkSize {
 
     /// Returns the size of the next chunk, given when the search of the previous one began.
     #[must_use]
-    pub fn adjusted_since(self, begun: Instant) -> ChunkSize {
-        match begun.elapsed() {
-            took if took < FAST_SEARCH => ChunkSize((self.0 * 2).min(MAX_CHUNK_BYTES)),
-            took if took > SLOW_SEARCH => ChunkSize((self.0 / 2).max(MIN_CHUNK_BYTES)),
+    pub fn adjusted_since(self, started_at: Instant) -> ChunkSize {
+        match started_at.elapsed() {
+            elapsed if elapsed < FAST_SEARCH => ChunkSize((self.0 * 2).min(MAX_CHUNK_BYTES)),
+            elapsed if elapsed > SLOW_SEARCH => ChunkSize((self.0 / 2).max(MIN_CHUNK_BYTES)),
             _ => self,
         }
     }

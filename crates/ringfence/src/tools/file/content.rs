@@ -54,14 +54,15 @@ pub struct ContentSurvey {
 }
 
 impl FileContent {
-    /// Wraps an open file and takes a snapshot of its bytes if there are at most `hold`.
-    pub fn new(file: File, path: String, hold: u64) -> Result<FileContent> {
+    /// Wraps an open file and takes a snapshot of its bytes if there are at most `max_snapshot`.
+    pub fn new(file: File, path: String, max_snapshot: u64) -> Result<FileContent> {
         let stat = fstat(&file).map_err(|errno| os_error(errno, &path))?;
         let mut content = FileContent { file, stat, path, snapshot: None };
-        if content.size() <= hold {
+        if content.size() <= max_snapshot {
             // Reading one extra byte detects a file that has grown past the limit in the meantime.
-            let bytes = content.read(0, usize::try_from(hold).unwrap_or(usize::MAX - 1) + 1)?;
-            if bytes.len() as u64 <= hold {
+            let bytes =
+                content.read(0, usize::try_from(max_snapshot).unwrap_or(usize::MAX - 1) + 1)?;
+            if bytes.len() as u64 <= max_snapshot {
                 content.snapshot = Some(bytes);
             }
         }
@@ -92,26 +93,26 @@ impl FileContent {
         SystemTime::UNIX_EPOCH + seconds + Duration::from_nanos(self.stat.st_mtime_nsec)
     }
 
-    /// Reads up to `len` bytes starting at `at`; returns fewer only at the end of the file.
-    pub fn read(&self, at: u64, len: usize) -> Result<Vec<u8>> {
+    /// Reads up to `len` bytes starting at `offset`; returns fewer only at the end of the file.
+    pub fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         if let Some(bytes) = &self.snapshot {
-            let start = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
             let end = start.saturating_add(len).min(bytes.len());
             return Ok(bytes[start..end].to_vec());
         }
         let mut buffer = Vec::new();
         // No file is that long, and the kernel rejects such an offset.
-        if at > MAX_OFFSET {
+        if offset > MAX_OFFSET {
             return Ok(buffer);
         }
         while buffer.len() < len {
             let filled = buffer.len();
             // For a small file, allocate only what it holds plus one byte to detect its end:
             // zeroing a whole chunk costs more than the read.
-            let rest = usize::try_from(self.size().saturating_sub(at + filled as u64))
+            let rest = usize::try_from(self.size().saturating_sub(offset + filled as u64))
                 .unwrap_or(CHUNK_BYTES);
             buffer.resize(len.min(filled + rest.saturating_add(1).clamp(512, CHUNK_BYTES)), 0);
-            let count = match self.file.read_at(&mut buffer[filled..], at + filled as u64) {
+            let count = match self.file.read_at(&mut buffer[filled..], offset + filled as u64) {
                 Ok(count) => count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
                     buffer.truncate(filled);
@@ -131,75 +132,75 @@ impl FileContent {
         os_error(Errno::from_io_error(error).unwrap_or(Errno::IO), &self.path)
     }
 
-    /// Reads through the file (only its head if it is large). `known` is the encoding the caller
-    /// asked for, if any.
+    /// Reads through the file (only its head if it is large). `known_encoding` is the encoding the
+    /// caller asked for, if any.
     pub fn inspect_text(
         &self,
-        known: Option<&'static Encoding>,
+        known_encoding: Option<&'static Encoding>,
         cancel: &CancelToken,
     ) -> Result<ContentSurvey> {
         let head = self.read(0, HEAD_BYTES)?;
-        let mark = text::detect_bom(&head);
-        let bom = mark
-            .filter(|(marked, _)| known.is_none_or(|known| known == *marked))
+        let detected_bom = text::detect_bom(&head);
+        let bom_len = detected_bom
+            .filter(|(bom_encoding, _)| {
+                known_encoding.is_none_or(|known_encoding| known_encoding == *bom_encoding)
+            })
             .map_or(0, |(_, len)| len);
-        let mut detector = TextDetector::new(known.or(mark.map(|(encoding, _)| encoding)));
+        let mut detector =
+            TextDetector::new(known_encoding.or(detected_bom.map(|(encoding, _)| encoding)));
         if self.size() > MAX_HASHED_BYTES {
-            detector.feed(&head[bom..]);
-            let found =
+            detector.feed(&head[bom_len..]);
+            let format =
                 detector.finish(false, || self.guess_encoding(HEAD_BYTES as u64, cancel))?;
-            return Ok(self.build_survey(self.weak_etag(), head, found, bom, false));
+            return Ok(self.build_survey(self.weak_etag(), head, format, bom_len, false));
         }
         let mut hasher = blake3::Hasher::new();
-        let mut at = 0;
+        let mut offset = 0;
         loop {
             check_cancelled(cancel)?;
-            let chunk = self.read(at, CHUNK_BYTES)?;
+            let chunk = self.read(offset, CHUNK_BYTES)?;
             hasher.update(&chunk);
-            detector.feed(if at == 0 { chunk.get(bom..).unwrap_or_default() } else { &chunk });
-            at += chunk.len() as u64;
+            detector.feed(if offset == 0 {
+                chunk.get(bom_len..).unwrap_or_default()
+            } else {
+                &chunk
+            });
+            offset += chunk.len() as u64;
             // Stop at a bound so that a file that keeps growing cannot keep us reading.
-            if chunk.len() < CHUNK_BYTES || at > MAX_HASHED_BYTES + CHUNK_BYTES as u64 {
+            if chunk.len() < CHUNK_BYTES || offset > MAX_HASHED_BYTES + CHUNK_BYTES as u64 {
                 break;
             }
         }
-        let etag = if at == self.size() { etag_from_hasher(&hasher) } else { self.weak_etag() };
-        let found = detector.finish(true, || self.guess_encoding(MAX_HASHED_BYTES, cancel))?;
-        Ok(self.build_survey(etag, head, found, bom, true))
+        let etag = if offset == self.size() { etag_from_hasher(&hasher) } else { self.weak_etag() };
+        let format = detector.finish(true, || self.guess_encoding(MAX_HASHED_BYTES, cancel))?;
+        Ok(self.build_survey(etag, head, format, bom_len, true))
     }
 
     /// Guesses the encoding of text that is not UTF-8 from the bytes before `end`.
     fn guess_encoding(&self, end: u64, cancel: &CancelToken) -> Result<&'static Encoding> {
-        let mut guess = EncodingGuesser::default();
-        let mut at = 0;
-        while guess.wants_more() && at < end {
+        let mut guesser = EncodingGuesser::default();
+        let mut offset = 0;
+        while guesser.wants_more() && offset < end {
             check_cancelled(cancel)?;
-            let chunk = self.read(at, HEAD_BYTES)?;
+            let chunk = self.read(offset, HEAD_BYTES)?;
             if chunk.is_empty() {
                 break;
             }
-            guess.feed(&chunk);
-            at += chunk.len() as u64;
+            guesser.feed(&chunk);
+            offset += chunk.len() as u64;
         }
-        Ok(guess.best_encoding())
+        Ok(guesser.best_encoding())
     }
 
     fn build_survey(
         &self,
         etag: String,
         head: Vec<u8>,
-        found: TextFormat,
-        bom: usize,
-        whole: bool,
+        format: TextFormat,
+        bom_len: usize,
+        is_complete: bool,
     ) -> ContentSurvey {
-        ContentSurvey {
-            etag,
-            size: self.size(),
-            head,
-            format: found,
-            bom_len: bom,
-            is_complete: whole,
-        }
+        ContentSurvey { etag, size: self.size(), head, format, bom_len, is_complete }
     }
 
     /// Returns whether the file has changed since it was opened. A snapshot never changes.
@@ -207,8 +208,8 @@ impl FileContent {
         if self.snapshot.is_some() {
             return Ok(false);
         }
-        let now = fstat(&self.file).map_err(|errno| os_error(errno, &self.path))?;
-        Ok(!is_same_state(&now, &self.stat))
+        let current_stat = fstat(&self.file).map_err(|errno| os_error(errno, &self.path))?;
+        Ok(!is_same_state(&current_stat, &self.stat))
     }
 
     /// Updates the stored stat to the current state of the file.
@@ -231,31 +232,31 @@ impl FileContent {
         cancel: &CancelToken,
     ) -> Result<Option<u64>> {
         let unit = CodeUnit::from_encoding(survey.format.encoding);
-        let mut at = survey.bom_len as u64;
-        let mut skip = line.saturating_sub(1);
-        while skip > 0 {
+        let mut offset = survey.bom_len as u64;
+        let mut lines_left = line.saturating_sub(1);
+        while lines_left > 0 {
             check_cancelled(cancel)?;
-            let chunk = self.read(at, CHUNK_BYTES)?;
+            let chunk = self.read(offset, CHUNK_BYTES)?;
             let newlines = unit.count_newlines(&chunk);
-            if newlines < skip {
-                skip -= newlines;
-                at += chunk.len() as u64;
+            if newlines < lines_left {
+                lines_left -= newlines;
+                offset += chunk.len() as u64;
                 if chunk.len() < CHUNK_BYTES {
                     return Ok(None);
                 }
                 continue;
             }
             let mut rest = chunk.as_slice();
-            while skip > 0
+            while lines_left > 0
                 && let Some(after) = unit.position_after_newline(rest)
             {
                 rest = &rest[after..];
-                at += after as u64;
-                skip -= 1;
+                offset += after as u64;
+                lines_left -= 1;
             }
         }
         // The newline that ends the last line does not start another one.
-        Ok((at < self.size() || line == 1).then_some(at))
+        Ok((offset < self.size() || line == 1).then_some(offset))
     }
 
     /// Returns the offset at which the `count`-th line from the end starts, searching backwards.
@@ -268,16 +269,16 @@ impl FileContent {
         let first = survey.bom_len as u64;
         // The newline at the end of the file ends its last line; it does not start another one.
         let mut end = self.size().saturating_sub(1).max(first);
-        let mut left = count;
+        let mut lines_left = count;
         while end > first {
             check_cancelled(cancel)?;
             let start = end.saturating_sub(CHUNK_BYTES as u64).max(first);
             let chunk = self.read(start, usize::try_from(end - start).unwrap_or(CHUNK_BYTES))?;
-            for (at, byte) in chunk.iter().enumerate().rev() {
+            for (index, byte) in chunk.iter().enumerate().rev() {
                 if *byte == b'\n' {
-                    left -= 1;
-                    if left == 0 {
-                        return Ok(start + at as u64 + 1);
+                    lines_left -= 1;
+                    if lines_left == 0 {
+                        return Ok(start + index as u64 + 1);
                     }
                 }
             }

@@ -24,15 +24,15 @@ impl CursorQuery {
     pub fn from_arguments(tool: &str, arguments: &Map<String, Value>) -> CursorQuery {
         const ABOUT_THE_PAGE: [&str; 6] =
             ["cursor", "limit", "max_results", "max_bytes", "timeout_ms", "details"];
-        let mut asked = arguments.clone();
-        asked.retain(|name, _| !ABOUT_THE_PAGE.contains(&name.as_str()));
-        CursorQuery(format!("{tool} {}", digest_json(&Value::Object(asked))))
+        let mut query_arguments = arguments.clone();
+        query_arguments.retain(|name, _| !ABOUT_THE_PAGE.contains(&name.as_str()));
+        CursorQuery(format!("{tool} {}", digest_json(&Value::Object(query_arguments))))
     }
 
-    fn compute_check(&self, place: &[u8]) -> [u8; CHECK_BYTES] {
+    fn compute_check(&self, position: &[u8]) -> [u8; CHECK_BYTES] {
         let mut hasher = blake3::Hasher::new_derive_key("ringfence cursor 1");
         hasher.update(self.0.as_bytes());
-        hasher.update(place);
+        hasher.update(position);
         let mut check = [0; CHECK_BYTES];
         check.copy_from_slice(&hasher.finalize().as_bytes()[..CHECK_BYTES]);
         check
@@ -40,28 +40,32 @@ impl CursorQuery {
 
     /// Returns the cursor that continues after this path and line.
     pub fn encode_cursor(&self, path: &[u8], line: u64) -> String {
-        let mut place = line.to_be_bytes().to_vec();
-        place.extend_from_slice(path);
-        let mut whole = self.compute_check(&place).to_vec();
-        whole.extend_from_slice(&place);
-        URL_SAFE_NO_PAD.encode(whole)
+        let mut position = line.to_be_bytes().to_vec();
+        position.extend_from_slice(path);
+        let mut cursor_bytes = self.compute_check(&position).to_vec();
+        cursor_bytes.extend_from_slice(&position);
+        URL_SAFE_NO_PAD.encode(cursor_bytes)
     }
 
     /// Returns the path and line after which a cursor continues.
     pub fn decode_cursor(&self, cursor: &str) -> Result<(Vec<u8>, u64)> {
-        let wrong = || {
+        let cursor_error = || {
             Error::invalid_arguments("the argument `cursor` does not belong to this call")
                 .with_hint(
                     "Pass `next_cursor` exactly as returned, with the other arguments unchanged.",
                 )
                 .with_fact("argument", "cursor")
         };
-        let whole = Some(cursor).filter(|cursor| cursor.len() <= MAX_BYTES).ok_or_else(wrong)?;
-        let whole = URL_SAFE_NO_PAD.decode(whole).map_err(|error| wrong().with_source(error))?;
-        let (check, place) = whole.split_at_checked(CHECK_BYTES).ok_or_else(wrong)?;
-        let (line, path) = place.split_first_chunk::<8>().ok_or_else(wrong)?;
-        if check != self.compute_check(place) {
-            return Err(wrong());
+        let cursor_bytes =
+            Some(cursor).filter(|cursor| cursor.len() <= MAX_BYTES).ok_or_else(cursor_error)?;
+        let cursor_bytes = URL_SAFE_NO_PAD
+            .decode(cursor_bytes)
+            .map_err(|error| cursor_error().with_source(error))?;
+        let (check, position) =
+            cursor_bytes.split_at_checked(CHECK_BYTES).ok_or_else(cursor_error)?;
+        let (line, path) = position.split_first_chunk::<8>().ok_or_else(cursor_error)?;
+        if check != self.compute_check(position) {
+            return Err(cursor_error());
         }
         Ok((path.to_vec(), u64::from_be_bytes(*line)))
     }

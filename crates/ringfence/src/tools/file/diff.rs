@@ -58,24 +58,25 @@ pub fn diff_lines(path: &str, old: &str, new: &str, unified: bool) -> Option<Lin
 /// Cuts a diff that is too long for a result at the end of a line and stores the full text. Returns
 /// whether it was cut, and the handle of the stored text.
 pub fn fit_diff(diff: &mut Option<String>, outputs: &OutputStore) -> (bool, Option<String>) {
-    let Some(whole) = diff.as_ref().filter(|diff| diff.len() > MAX_DIFF_BYTES) else {
+    let Some(full_diff) = diff.as_ref().filter(|diff| diff.len() > MAX_DIFF_BYTES) else {
         return (false, None);
     };
-    let stored = store_text(whole, outputs);
-    let cut = cut_at_line(whole);
-    *diff = Some(cut);
+    let stored = store_text(full_diff, outputs);
+    let truncated = cut_at_line(full_diff);
+    *diff = Some(truncated);
     (true, stored)
 }
 
 /// Stores a text that is too long for a result and returns its handle.
 pub fn store_text(text: &str, outputs: &OutputStore) -> Option<String> {
     let stored = outputs.create_output().and_then(|mut output| {
-        let lost = |error| Error::internal("cannot store a part of a result").with_source(error);
+        let storage_error =
+            |error| Error::internal("cannot store a part of a result").with_source(error);
         match output.write_all(text.as_bytes()) {
             Ok(()) => Ok(output.handle.clone()),
             Err(error) => {
                 output.discard();
-                Err(lost(error))
+                Err(storage_error(error))
             }
         }
     });

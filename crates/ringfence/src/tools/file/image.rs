@@ -12,34 +12,35 @@ pub fn image_dimensions(mime: &str, head: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-fn read_u32_be(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+fn read_u32_be(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
 }
 
-fn read_uint_le(bytes: &[u8], at: usize, length: usize) -> Option<u32> {
-    let part = bytes.get(at..at + length)?;
+fn read_uint_le(bytes: &[u8], offset: usize, length: usize) -> Option<u32> {
+    let part = bytes.get(offset..offset + length)?;
     Some(part.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte)))
 }
 
 /// Walks the segments up to the first start-of-frame segment.
 fn jpeg_dimensions(bytes: &[u8]) -> Option<(u32, u32)> {
-    let two =
-        |at: usize| Some(u32::from(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?)));
-    let mut at = 2;
+    let read_u16 = |offset: usize| {
+        Some(u32::from(u16::from_be_bytes(bytes.get(offset..offset + 2)?.try_into().ok()?)))
+    };
+    let mut offset = 2;
     loop {
-        let marker = bytes.get(at..at + 2)?;
+        let marker = bytes.get(offset..offset + 2)?;
         if marker[0] != 0xff {
             return None;
         }
         match marker[1] {
             // Padding, and markers without a payload.
-            0xff => at += 1,
-            0x01 | 0xd0..=0xd8 => at += 2,
+            0xff => offset += 1,
+            0x01 | 0xd0..=0xd8 => offset += 2,
             0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => {
-                return Some((two(at + 7)?, two(at + 5)?));
+                return Some((read_u16(offset + 7)?, read_u16(offset + 5)?));
             }
             0xd9 | 0xda => return None,
-            _ => at += 2 + usize::try_from(two(at + 2)?.max(2)).ok()?,
+            _ => offset += 2 + usize::try_from(read_u16(offset + 2)?.max(2)).ok()?,
         }
     }
 }

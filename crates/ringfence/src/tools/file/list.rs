@@ -119,43 +119,37 @@ pub struct ListJob {
 
 impl Args {
     fn build_job(&self, arguments: &Map<String, Value>) -> Result<ListJob> {
-        let none = Vec::new();
-        let globs = self.glob.as_ref().unwrap_or(&none);
-        let selection = PathFilter::new(globs, self.exclude.as_ref().unwrap_or(&none), None)?;
+        let empty = Vec::new();
+        let globs = self.glob.as_ref().unwrap_or(&empty);
+        let filter = PathFilter::new(globs, self.exclude.as_ref().unwrap_or(&empty), None)?;
         let sort = self.sort.unwrap_or_default();
-        let question = CursorQuery::from_arguments(NAME, arguments);
-        let after = match &self.cursor {
+        let cursor_query = CursorQuery::from_arguments(NAME, arguments);
+        let after_path = match &self.cursor {
             Some(_) if sort != ListOrder::Name => {
                 return Err(Error::invalid_arguments("`cursor` works only with `sort: \"name\"`")
                     .with_hint("Raise `limit`, or narrow the list with `glob`."));
             }
-            Some(cursor) => Some(question.decode_cursor(cursor)?.0),
+            Some(cursor) => Some(cursor_query.decode_cursor(cursor)?.0),
             None => None,
         };
         let sight = WalkFilter {
             skip_ignored: self.gitignore.unwrap_or(true),
-            show_hidden: self.hidden.unwrap_or(false) || selection.names_hidden,
+            show_hidden: self.hidden.unwrap_or(false) || filter.names_hidden,
             inverted: false,
         };
-        let depth = self.depth.unwrap_or(u64::from(!selection.has_globs()));
-        let wanted = ListQuery {
+        let depth = self.depth.unwrap_or(u64::from(!filter.has_globs()));
+        let query = ListQuery {
             depth: usize::try_from(depth).unwrap_or(0),
             kind: self.kind.unwrap_or_default(),
             sort,
             details: self.details.unwrap_or(false),
             limit: usize::try_from(self.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT))
                 .unwrap_or(1),
-            after_path: after,
-            filter: selection,
+            after_path,
+            filter,
         };
         let path = self.path.clone().unwrap_or_else(|| ".".to_owned());
-        Ok(ListJob {
-            path,
-            sight,
-            query: wanted,
-            cursor_query: question,
-            sorted_by_name: sort == ListOrder::Name,
-        })
+        Ok(ListJob { path, sight, query, cursor_query, sorted_by_name: sort == ListOrder::Name })
     }
 }
 
@@ -254,37 +248,38 @@ fn list_until_halted(
             .with_hint("Read it with `file.read`, or list its parent directory."));
         }
     };
-    let picker = EntryCollector::new(&job.query, tree.path());
-    let hands = if job.query.depth == 1 { 1 } else { thread_count() };
-    tree.walk(&picker, hands, halt);
+    let collector = EntryCollector::new(&job.query, tree.path());
+    let workers = if job.query.depth == 1 { 1 } else { thread_count() };
+    tree.walk(&collector, workers, halt);
     // A timeout still returns what was found; a cancelled call needs no result.
     if cancel.is_cancelled() && cancel.cause() != Some(CancelCause::Deadline) {
         return Err(Error::new(Kind::Cancelled, "the list was cancelled"));
     }
-    let mut picked = picker.into_top_entries();
+    let mut collected = collector.into_top_entries();
     if halt.is_stopped() {
-        picked.warnings.push(
+        collected.warnings.push(
             "the tree is very large and was listed only in part; list a subdirectory".to_owned(),
         );
     }
-    let (items, shown, last) = picked.take_fitting(budget.saturating_sub(RESERVED_BYTES));
-    let halted = halt.is_stopped();
-    let truncated = picked.total > picked.already_shown + shown || halted;
-    let next_cursor = match last {
+    let (entries, shown_count, last_path) =
+        collected.take_fitting(budget.saturating_sub(RESERVED_BYTES));
+    let is_halted = halt.is_stopped();
+    let truncated = collected.total > collected.already_shown + shown_count || is_halted;
+    let next_cursor = match last_path {
         // After an incomplete walk there may be entries before the last one shown: continuing after
         // it would skip them.
-        Some(path) if truncated && !halted && job.sorted_by_name => {
+        Some(path) if truncated && !is_halted && job.sorted_by_name => {
             Some(job.cursor_query.encode_cursor(&path, 0))
         }
         _ => None,
     };
     Ok(Reply {
-        entries: items,
-        total: picked.total,
+        entries,
+        total: collected.total,
         truncated,
         next_cursor,
-        ignored: picked.ignored,
-        warnings: picked.warnings,
+        ignored: collected.ignored,
+        warnings: collected.warnings,
     })
 }
 

@@ -29,13 +29,14 @@ pub struct OldFile {
 }
 
 impl OldFile {
-    /// Reads a file and keeps its bytes if there are at most `hold`.
-    pub fn inspect(object: HeldFile, hold: u64, cancel: &CancelToken) -> Result<OldFile> {
-        let content = FileContent::new(object.open_read()?, object.path.clone(), hold)?;
+    /// Reads a file and keeps its bytes if there are at most `max_snapshot`.
+    pub fn inspect(object: HeldFile, max_snapshot: u64, cancel: &CancelToken) -> Result<OldFile> {
+        let content = FileContent::new(object.open_read()?, object.path.clone(), max_snapshot)?;
         let survey = content.inspect_text(None, cancel)?;
-        let fresh = SystemTime::now().duration_since(content.modified()).unwrap_or_default()
-            < RECENT_CHANGE;
-        Ok(OldFile { object, content, survey, recently_modified: fresh })
+        let recently_modified =
+            SystemTime::now().duration_since(content.modified()).unwrap_or_default()
+                < RECENT_CHANGE;
+        Ok(OldFile { object, content, survey, recently_modified })
     }
 
     /// Checks that the file may be written.
@@ -63,10 +64,14 @@ impl OldFile {
         }
     }
 
-    /// Reads the same file again. Returns `None` if it has become longer than `hold`.
-    pub fn inspect_again(&self, hold: u64, cancel: &CancelToken) -> Result<Option<OldFile>> {
-        let now = OldFile::inspect(self.object.try_clone()?, hold, cancel)?;
-        Ok(now.content.snapshot_bytes().is_some().then_some(now))
+    /// Reads the same file again. Returns `None` if it has become longer than `max_snapshot`.
+    pub fn inspect_again(
+        &self,
+        max_snapshot: u64,
+        cancel: &CancelToken,
+    ) -> Result<Option<OldFile>> {
+        let current = OldFile::inspect(self.object.try_clone()?, max_snapshot, cancel)?;
+        Ok(current.content.snapshot_bytes().is_some().then_some(current))
     }
 
     /// Returns whether the content is text.
@@ -145,15 +150,16 @@ impl OldFile {
     /// of the file system's clock is visible only in the bytes themselves, so the bytes of a
     /// recently modified file are compared.
     pub fn is_unchanged(&self) -> Result<bool> {
-        let Some(seen) = self.content.snapshot_bytes().filter(|_| self.recently_modified) else {
+        let Some(old_bytes) = self.content.snapshot_bytes().filter(|_| self.recently_modified)
+        else {
             return Ok(true);
         };
-        let now = FileContent::new(
+        let current = FileContent::new(
             self.object.open_read()?,
             self.object.path.clone(),
-            seen.len() as u64,
+            old_bytes.len() as u64,
         )?;
-        Ok(now.snapshot_bytes() == Some(seen))
+        Ok(current.snapshot_bytes() == Some(old_bytes))
     }
 }
 
@@ -170,9 +176,9 @@ impl FileFingerprint {
     /// Returns whether the file is unchanged; see [`OldFile::is_unchanged`].
     pub fn is_unchanged(&self) -> Result<bool> {
         let Some(length) = self.compare_len else { return Ok(true) };
-        let now =
+        let current =
             FileContent::new(self.object.open_read()?, self.object.path.clone(), length as u64)?;
-        Ok(now.snapshot_bytes().is_some_and(|bytes| etag_from_bytes(bytes) == self.etag))
+        Ok(current.snapshot_bytes().is_some_and(|bytes| etag_from_bytes(bytes) == self.etag))
     }
 }
 

@@ -38,11 +38,11 @@ impl PathFilter {
         let exclude: Vec<&str> = exclude.iter().map(String::as_str).chain(negated).collect();
         let include: Vec<&str> =
             include.iter().map(String::as_str).filter(|glob| !glob.starts_with('!')).collect();
-        let dotted = |glob: &&str| {
+        let is_hidden_glob = |glob: &&str| {
             glob.split('/').any(|name| name.starts_with('.') && name != "." && name != "..")
         };
         Ok(PathFilter {
-            names_hidden: include.iter().any(dotted),
+            names_hidden: include.iter().any(is_hidden_glob),
             include: build_glob_matcher("glob", &include, true)?,
             exclude: build_glob_matcher("exclude", &exclude, false)?,
             types: file_type.map(build_type_matcher).transpose()?,
@@ -62,12 +62,12 @@ impl PathFilter {
 
     /// Returns whether a path that is not excluded is selected.
     pub fn includes(&self, path: &[u8], is_dir: bool) -> bool {
-        let typed = || {
+        let matches_type = || {
             self.types
                 .as_ref()
                 .is_none_or(|types| !types.matched(as_path(path), is_dir).is_ignore())
         };
-        matches_glob(self.include.as_ref(), path, is_dir).unwrap_or(true) && typed()
+        matches_glob(self.include.as_ref(), path, is_dir).unwrap_or(true) && matches_type()
     }
 }
 
@@ -79,17 +79,23 @@ fn matches_glob(matcher: Option<&Gitignore>, path: &[u8], is_dir: bool) -> Optio
     Some(matcher?.matched(as_path(path), is_dir).is_ignore())
 }
 
-fn build_glob_matcher(argument: &str, globs: &[&str], contents: bool) -> Result<Option<Gitignore>> {
+fn build_glob_matcher(
+    argument: &str,
+    globs: &[&str],
+    include_contents: bool,
+) -> Result<Option<Gitignore>> {
     if globs.is_empty() {
         return Ok(None);
     }
-    let wrong = |why: String| Error::invalid_arguments(why).with_fact("argument", argument);
+    let argument_error =
+        |reason: String| Error::invalid_arguments(reason).with_fact("argument", argument);
     if globs.len() > MAX_GLOBS || globs.iter().any(|glob| glob.len() > MAX_GLOB_BYTES) {
-        let most = format!("`{argument}` takes up to {MAX_GLOBS} globs of {MAX_GLOB_BYTES} bytes");
-        return Err(wrong(most));
+        let limit_message =
+            format!("`{argument}` takes up to {MAX_GLOBS} globs of {MAX_GLOB_BYTES} bytes");
+        return Err(argument_error(limit_message));
     }
-    let unclear = |glob: &str, why: String| {
-        wrong(format!("`{}` in `{argument}` is not a valid glob: {why}", crate::base::workspace::quote_path(glob).trim_matches('`')))
+    let glob_error = |glob: &str, reason: String| {
+        argument_error(format!("`{}` in `{argument}` is not a valid glob: {reason}", crate::base::workspace::quote_path(glob).trim_matches('`')))
             .with_hint("Globs are written as in .gitignore: `*.rs`, `src/**/*.ts`, `{a,b}/*`. Escape special characters with `\\`.")
     };
     let mut builder = GitignoreBuilder::new(".");
@@ -98,32 +104,31 @@ fn build_glob_matcher(argument: &str, globs: &[&str], contents: bool) -> Result<
     for glob in globs {
         let plain = glob.strip_prefix("./").unwrap_or(glob);
         if plain.trim().is_empty() {
-            return Err(unclear(glob, "it is empty".to_owned()));
+            return Err(glob_error(glob, "it is empty".to_owned()));
         }
         // Escape characters that are special only at the start of a line in an ignore file.
         let mut line = match plain.starts_with(['#', '!']) {
             true => format!("\\{plain}"),
             false => plain.to_owned(),
         };
-        if contents && line.ends_with('/') {
+        if include_contents && line.ends_with('/') {
             line.push_str("**");
         }
-        builder.add_line(None, &line).map_err(|error| unclear(glob, error.to_string()))?;
+        builder.add_line(None, &line).map_err(|error| glob_error(glob, error.to_string()))?;
     }
-    builder
-        .build()
-        .map(Some)
-        .map_err(|error| wrong(format!("the globs in `{argument}` cannot be compiled: {error}")))
+    builder.build().map(Some).map_err(|error| {
+        argument_error(format!("the globs in `{argument}` cannot be compiled: {error}"))
+    })
 }
 
 fn build_type_matcher(name: &str) -> Result<Types> {
     let mut builder = TypesBuilder::new();
     builder.add_defaults();
-    let known = builder.definitions();
-    let known: Vec<&str> = known.iter().map(ignore::types::FileTypeDef::name).collect();
-    if !known.contains(&name) {
-        let hint = match suggest_name(name, &known) {
-            Some(near) => format!("Did you mean `{near}`?"),
+    let known_types = builder.definitions();
+    let known_types: Vec<&str> = known_types.iter().map(ignore::types::FileTypeDef::name).collect();
+    if !known_types.contains(&name) {
+        let hint = match suggest_name(name, &known_types) {
+            Some(suggestion) => format!("Did you mean `{suggestion}`?"),
             None => {
                 "Types are ripgrep's: rust, py, js, ts, go, java, c, cpp, md, json … or use `glob`."
                     .to_owned()

@@ -145,13 +145,13 @@ impl Args {
     /// Checks what the schema alone cannot express.
     fn validate(&self) -> Result<TextDecoding> {
         let decoding = self.parse_decoding()?;
-        let lines = self.offset.is_some() || self.limit.is_some();
-        if lines && (self.byte_offset.is_some() || self.byte_length.is_some()) {
+        let uses_lines = self.offset.is_some() || self.limit.is_some();
+        if uses_lines && (self.byte_offset.is_some() || self.byte_length.is_some()) {
             return Err(Error::invalid_arguments(
                 "`offset`/`limit` count lines, `byte_offset`/`byte_length` count bytes: use one pair",
             ));
         }
-        if decoding == TextDecoding::Base64 && (lines || self.line_numbers == Some(true)) {
+        if decoding == TextDecoding::Base64 && (uses_lines || self.line_numbers == Some(true)) {
             return Err(Error::invalid_arguments(
                 "base64 has no lines: use `byte_offset` and `byte_length`",
             ));
@@ -165,11 +165,11 @@ impl Args {
     }
 
     fn max_text_bytes(&self, budget: usize) -> usize {
-        let wanted = match self.max_bytes {
+        let requested = match self.max_bytes {
             Some(bytes) => usize::try_from(bytes).unwrap_or(MAX_BYTES),
             None => budget.saturating_sub(METADATA_BYTES).max(budget / 2),
         };
-        wanted.clamp(MIN_BYTES, MAX_BYTES)
+        requested.clamp(MIN_BYTES, MAX_BYTES)
     }
 
     fn requested_window(&self) -> ExcerptWindow {
@@ -266,26 +266,26 @@ impl Tool for FileRead {
     }
 }
 
-/// Reads what `args` ask for. A `stored` output is the text of a command and is never treated as a
-/// binary file.
+/// Reads what `args` ask for. A `is_stored` output is the text of a command and is never treated as
+/// a binary file.
 fn read_content(
     mut content: FileContent,
     args: &Args,
-    stored: bool,
+    is_stored: bool,
     budget: usize,
     cancel: &CancelToken,
 ) -> Result<ToolOutput> {
     let decoding = args.validate()?;
-    let mut tries = MAX_ATTEMPTS;
+    let mut attempts_left = MAX_ATTEMPTS;
     loop {
         let mut answer =
-            ReadAnswer::from_content(&content, args, decoding, stored, budget, cancel)?;
-        tries -= 1;
+            ReadAnswer::from_content(&content, args, decoding, is_stored, budget, cancel)?;
+        attempts_left -= 1;
         if !content.has_changed()? {
             return Ok(answer.into_output());
         }
         content.refresh_stat()?;
-        if tries == 0 {
+        if attempts_left == 0 {
             // The file keeps changing. The text was read from it, but the etag must not claim to
             // describe that text.
             answer.reply.etag = content.weak_etag();
@@ -308,38 +308,39 @@ impl ReadAnswer {
         content: &FileContent,
         args: &Args,
         decoding: TextDecoding,
-        stored: bool,
+        is_stored: bool,
         budget: usize,
         cancel: &CancelToken,
     ) -> Result<ReadAnswer> {
-        let named = match decoding {
+        let named_encoding = match decoding {
             TextDecoding::Named(encoding) => Some(encoding),
             TextDecoding::Auto | TextDecoding::Base64 => None,
         };
-        let survey = content.inspect_text(named, cancel)?;
-        let magic = mime::detect_by_content(&survey.head).filter(|_| !stored);
-        let binary = named.is_none() && !stored && (survey.format.is_binary || magic.is_some());
-        let mut answer = ReadAnswer::with_metadata(content, &survey, magic, binary);
+        let survey = content.inspect_text(named_encoding, cancel)?;
+        let magic = mime::detect_by_content(&survey.head).filter(|_| !is_stored);
+        let is_binary =
+            named_encoding.is_none() && !is_stored && (survey.format.is_binary || magic.is_some());
+        let mut answer = ReadAnswer::with_metadata(content, &survey, magic, is_binary);
         if let Some((width, height)) =
             magic.and_then(|mime| image::image_dimensions(mime, &survey.head))
         {
             (answer.reply.width, answer.reply.height) = (Some(width), Some(height));
         }
-        let max = args.max_text_bytes(budget);
+        let max_bytes = args.max_text_bytes(budget);
         if args.if_none_match.as_ref() == Some(&survey.etag) {
             answer.reply.kind = "unchanged";
             answer.notes.push("unchanged since it had this etag".to_owned());
         } else if decoding == TextDecoding::Base64 {
-            answer.add_base64(content, args, max)?;
-        } else if binary
+            answer.add_base64(content, args, max_bytes)?;
+        } else if is_binary
             && magic.is_some_and(mime::is_viewable_image)
             && survey.size <= MAX_IMAGE_BYTES
         {
             answer.add_image(content)?;
-        } else if binary {
+        } else if is_binary {
             answer.describe_binary(content, &survey)?;
         } else {
-            answer.add_text(content, args, &survey, max, cancel)?;
+            answer.add_text(content, args, &survey, max_bytes, cancel)?;
         }
         Ok(answer)
     }
@@ -348,40 +349,40 @@ impl ReadAnswer {
         content: &FileContent,
         survey: &ContentSurvey,
         magic: Option<&'static str>,
-        binary: bool,
+        is_binary: bool,
     ) -> ReadAnswer {
         let mime = magic.or_else(|| mime::detect_by_name(&content.path));
         let reply = Reply {
             path: content.path.clone(),
-            kind: if binary { "binary" } else { "text" },
+            kind: if is_binary { "binary" } else { "text" },
             etag: survey.etag.clone(),
             size: survey.size,
             mtime: format_utc(content.modified()),
             mime: mime
-                .unwrap_or(if binary { "application/octet-stream" } else { "text/plain" })
+                .unwrap_or(if is_binary { "application/octet-stream" } else { "text/plain" })
                 .to_owned(),
             ..Reply::default()
         };
         ReadAnswer { reply, text: String::new(), notes: Vec::new(), image_base64: None }
     }
 
-    fn add_base64(&mut self, content: &FileContent, args: &Args, max: usize) -> Result<()> {
-        let from = args.byte_offset.unwrap_or(0);
-        let most = max / 4 * 3;
-        let wanted = args
+    fn add_base64(&mut self, content: &FileContent, args: &Args, max_bytes: usize) -> Result<()> {
+        let offset = args.byte_offset.unwrap_or(0);
+        let max_raw_bytes = max_bytes / 4 * 3;
+        let requested = args
             .byte_length
             .map_or(usize::MAX, |length| usize::try_from(length).unwrap_or(usize::MAX));
-        let mut bytes = content.read(from, most.min(wanted))?;
-        let end = from + bytes.len() as u64;
-        self.mask_secrets(content, from, &mut bytes)?;
+        let mut bytes = content.read(offset, max_raw_bytes.min(requested))?;
+        let end = offset + bytes.len() as u64;
+        self.mask_secrets(content, offset, &mut bytes)?;
         self.text = STANDARD.encode(&bytes);
         self.reply.encoding = Some("base64".to_owned());
-        self.reply.byte_offset = Some(from);
-        self.reply.truncated = wanted > most && end < self.reply.size;
+        self.reply.byte_offset = Some(offset);
+        self.reply.truncated = requested > max_raw_bytes && end < self.reply.size;
         if end < self.reply.size && !bytes.is_empty() {
             self.reply.next_byte_offset = Some(end);
             self.notes.push(format!(
-                "base64 of bytes {from}-{end} of {}; next byte_offset {end}",
+                "base64 of bytes {offset}-{end} of {}; next byte_offset {end}",
                 self.reply.size
             ));
         }
@@ -390,8 +391,10 @@ impl ReadAnswer {
 
     /// Masks secret values in bytes that are returned as base64 or hex, where later redaction does
     /// not find all of them.
-    fn mask_secrets(&mut self, content: &FileContent, from: u64, bytes: &mut [u8]) -> Result<()> {
-        if known_secrets::mask_part(from, bytes, |at, length| content.read(at, length))? {
+    fn mask_secrets(&mut self, content: &FileContent, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        if known_secrets::mask_part(offset, bytes, |position, length| {
+            content.read(position, length)
+        })? {
             self.notes.push("secret values are shown as `*`".to_owned());
         }
         Ok(())
@@ -412,13 +415,14 @@ impl ReadAnswer {
     }
 
     /// Suggests a command that produces an image the model can see.
-    fn suggest_resize(&self, how: &str) -> String {
+    fn suggest_resize(&self, options: &str) -> String {
         let name = self.reply.path.rsplit('/').next().unwrap_or_default();
         // Do not embed a file name from the workspace in a command unless it is harmless.
-        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._".contains(&byte));
-        let from = if plain { self.reply.path.as_str() } else { "IN" };
+        let is_plain_name =
+            name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._".contains(&byte));
+        let source = if is_plain_name { self.reply.path.as_str() } else { "IN" };
         format!(
-            "shell.exec `magick {from} {how} small.png` (or ffmpeg, or Python with Pillow), then file.read it."
+            "shell.exec `magick {source} {options} small.png` (or ffmpeg, or Python with Pillow), then file.read it."
         )
     }
 
@@ -436,11 +440,11 @@ impl ReadAnswer {
             self.reply.hint = Some(hint);
             return Ok(());
         }
-        let mut first = survey.head[..survey.head.len().min(64)].to_vec();
-        self.mask_secrets(content, 0, &mut first)?;
-        let first = crate::base::ids::to_hex(&first);
+        let mut first_bytes = survey.head[..survey.head.len().min(64)].to_vec();
+        self.mask_secrets(content, 0, &mut first_bytes)?;
+        let first_bytes = crate::base::ids::to_hex(&first_bytes);
         self.notes.push(format!(
-            "binary file, {}, {} bytes; first bytes {first}; use encoding \"base64\" to read its bytes",
+            "binary file, {}, {} bytes; first bytes {first_bytes}; use encoding \"base64\" to read its bytes",
             self.reply.mime, survey.size
         ));
         Ok(())
@@ -451,21 +455,21 @@ impl ReadAnswer {
         content: &FileContent,
         args: &Args,
         survey: &ContentSurvey,
-        max: usize,
+        max_bytes: usize,
         cancel: &CancelToken,
     ) -> Result<()> {
-        let found = &survey.format;
+        let format = &survey.format;
         let window = args.requested_window();
-        let excerpt = excerpt::read_excerpt(content, survey, window, max, cancel)?;
+        let excerpt = excerpt::read_excerpt(content, survey, window, max_bytes, cancel)?;
         let reply = &mut self.reply;
-        reply.encoding = Some(found.encoding.name().to_ascii_lowercase());
+        reply.encoding = Some(format.encoding.name().to_ascii_lowercase());
         reply.bom = survey.bom_len > 0;
         // The head of a file can show which line endings occur, but not that there are none.
-        reply.eol = (survey.is_complete || found.eol != super::text::LineEnding::None)
-            .then(|| found.eol.name());
+        reply.eol = (survey.is_complete || format.eol != super::text::LineEnding::None)
+            .then(|| format.eol.name());
         if survey.is_complete {
-            reply.total_lines = Some(found.lines);
-            reply.final_newline = Some(found.has_final_newline);
+            reply.total_lines = Some(format.lines);
+            reply.final_newline = Some(format.has_final_newline);
         }
         let TextExcerpt {
             text,
@@ -546,8 +550,8 @@ impl ReadAnswer {
 }
 
 /// Returns the error for a file that is too large for the requested operation.
-fn too_large_error(what: &str) -> Error {
-    Error::new(Kind::TooLarge, format!("the file is too large {what}"))
+fn too_large_error(purpose: &str) -> Error {
+    Error::new(Kind::TooLarge, format!("the file is too large {purpose}"))
         .with_hint("Use `byte_offset` and `byte_length`.")
 }
 

@@ -244,7 +244,7 @@ impl Args {
         self.edits
             .iter()
             .enumerate()
-            .map(|(at, raw)| CompiledEdit::compile(raw, at, expect))
+            .map(|(index, raw)| CompiledEdit::compile(raw, index, expect))
             .collect()
     }
 
@@ -266,13 +266,13 @@ impl Args {
         self.dry_run.unwrap_or(false)
     }
 
-    fn check_total(&self, found: u64) -> Result<()> {
+    fn check_total(&self, total: u64) -> Result<()> {
         match self.total_expected {
-            Some(expected) if expected != found => {
-                Err(Error::new(Kind::Conflict, format!("there are {found} matches in total, not {expected}"))
+            Some(expected) if expected != total => {
+                Err(Error::new(Kind::Conflict, format!("there are {total} matches in total, not {expected}"))
                     .with_reason("ambiguous_match")
                     .with_hint("Nothing was written. Check the matches with dry_run and diff unified, then correct total_expected.")
-                    .with_fact("count", found)
+                    .with_fact("count", total)
                     .with_fact("expected", expected))
             }
             _ => Ok(()),
@@ -284,15 +284,16 @@ impl Reply {
     /// Omits the last files if the reply would exceed the client's budget, and stores the full
     /// list.
     fn fit_budget(&mut self, budget: usize, outputs: &OutputStore) {
-        let whole = json_size(self);
-        if whole <= budget || self.files.is_empty() {
+        let full_size = json_size(self);
+        if full_size <= budget || self.files.is_empty() {
             return;
         }
-        let mut room = budget.saturating_sub(whole - json_size(&self.files) + RESERVED_BYTES);
+        let mut bytes_left =
+            budget.saturating_sub(full_size - json_size(&self.files) + RESERVED_BYTES);
         let fits = self.files.iter().take_while(|file| {
-            let taken = json_size(file) + 1;
-            let fits = taken <= room;
-            room = room.saturating_sub(taken);
+            let file_size = json_size(file) + 1;
+            let fits = file_size <= bytes_left;
+            bytes_left = bytes_left.saturating_sub(file_size);
             fits
         });
         let fits = fits.count();

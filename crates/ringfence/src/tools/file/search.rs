@@ -155,15 +155,15 @@ impl Args {
     }
 
     fn build_job(&self, arguments: &Map<String, Value>) -> Result<SearchJob> {
-        let none = Vec::new();
-        let globs = self.glob.as_ref().unwrap_or(&none);
-        let excluded = self.exclude.as_ref().unwrap_or(&none);
-        let selection = PathFilter::new(globs, excluded, self.file_type.as_deref())?;
-        let question = CursorQuery::from_arguments(NAME, arguments);
-        let after =
-            self.cursor.as_ref().map(|cursor| question.decode_cursor(cursor)).transpose()?;
-        let lines = |wanted: Option<u64>| {
-            usize::try_from(wanted.unwrap_or(0).min(MAX_CONTEXT)).unwrap_or(0)
+        let empty = Vec::new();
+        let globs = self.glob.as_ref().unwrap_or(&empty);
+        let excluded = self.exclude.as_ref().unwrap_or(&empty);
+        let filter = PathFilter::new(globs, excluded, self.file_type.as_deref())?;
+        let cursor_query = CursorQuery::from_arguments(NAME, arguments);
+        let page_start =
+            self.cursor.as_ref().map(|cursor| cursor_query.decode_cursor(cursor)).transpose()?;
+        let context_lines = |requested: Option<u64>| {
+            usize::try_from(requested.unwrap_or(0).min(MAX_CONTEXT)).unwrap_or(0)
         };
         let multiline = self.multiline.unwrap_or(false);
         let mode = self.output.unwrap_or_default();
@@ -171,17 +171,17 @@ impl Args {
             path: self.path.clone().unwrap_or_else(|| ".".to_owned()),
             sight: WalkFilter {
                 skip_ignored: self.gitignore.unwrap_or(true),
-                show_hidden: self.hidden.unwrap_or(false) || selection.names_hidden,
+                show_hidden: self.hidden.unwrap_or(false) || filter.names_hidden,
                 inverted: false,
             },
-            filter: selection,
+            filter,
             spec: SearchSpec {
                 matcher: pattern::build_matcher(self)?,
                 mode,
                 multiline,
                 has_non_ascii: !self.pattern.is_ascii(),
-                before: if mode == SearchOutput::Content { lines(self.before) } else { 0 },
-                after: if mode == SearchOutput::Content { lines(self.after) } else { 0 },
+                before: if mode == SearchOutput::Content { context_lines(self.before) } else { 0 },
+                after: if mode == SearchOutput::Content { context_lines(self.after) } else { 0 },
                 max_per_file: self.max_per_file.map(|most| most.max(1)),
             },
             max_results: usize::try_from(
@@ -190,8 +190,8 @@ impl Args {
             .unwrap_or(1),
             timeout: self.timeout(),
             max_bytes: self.max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(MAX_BYTES)),
-            cursor_query: question,
-            page_start: after.map(|(path, line)| SearchPosition { path, line }),
+            cursor_query,
+            page_start: page_start.map(|(path, line)| SearchPosition { path, line }),
         })
     }
 }
@@ -199,8 +199,8 @@ impl Args {
 impl SearchJob {
     /// Returns the bytes available for matches in a result that fits the client's budget.
     fn match_budget(&self, budget: usize) -> usize {
-        let whole = self.max_bytes.unwrap_or(budget).clamp(MIN_BYTES, MAX_BYTES);
-        whole.saturating_sub(RESERVED_BYTES).max(whole / 2)
+        let total = self.max_bytes.unwrap_or(budget).clamp(MIN_BYTES, MAX_BYTES);
+        total.saturating_sub(RESERVED_BYTES).max(total / 2)
     }
 }
 
@@ -293,29 +293,34 @@ fn search_workspace(
         Some(file) => WalkStart::File(file, job.path.clone()),
         None => WorkspaceTree::find_start(workspace, &job.path, job.sight)?,
     };
-    let room = job.match_budget(budget);
+    let match_budget = job.match_budget(budget);
     let halt = WalkStop::new(cancel.clone(), Some(Instant::now() + job.timeout));
-    let (mut reply, left_out) = collect_reply(job, &start, room, &halt);
+    let (mut reply, left_out) = collect_reply(job, &start, match_budget, &halt);
     // A timeout still returns what was found; a cancelled call needs no result.
     if cancel.is_cancelled() && cancel.cause() != Some(CancelCause::Deadline) {
         return Err(Error::new(Kind::Cancelled, "the search was cancelled"));
     }
     if reply.files_matched == 0 && !reply.timed_out && left_out > 0 {
-        let more = check_left_out(workspace, job, cancel)?;
-        reply.warnings.extend(more);
+        let warning = check_left_out(workspace, job, cancel)?;
+        reply.warnings.extend(warning);
     }
     Ok(reply)
 }
 
 /// Runs the search. Returns the reply and the number of names that were left out.
-fn collect_reply(job: &SearchJob, start: &WalkStart, room: usize, halt: &WalkStop) -> (Reply, u64) {
-    let found = SearchResults::new(job.max_results, room, job.page_start.clone());
+fn collect_reply(
+    job: &SearchJob,
+    start: &WalkStart,
+    match_budget: usize,
+    halt: &WalkStop,
+) -> (Reply, u64) {
+    let results = SearchResults::new(job.max_results, match_budget, job.page_start.clone());
     let mut reply = Reply::default();
     match start {
         WalkStart::Tree(tree) => {
-            let seeker = SearchVisitor::new(&job.spec, &job.filter, tree.path(), &found, halt);
-            tree.walk(&seeker, thread_count(), halt);
-            if found.files_searched() == 0 && !halt.is_stopped() {
+            let visitor = SearchVisitor::new(&job.spec, &job.filter, tree.path(), &results, halt);
+            tree.walk(&visitor, thread_count(), halt);
+            if results.files_searched() == 0 && !halt.is_stopped() {
                 reply.warnings.push(
                     "no file was searched: there are none, or `glob`, `exclude`, `type` and the ignore rules exclude all of them"
                         .to_owned(),
@@ -323,15 +328,15 @@ fn collect_reply(job: &SearchJob, start: &WalkStart, room: usize, halt: &WalkSto
             }
         }
         WalkStart::File(file, path) => {
-            if engine::search_one_file(&job.spec, file, path, &found, halt) {
+            if engine::search_one_file(&job.spec, file, path, &results, halt) {
                 reply.warnings.push(
                     "this is a binary file: its zero bytes were treated as line ends".to_owned(),
                 );
             }
         }
     }
-    let left_out = found.left_out();
-    found.fill_reply(&mut reply, &job.cursor_query, job.spec.mode, halt.is_stopped());
+    let left_out = results.left_out();
+    results.fill_reply(&mut reply, &job.cursor_query, job.spec.mode, halt.is_stopped());
     if reply.timed_out {
         reply.warnings.push(
             "files that were not searched may match too: narrow the search with `path` or `glob`, or raise `timeout_ms`"
@@ -353,18 +358,18 @@ fn check_left_out(
     };
     let halt =
         WalkStop::new(cancel.clone(), Some(Instant::now() + LEFT_OUT_TIMEOUT.min(job.timeout)));
-    let found = SearchResults::new(3, MIN_BYTES, None);
-    let want = SearchSpec {
+    let results = SearchResults::new(3, MIN_BYTES, None);
+    let spec = SearchSpec {
         mode: SearchOutput::Files,
         before: 0,
         after: 0,
         max_per_file: None,
         ..job.spec.clone()
     };
-    let seeker = SearchVisitor::new(&want, &job.filter, tree.path(), &found, &halt);
-    tree.walk(&seeker, thread_count(), &halt);
+    let visitor = SearchVisitor::new(&spec, &job.filter, tree.path(), &results, &halt);
+    tree.walk(&visitor, thread_count(), &halt);
     let mut left_out = Reply::default();
-    found.fill_reply(&mut left_out, &job.cursor_query, SearchOutput::Files, false);
+    results.fill_reply(&mut left_out, &job.cursor_query, SearchOutput::Files, false);
     if left_out.files_matched == 0 {
         return Ok(None);
     }

@@ -120,11 +120,12 @@ pub struct TextFormat {
 }
 
 impl TextDetector {
-    /// Creates a detector. `known` is the encoding given by the caller or by a byte order mark.
-    pub fn new(known: Option<&'static Encoding>) -> TextDetector {
+    /// Creates a detector. `known_encoding` is the encoding given by the caller or by a byte order
+    /// mark.
+    pub fn new(known_encoding: Option<&'static Encoding>) -> TextDetector {
         TextDetector {
-            unit: known.map_or(CodeUnit::Byte, CodeUnit::from_encoding),
-            known_encoding: known,
+            unit: known_encoding.map_or(CodeUnit::Byte, CodeUnit::from_encoding),
+            known_encoding,
             utf8: Utf8Stats::default(),
             newlines: 0,
             crlf_count: 0,
@@ -164,10 +165,10 @@ impl TextDetector {
                 .filter(|(cr, lf)| wide.is_ascii_char(cr, b'\r') && wide.is_ascii_char(lf, b'\n'))
                 .count() as u64,
         };
-        let before = &self.last_unit[2 - width..];
+        let previous_unit = &self.last_unit[2 - width..];
         if self.bytes_seen > 0
             && bytes.len() >= width
-            && unit.is_ascii_char(before, b'\r')
+            && unit.is_ascii_char(previous_unit, b'\r')
             && unit.is_ascii_char(&bytes[..width], b'\n')
         {
             self.crlf_count += 1;
@@ -178,32 +179,34 @@ impl TextDetector {
     }
 
     /// Returns the result. `complete` says that the input ended here, so a partial character at the
-    /// end is an error. `guess` is called for text that is not UTF-8.
+    /// end is an error. `guess_encoding` is called for text that is not UTF-8.
     pub fn finish(
         self,
         complete: bool,
-        guess: impl FnOnce() -> Result<&'static Encoding>,
+        guess_encoding: impl FnOnce() -> Result<&'static Encoding>,
     ) -> Result<TextFormat> {
-        let binary = self.known_encoding.is_none()
+        let is_binary = self.known_encoding.is_none()
             && (self.has_nul || self.control_count * 10 > self.head_len);
         let encoding = match self.known_encoding {
             Some(known) => known,
-            None if binary || self.utf8.is_valid(complete) || self.utf8.is_mostly_valid() => UTF_8,
-            None => guess()?,
+            None if is_binary || self.utf8.is_valid(complete) || self.utf8.is_mostly_valid() => {
+                UTF_8
+            }
+            None => guess_encoding()?,
         };
-        let final_newline = self.bytes_seen > 0
+        let has_final_newline = self.bytes_seen > 0
             && self.unit.is_ascii_char(&self.last_unit[2 - self.unit.width()..], b'\n');
         Ok(TextFormat {
             encoding,
-            is_binary: binary,
+            is_binary,
             eol: match (self.newlines, self.crlf_count) {
                 (0, _) => LineEnding::None,
                 (_, 0) => LineEnding::Lf,
-                (all, crlf) if all == crlf => LineEnding::Crlf,
+                (newlines, crlf) if newlines == crlf => LineEnding::Crlf,
                 _ => LineEnding::Mixed,
             },
-            lines: self.newlines + u64::from(self.bytes_seen > 0 && !final_newline),
-            has_final_newline: final_newline,
+            lines: self.newlines + u64::from(self.bytes_seen > 0 && !has_final_newline),
+            has_final_newline,
         })
     }
 }
@@ -319,24 +322,24 @@ pub struct DecodedText {
     pub is_lossy: bool,
 }
 
-/// Decodes as much of `bytes` as yields at most `max` bytes of text. If there is `more` input to
-/// follow, a partial character at the end is left for the next read.
+/// Decodes as much of `bytes` as yields at most `max_bytes` bytes of text. If there is `has_more`
+/// input to follow, a partial character at the end is left for the next read.
 pub fn decode_prefix(
     encoding: &'static Encoding,
     bytes: &[u8],
-    max: usize,
-    more: bool,
+    max_bytes: usize,
+    has_more: bool,
 ) -> DecodedText {
-    let mut used = if more { whole_characters_len(encoding, bytes) } else { bytes.len() };
+    let mut bytes_used = if has_more { whole_characters_len(encoding, bytes) } else { bytes.len() };
     loop {
-        let (text, lossy) = encoding.decode_without_bom_handling(&bytes[..used]);
-        if text.len() <= max {
-            return DecodedText { text: text.into_owned(), bytes_used: used, is_lossy: lossy };
+        let (text, is_lossy) = encoding.decode_without_bom_handling(&bytes[..bytes_used]);
+        if text.len() <= max_bytes {
+            return DecodedText { text: text.into_owned(), bytes_used, is_lossy };
         }
         // The text length grows with the number of bytes, so scaling proportionally converges in a
         // few rounds.
-        let fewer = (used * max / text.len()).min(used - 1);
-        used = whole_characters_len(encoding, &bytes[..fewer]);
+        let fewer = (bytes_used * max_bytes / text.len()).min(bytes_used - 1);
+        bytes_used = whole_characters_len(encoding, &bytes[..fewer]);
     }
 }
 

@@ -246,7 +246,7 @@ fn write_with_retries(workspace: &Workspace, args: &Args, cancel: &CancelToken) 
     let input = args.decode_input()?;
     for _ in 0..MAX_ATTEMPTS {
         check_cancelled(cancel)?;
-        let place = match workspace.find_write_target(&args.path, false)? {
+        let write_target = match workspace.find_write_target(&args.path, false)? {
             WriteTarget::NoParent { path } => {
                 WriteJob::new(args, &input, path, None)?;
                 // Everything that can be refused has been checked; only now may directories be
@@ -255,7 +255,7 @@ fn write_with_retries(workspace: &Workspace, args: &Args, cancel: &CancelToken) 
             }
             ready => ready,
         };
-        let (path, target, existing) = match place {
+        let (path, target, existing) = match write_target {
             WriteTarget::NoParent { path } => (path, None, None),
             WriteTarget::Ready { dir, name, path, existing } => {
                 (path, Some((Arc::new(dir), name)), existing)
@@ -306,17 +306,16 @@ impl<'a> WriteJob<'a> {
         old: Option<OldFile>,
     ) -> Result<WriteJob<'a>> {
         check_preconditions(args, old.as_ref(), &path)?;
-        let append = args.mode == Some(WriteMode::Append) && old.is_some();
+        let is_append = args.mode == Some(WriteMode::Append) && old.is_some();
         let (bytes, encoding, text) = match input {
             WriteInput::Bytes(bytes) => (bytes.clone(), None, None),
             WriteInput::Text(text) => {
                 let text = text::convert_line_endings(text, target_line_ending(args, old.as_ref()));
-                let (bytes, encoding) = encode_for_file(args, &text, old.as_ref(), append)?;
+                let (bytes, encoding) = encode_for_file(args, &text, old.as_ref(), is_append)?;
                 (bytes, Some(encoding), Some(text))
             }
         };
-        let mut job =
-            WriteJob { args, path, old, bytes, is_append: append, encoding, changes: None };
+        let mut job = WriteJob { args, path, old, bytes, is_append, encoding, changes: None };
         job.changes = text.and_then(|text| job.diff_with_old(&text));
         Ok(job)
     }
@@ -473,9 +472,9 @@ fn check_preconditions(args: &Args, old: Option<&OldFile>, path: &str) -> Result
     if args.mode == Some(WriteMode::Create) && old.is_some() {
         return Err(already_exists_error(path));
     }
-    let Some(wanted) = &args.if_match else { return Ok(()) };
+    let Some(expected_etag) = &args.if_match else { return Ok(()) };
     let current = old.map(|old| old.survey.etag.as_str());
-    if current == Some(wanted) {
+    if current == Some(expected_etag) {
         return Ok(());
     }
     Err(stale_error(path, current))
@@ -503,12 +502,12 @@ fn encode_for_file(
     args: &Args,
     text: &str,
     old: Option<&OldFile>,
-    append: bool,
+    is_append: bool,
 ) -> Result<(Vec<u8>, &'static Encoding)> {
-    let keep = args.encoding.unwrap_or_default() == WriteEncoding::Keep;
-    if let Some(old) =
-        old.filter(|old| append && !keep && old.is_text() && old.survey.format.encoding != UTF_8)
-    {
+    let keeps_encoding = args.encoding.unwrap_or_default() == WriteEncoding::Keep;
+    if let Some(old) = old.filter(|old| {
+        is_append && !keeps_encoding && old.is_text() && old.survey.format.encoding != UTF_8
+    }) {
         let encoding = old.survey.format.encoding.name();
         return Err(Error::invalid_arguments(format!(
             "the file is in {encoding}: UTF-8 appended to it would not be readable text"
@@ -519,7 +518,7 @@ fn encode_for_file(
         )
         .with_fact("encoding", encoding.to_ascii_lowercase()));
     }
-    let Some(old) = old.filter(|old| keep && old.is_text()) else {
+    let Some(old) = old.filter(|old| keeps_encoding && old.is_text()) else {
         return Ok((text.as_bytes().to_vec(), UTF_8));
     };
     let encoding = old.survey.format.encoding;
@@ -534,8 +533,8 @@ fn encode_for_file(
         )
         .with_fact("encoding", encoding.name().to_ascii_lowercase())
     })?;
-    let marked = old.survey.bom_len > 0 && !append && !text.starts_with('\u{feff}');
-    Ok((if marked { [text::bom_bytes(encoding), &body].concat() } else { body }, encoding))
+    let adds_bom = old.survey.bom_len > 0 && !is_append && !text.starts_with('\u{feff}');
+    Ok((if adds_bom { [text::bom_bytes(encoding), &body].concat() } else { body }, encoding))
 }
 
 impl Reply {

@@ -25,16 +25,16 @@ struct OwningCall {
 
 impl AskedCall {
     /// Creates the record for a run that `cx` has started.
-    pub fn new(cx: &Arc<RunCx>, run: Option<Arc<Deadline>>) -> Arc<AskedCall> {
+    pub fn new(cx: &Arc<RunCx>, run_deadline: Option<Arc<Deadline>>) -> Arc<AskedCall> {
         Arc::new(AskedCall {
             owner: RwLock::new(OwningCall { cx: Arc::clone(cx), deadlines: Vec::new() }),
-            run_deadline: run,
+            run_deadline,
         })
     }
 
-    /// Makes this call the one that is asked from now on; `clocks` are its own deadlines.
-    pub fn set_owner(&self, cx: &Arc<RunCx>, clocks: Vec<Arc<Deadline>>) {
-        *self.owner.write().ignore_poison() = OwningCall { cx: Arc::clone(cx), deadlines: clocks };
+    /// Makes this call the one that is asked from now on; `deadlines` are its own deadlines.
+    pub fn set_owner(&self, cx: &Arc<RunCx>, deadlines: Vec<Arc<Deadline>>) {
+        *self.owner.write().ignore_poison() = OwningCall { cx: Arc::clone(cx), deadlines };
     }
 
     /// Returns the call that is asked now.
@@ -45,7 +45,7 @@ impl AskedCall {
     /// Returns the deadlines to pause while a human decides. The gate pauses that of the call
     /// itself.
     pub fn pausable_deadlines(&self) -> Vec<Arc<Deadline>> {
-        let now = self.owner.read().ignore_poison();
-        self.run_deadline.iter().chain(&now.deadlines).cloned().collect()
+        let owner = self.owner.read().ignore_poison();
+        self.run_deadline.iter().chain(&owner.deadlines).cloned().collect()
     }
 }

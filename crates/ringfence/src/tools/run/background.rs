@@ -60,24 +60,26 @@ pub enum ShellCommandState {
 impl BackgroundRun {
     /// Creates a run. One with a driver socket is a shell or an interpreter.
     pub fn new(
-        what: &'static str,
-        shown: &str,
+        kind: &'static str,
+        display_command: &str,
         started: StartedCommand,
-        line: Option<DriverSocket>,
+        driver_socket: Option<DriverSocket>,
     ) -> BackgroundRun {
-        let id = short_id(if line.is_some() { "sh" } else { "x" });
-        let is_cut = shown.chars().nth(200).is_some();
-        let shown = shown.chars().take(200).map(|c| if c.is_control() { ' ' } else { c });
-        let shown = shown.chain(is_cut.then_some('…')).collect();
-        let line = line.map(|line| Arc::new(tokio::sync::Mutex::new(line)));
+        let id = short_id(if driver_socket.is_some() { "sh" } else { "x" });
+        let is_cut = display_command.chars().nth(200).is_some();
+        let display_command =
+            display_command.chars().take(200).map(|c| if c.is_control() { ' ' } else { c });
+        let display_command = display_command.chain(is_cut.then_some('…')).collect();
+        let driver_socket =
+            driver_socket.map(|driver_socket| Arc::new(tokio::sync::Mutex::new(driver_socket)));
         BackgroundRun {
             id,
-            kind: what,
-            display_command: shown,
+            kind,
+            display_command,
             started_at: SystemTime::now(),
             started_instant: Instant::now(),
             started,
-            driver_socket: line,
+            driver_socket,
             last_command: Mutex::default(),
         }
     }
@@ -94,9 +96,9 @@ impl BackgroundRun {
 
     /// Attaches a call to the run, so that from now on this call is asked. Fails if the run has
     /// rights that the call does not have.
-    pub async fn attach_call(&self, cx: &Arc<RunCx>, clocks: Vec<Arc<Deadline>>) -> Result<()> {
+    pub async fn attach_call(&self, cx: &Arc<RunCx>, deadlines: Vec<Arc<Deadline>>) -> Result<()> {
         command::check_still_allowed(cx, &self.started).await?;
-        self.started.owner.set_owner(cx, clocks);
+        self.started.owner.set_owner(cx, deadlines);
         Ok(())
     }
 }
@@ -109,7 +111,7 @@ impl BackgroundRuns {
 
     /// Returns whether one more run may continue in the background.
     pub fn has_room(&self) -> bool {
-        self.list_oldest_first().iter().filter(|kept| kept.end_status().is_none()).count()
+        self.list_oldest_first().iter().filter(|run| run.end_status().is_none()).count()
             < MAX_RUNNING
     }
 
@@ -128,52 +130,52 @@ impl BackgroundRuns {
     /// Drops all runs once the session is over. The runs hold their calls and the calls hold the
     /// session, so without this the reference cycle would keep all of them alive.
     pub fn clear(&self) {
-        let all = std::mem::take(&mut *self.runs.lock().ignore_poison());
-        drop(all);
+        let runs = std::mem::take(&mut *self.runs.lock().ignore_poison());
+        drop(runs);
     }
 
     /// Adds a run.
-    pub fn insert(&self, kept: BackgroundRun) -> Arc<BackgroundRun> {
-        let kept = Arc::new(kept);
-        let mut all = self.runs.lock().ignore_poison();
-        all.retain(|_, kept| !kept.started.run_handle.is_forgotten());
-        let oldest = all
+    pub fn insert(&self, run: BackgroundRun) -> Arc<BackgroundRun> {
+        let run = Arc::new(run);
+        let mut runs = self.runs.lock().ignore_poison();
+        runs.retain(|_, run| !run.started.run_handle.is_forgotten());
+        let oldest = runs
             .values()
-            .filter(|kept| kept.end_status().is_some())
-            .min_by_key(|kept| kept.started_instant);
-        if all.len() >= MAX_KEPT
-            && let Some(id) = oldest.map(|kept| kept.id.clone())
+            .filter(|run| run.end_status().is_some())
+            .min_by_key(|run| run.started_instant);
+        if runs.len() >= MAX_KEPT
+            && let Some(id) = oldest.map(|run| run.id.clone())
         {
-            all.remove(&id);
+            runs.remove(&id);
         }
-        all.insert(kept.id.clone(), Arc::clone(&kept));
-        kept
+        runs.insert(run.id.clone(), Arc::clone(&run));
+        run
     }
 
     /// Returns the run with this id.
     pub fn get(&self, id: &str) -> Result<Arc<BackgroundRun>> {
-        let all = self.runs.lock().ignore_poison();
-        all.get(id).cloned().ok_or_else(|| {
-            let shown: String = id.chars().take(64).collect();
-            Error::new(Kind::NotFound, format!("there is no command or shell `{shown}` in this session"))
+        let runs = self.runs.lock().ignore_poison();
+        runs.get(id).cloned().ok_or_else(|| {
+            let shown_id: String = id.chars().take(64).collect();
+            Error::new(Kind::NotFound, format!("there is no command or shell `{shown_id}` in this session"))
                 .with_hint("List them with `op: list` of shell.session; those that have ended are forgotten after ten minutes.")
         })
     }
 
     /// Removes this run, but not another one that has taken over its id.
-    pub fn remove(&self, kept: &Arc<BackgroundRun>) {
-        let mut all = self.runs.lock().ignore_poison();
-        if all.get(&kept.id).is_some_and(|known| Arc::ptr_eq(known, kept)) {
-            all.remove(&kept.id);
+    pub fn remove(&self, run: &Arc<BackgroundRun>) {
+        let mut runs = self.runs.lock().ignore_poison();
+        if runs.get(&run.id).is_some_and(|existing| Arc::ptr_eq(existing, run)) {
+            runs.remove(&run.id);
         }
     }
 
     /// Returns the runs, oldest first.
     pub fn list_oldest_first(&self) -> Vec<Arc<BackgroundRun>> {
-        let mut all = self.runs.lock().ignore_poison();
-        all.retain(|_, kept| !kept.started.run_handle.is_forgotten());
-        let mut list: Vec<_> = all.values().cloned().collect();
-        list.sort_by_key(|kept| kept.started_instant);
+        let mut runs = self.runs.lock().ignore_poison();
+        runs.retain(|_, run| !run.started.run_handle.is_forgotten());
+        let mut list: Vec<_> = runs.values().cloned().collect();
+        list.sort_by_key(|run| run.started_instant);
         list
     }
 }

@@ -66,9 +66,9 @@ pub struct SpecTexts {
 impl SpecTexts {
     /// Describes commands under this configuration.
     pub fn from_config(config: &Config) -> SpecTexts {
-        let fenced = config.sandbox.profile != ProfileSetting::None;
+        let is_sandboxed = config.sandbox.profile != ProfileSetting::None;
         let network = config.sandbox.network_mode();
-        let description = match (fenced, network) {
+        let description = match (is_sandboxed, network) {
             (false, _) => UNSANDBOXED_TEXT.to_owned(),
             (true, NetworkAccess::Off) => {
                 format!("{SANDBOXED_TEXT}, and there is no network but localhost.")
@@ -78,27 +78,27 @@ impl SpecTexts {
             }
             (true, NetworkAccess::All) => format!("{SANDBOXED_TEXT}."),
         };
-        let reaches_out = !fenced || network != NetworkAccess::Off;
+        let uses_network = !is_sandboxed || network != NetworkAccess::Off;
         let mut effects = vec!["exec", "filesystem_write"];
-        effects.extend(reaches_out.then_some("network"));
+        effects.extend(uses_network.then_some("network"));
         let hints = ToolHints {
             read_only: false,
             destructive: true,
             idempotent: false,
-            open_world: reaches_out,
+            open_world: uses_network,
         };
-        SpecTexts { is_sandboxed: fenced, description, effects, hints }
+        SpecTexts { is_sandboxed, description, effects, hints }
     }
 }
 
 /// Returns why approval is required if there is no sandbox. Without one, the client's own sandbox
 /// settings are not enforced either.
 pub fn approval_reason(cx: &PrepareCx<'_>) -> Option<String> {
-    let why = match cx.workspace.has_client_sandbox() {
+    let reason = match cx.workspace.has_client_sandbox() {
         true => "It runs without a sandbox, the client's own included.",
         false => "It runs without a sandbox.",
     };
-    (cx.config.sandbox.profile == ProfileSetting::None).then(|| why.to_owned())
+    (cx.config.sandbox.profile == ProfileSetting::None).then(|| reason.to_owned())
 }
 
 /// Returns the shell that runs command lines.
@@ -141,35 +141,35 @@ impl StartedCommand {
         until: BoxFuture<'static, ()>,
     ) -> Result<RunState> {
         let budget = StartedCommand::output_budget(cx, max_bytes);
-        let caller = self.streaming.then(|| cx.client.clone());
-        let look = OutputRequest { client: caller, budget, until, yields_to_next: false };
-        let left = WaitingCallGuard(&self.end_recorder);
-        let seen = self.run_handle.watch_output(look, &cx.cancel).await?;
-        Ok(self.add_notes(seen, left))
+        let client = self.streaming.then(|| cx.client.clone());
+        let request = OutputRequest { client, budget, until, yields_to_next: false };
+        let guard = WaitingCallGuard(&self.end_recorder);
+        let run_state = self.run_handle.watch_output(request, &cx.cancel).await?;
+        Ok(self.add_notes(run_state, guard))
     }
 
-    /// Like [`StartedCommand::watch_run`], but cancelling the call does not stop the run; `until` decides how
-    /// long to wait.
-    pub async fn read_output(&self, look: OutputRequest) -> Result<RunState> {
-        let left = WaitingCallGuard(&self.end_recorder);
-        let seen = self.run_handle.request_output(look).await?;
-        Ok(self.add_notes(seen, left))
+    /// Like [`StartedCommand::watch_run`], but cancelling the call does not stop the run; `until`
+    /// decides how long to wait.
+    pub async fn read_output(&self, request: OutputRequest) -> Result<RunState> {
+        let guard = WaitingCallGuard(&self.end_recorder);
+        let run_state = self.run_handle.request_output(request).await?;
+        Ok(self.add_notes(run_state, guard))
     }
 
-    fn add_notes(&self, mut seen: RunState, left: WaitingCallGuard<'_>) -> RunState {
-        match &mut seen {
+    fn add_notes(&self, mut run_state: RunState, guard: WaitingCallGuard<'_>) -> RunState {
+        match &mut run_state {
             RunState::Over(outcome) => {
                 outcome.result.warnings.extend(self.unenforced_restriction.clone());
                 outcome.result.kept_inside.extend(self.kept_inside.take_new());
                 // The call itself reports the end.
-                std::mem::forget(left);
+                std::mem::forget(guard);
             }
-            RunState::Running(glance) => {
-                glance.warnings.extend(self.unenforced_restriction.clone());
-                glance.kept_inside.extend(self.kept_inside.take_new());
+            RunState::Running(partial) => {
+                partial.warnings.extend(self.unenforced_restriction.clone());
+                partial.kept_inside.extend(self.kept_inside.take_new());
             }
         }
-        seen
+        run_state
     }
 }
 
@@ -196,8 +196,8 @@ struct LateEndState {
 }
 
 impl LateEndRecorder {
-    fn set_run_ended(&self, ended: &RunResult) {
-        self.update_state(|state| state.end_fields = Some(end_fields(ended)));
+    fn set_run_ended(&self, result: &RunResult) {
+        self.update_state(|state| state.end_fields = Some(end_fields(result)));
     }
 
     fn set_call_over(&self) {
@@ -217,8 +217,8 @@ impl LateEndRecorder {
 }
 
 /// Returns the audit fields that describe how a run ended.
-fn end_fields(ended: &RunResult) -> Map<String, Value> {
-    let facts = collect_facts(ended);
+fn end_fields(result: &RunResult) -> Map<String, Value> {
+    let facts = collect_facts(result);
     let mut fields = Map::new();
     let mut add = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -234,13 +234,13 @@ fn end_fields(ended: &RunResult) -> Map<String, Value> {
     add("execs", facts.unruled_execs);
     add("report", facts.report_gap.map(Into::into));
     add("git_changed", (!facts.git_changed.is_empty()).then(|| facts.git_changed.into()));
-    add("duration_ms", Some(to_millis(ended.duration).into()));
+    add("duration_ms", Some(to_millis(result.duration).into()));
     fields
 }
 
 /// Records the end of a run that no call reports.
-pub fn record_end(approvals: &CallEvents, ended: &RunResult) {
-    if let Err(error) = approvals.write_run_stop(end_fields(ended)) {
+pub fn record_end(call_events: &CallEvents, result: &RunResult) {
+    if let Err(error) = call_events.write_run_stop(end_fields(result)) {
         tracing::error!("the end of a run could not be recorded: {}", error.log_line());
     }
 }
@@ -270,14 +270,14 @@ pub async fn start_command(
     command: CommandRequest,
     deadline: Option<Arc<Deadline>>,
 ) -> Result<StartedCommand> {
-    let cell = cx.open_sandbox(launcher)?;
-    let footing = CommandPlacement {
-        sandbox: cell,
+    let sandbox = cx.open_sandbox(launcher)?;
+    let placement = CommandPlacement {
+        sandbox,
         rights: cx.workspace.rights().clone(),
         never_escalate: false,
         output_filter: None,
     };
-    start_in(cx, call, launcher, command, deadline, footing).await
+    start_in(cx, call, launcher, command, deadline, placement).await
 }
 
 /// The sandbox that a command runs in, and its rights there.
@@ -298,12 +298,11 @@ pub async fn start_in(
     launcher: &Launcher,
     command: CommandRequest,
     deadline: Option<Arc<Deadline>>,
-    footing: CommandPlacement,
+    placement: CommandPlacement,
 ) -> Result<StartedCommand> {
-    let CommandPlacement { sandbox: cell, rights, never_escalate: stays_in, output_filter: reads } =
-        footing;
-    let (cwd, below) = cx.workspace.open_dir(&command.cwd)?;
-    let cwd_path = cx.workspace.path().join(below);
+    let CommandPlacement { sandbox, rights, never_escalate, output_filter } = placement;
+    let (cwd, relative_cwd) = cx.workspace.open_dir(&command.cwd)?;
+    let cwd_path = cx.workspace.path().join(relative_cwd);
     // The operator's filters checked this directory when the call was prepared, and a human may
     // have approved it by name.
     if cx.own_sandbox.is_some() && cwd_path.components().ne(Path::new(&call.cwd).components()) {
@@ -314,25 +313,25 @@ pub async fn start_in(
         .with_reason("cwd_changed")
         .with_hint("Check the directory and call again."));
     }
-    let lacking = check_enforceable(cx, cell.profile)?;
-    let policed = RunExecRules::current(cx)
-        .await?
-        .map(|policed| if stays_in { policed.without_escalation() } else { policed });
-    let rules = policed.as_ref().map(|policed| policed.rulebook.generation);
-    let denied_hosts = policed.as_ref().map(RunExecRules::denied_hosts).unwrap_or_default();
-    let attended = AskedCall::new(cx, deadline.clone());
+    let unenforced_restriction = check_enforceable(cx, sandbox.profile)?;
+    let exec_rules = RunExecRules::current(cx).await?.map(|exec_rules| {
+        if never_escalate { exec_rules.without_escalation() } else { exec_rules }
+    });
+    let rules_generation = exec_rules.as_ref().map(|exec_rules| exec_rules.rulebook.generation);
+    let denied_hosts = exec_rules.as_ref().map(RunExecRules::denied_hosts).unwrap_or_default();
+    let owner = AskedCall::new(cx, deadline.clone());
     let kept_inside = Arc::new(KeptInside::default());
-    let execs = match policed {
-        Some(policed) => {
-            let env = env::merge_env(command.env.clone(), cell.env.clone());
+    let execs = match exec_rules {
+        Some(exec_rules) => {
+            let env = env::merge_env(command.env.clone(), sandbox.env.clone());
             // The rights of the whole sandbox, not just of this call: files that this call may not
             // write could have been written by another call of the session, so they must not be
             // trusted outside either.
-            Some(policed.into_call_decider(
-                &attended,
+            Some(exec_rules.into_call_decider(
+                &owner,
                 Arc::new(call),
                 launcher,
-                (cell.rights.clone(), env),
+                (sandbox.rights.clone(), env),
                 &kept_inside,
             )?)
         }
@@ -355,67 +354,69 @@ pub async fn start_in(
         driver_socket: command.driver_socket,
         session_router: None,
     };
-    let record =
+    let end_recorder =
         Arc::new(LateEndRecorder { call_events: cx.call_events.clone(), state: Mutex::default() });
-    let (after, approvals) = (Arc::clone(&record), cx.call_events.clone());
-    let own = cx.config.policy.audit_execs.then(|| cx.short_secrets());
-    let list = log.map(|log| ExecList::new(approvals.clone(), own, log));
-    let list = Arc::new(Mutex::new(list));
-    let late_list = Arc::clone(&list);
-    let held = Arc::clone(&cell);
-    let git = GitBaseline::capture(cx, &cell).await?;
-    let end = Arc::new(OnceLock::new());
-    let (ending, runs) =
-        (Arc::clone(&end), Arc::downgrade(&BackgroundRuns::for_session(&cx.session)?));
-    let session = cx.session.cancel.clone();
-    let keep = RunOptions {
+    let (recorder, call_events) = (Arc::clone(&end_recorder), cx.call_events.clone());
+    let short_secrets = cx.config.policy.audit_execs.then(|| cx.short_secrets());
+    let exec_list = log.map(|log| ExecList::new(call_events.clone(), short_secrets, log));
+    let exec_list = Arc::new(Mutex::new(exec_list));
+    let late_exec_list = Arc::clone(&exec_list);
+    let held_sandbox = Arc::clone(&sandbox);
+    let git_baseline = GitBaseline::capture(cx, &sandbox).await?;
+    let end_status = Arc::new(OnceLock::new());
+    let (status_slot, runs) =
+        (Arc::clone(&end_status), Arc::downgrade(&BackgroundRuns::for_session(&cx.session)?));
+    let session_cancel = cx.session.cancel.clone();
+    let run_options = RunOptions {
         outputs: Arc::clone(&cx.session.outputs),
         cancel: cx.session.cancel.clone(),
         deadline,
         budget: StartedCommand::output_budget(cx, command.max_bytes),
         max_file_bytes: cx.config.limits.output_file_bytes,
-        stdout_filter: reads,
-        on_end: Box::new(move |ended| {
+        stdout_filter: output_filter,
+        on_end: Box::new(move |result| {
             Box::pin(async move {
-                summarize_execs(&list, ended);
-                ended.git_changed = git.describe_changes().await;
-                let _ = ending.set(status_name(ended));
-                after.set_run_ended(ended);
+                summarize_execs(&exec_list, result);
+                result.git_changed = git_baseline.describe_changes().await;
+                let _ = status_slot.set(status_name(result));
+                recorder.set_run_ended(result);
             })
         }),
-        on_late_end: Some(Box::new(move |ended| {
+        on_late_end: Some(Box::new(move |result| {
             // Processes that the command left behind were using the sandbox until now.
-            drop(held);
-            summarize_execs(&late_list, ended);
-            record_end(&approvals, ended);
+            drop(held_sandbox);
+            summarize_execs(&late_exec_list, result);
+            record_end(&call_events, result);
         })),
         on_forgotten: Box::new(move || {
-            if let Some(runs) = runs.upgrade().filter(|_| session.is_cancelled()) {
+            if let Some(runs) = runs.upgrade().filter(|_| session_cancel.is_cancelled()) {
                 runs.clear();
             }
         }),
         tasks: cx.tasks.clone(),
     };
-    let live = cell.start_run(launch).await?.into_handle(keep);
+    let run_handle = sandbox.start_run(launch).await?.into_handle(run_options);
     let streaming = command.streaming;
-    let (profile, narrowing) = (cell.profile, cx.workspace.stricter_client_sandbox().cloned());
+    let (profile, client_sandbox) =
+        (sandbox.profile, cx.workspace.stricter_client_sandbox().cloned());
     Ok(StartedCommand {
         profile,
-        run_handle: live,
-        owner: attended,
-        client_sandbox: narrowing,
-        rules_generation: rules,
-        unenforced_restriction: lacking,
-        end_recorder: record,
+        run_handle,
+        owner,
+        client_sandbox,
+        rules_generation,
+        unenforced_restriction,
+        end_recorder,
         kept_inside,
         streaming,
-        end_status: end,
+        end_status,
     })
 }
 
-fn summarize_execs(list: &Mutex<Option<ExecList>>, ended: &mut RunResult) {
-    let mut list = list.lock().ignore_poison();
-    ended.exec_summary = list.as_mut().map(|list| list.record_and_summarize(ended.execs.take()));
+fn summarize_execs(exec_list: &Mutex<Option<ExecList>>, result: &mut RunResult) {
+    let mut exec_list = exec_list.lock().ignore_poison();
+    result.exec_summary =
+        exec_list.as_mut().map(|exec_list| exec_list.record_and_summarize(result.execs.take()));
 }
 
 /// The programs that git would execute when a run started.
@@ -427,18 +428,18 @@ struct GitBaseline {
 }
 
 impl GitBaseline {
-    async fn capture(cx: &RunCx, cell: &Arc<SessionSandbox>) -> Result<GitBaseline> {
+    async fn capture(cx: &RunCx, sandbox: &Arc<SessionSandbox>) -> Result<GitBaseline> {
         let repositories = SessionRepositories::for_session(&cx.session)?;
         let home = cx.config.home.clone();
-        let known = repositories.current_findings(cell, home.as_deref()).await?;
-        Ok(GitBaseline { repositories, sandbox: Arc::clone(cell), home, baseline: known })
+        let baseline = repositories.current_findings(sandbox, home.as_deref()).await?;
+        Ok(GitBaseline { repositories, sandbox: Arc::clone(sandbox), home, baseline })
     }
 
     /// Returns how the programs that git would execute have changed.
     async fn describe_changes(self) -> Vec<String> {
         let Some(before) = self.baseline else { return Vec::new() };
         match self.repositories.current_findings(&self.sandbox, self.home.as_deref()).await {
-            Ok(Some(now)) if !Arc::ptr_eq(&now, &before) => now.changes_since(&before),
+            Ok(Some(current)) if !Arc::ptr_eq(&current, &before) => current.changes_since(&before),
             Ok(_) => Vec::new(),
             Err(error) => vec![format!("what git would execute could not be compared: {error}")],
         }
@@ -448,17 +449,17 @@ impl GitBaseline {
 /// Refuses to use a run that was started with more rights than the call has now: the client's
 /// sandbox may have become stricter since, and the rules may have changed.
 pub async fn check_still_allowed(cx: &RunCx, started: &StartedCommand) -> Result<()> {
-    let StartedCommand { client_sandbox: narrowing, rules_generation: rules, .. } = started;
-    let again = "Close it with shell.session and start it again.";
-    let now = cx.workspace.stricter_client_sandbox();
-    if now.is_some() && now != narrowing.as_ref() {
+    let StartedCommand { client_sandbox, rules_generation, .. } = started;
+    let restart_hint = "Close it with shell.session and start it again.";
+    let call_sandbox = cx.workspace.stricter_client_sandbox();
+    if call_sandbox.is_some() && call_sandbox != client_sandbox.as_ref() {
         let message = "it was started with different rights than this call has";
-        return Err(Error::permission_denied("client_sandbox", message).with_hint(again));
+        return Err(Error::permission_denied("client_sandbox", message).with_hint(restart_hint));
     }
-    let current = RunExecRules::current(cx).await?.map(|policed| policed.rulebook.generation);
-    if current != *rules {
+    let current = RunExecRules::current(cx).await?.map(|exec_rules| exec_rules.rulebook.generation);
+    if current != *rules_generation {
         let message = "the rules have changed since it was started";
-        return Err(Error::permission_denied("rules_changed", message).with_hint(again));
+        return Err(Error::permission_denied("rules_changed", message).with_hint(restart_hint));
     }
     Ok(())
 }
@@ -470,20 +471,20 @@ fn check_enforceable(cx: &RunCx, profile: ProfileSetting) -> Result<Option<Strin
     if profile != ProfileSetting::Contained || !cx.workspace.has_client_sandbox() {
         return Ok(None);
     }
-    let (before, now) = (cx.session.workspace.rights(), cx.workspace.rights());
-    if now.hidden.len() > before.hidden.len() || !now.veils.is_empty() {
+    let (session_rights, call_rights) = (cx.session.workspace.rights(), cx.workspace.rights());
+    if call_rights.hidden.len() > session_rights.hidden.len() || !call_rights.veils.is_empty() {
         let message = "the profile `contained` cannot hide what the client's sandbox denies";
         return Err(Error::permission_denied("client_sandbox", message).with_hint(
             "Have the operator use the profile `default`, or the client allow reading.",
         ));
     }
-    let told = "the profile `contained` cannot keep parts of a writable directory read-only, as the client's sandbox would";
-    Ok((now.protected.len() > before.protected.len()).then(|| told.to_owned()))
+    let warning = "the profile `contained` cannot keep parts of a writable directory read-only, as the client's sandbox would";
+    Ok((call_rights.protected.len() > session_rights.protected.len()).then(|| warning.to_owned()))
 }
 
 /// Returns the status of a result.
-pub fn status_name(ended: &RunResult) -> &'static str {
-    match (ended.stop_reason, ended.exit_code) {
+pub fn status_name(result: &RunResult) -> &'static str {
+    match (result.stop_reason, result.exit_code) {
         (Some(StopReason::Deadline), _) => "timed_out",
         (Some(StopReason::Cancelled(_)), _) => "cancelled",
         (None, Some(0)) => "completed",
@@ -493,24 +494,24 @@ pub fn status_name(ended: &RunResult) -> &'static str {
 }
 
 /// Returns the facts about a run that go into the audit record.
-pub fn collect_facts(ended: &RunResult) -> CallFacts {
-    let status = match (ended.stop_reason, ended.exit_code) {
+pub fn collect_facts(result: &RunResult) -> CallFacts {
+    let status = match (result.stop_reason, result.exit_code) {
         (Some(StopReason::Deadline), _) => CallStatus::TimedOut,
         (Some(StopReason::Cancelled(_)), _) => CallStatus::Cancelled,
         (None, Some(0)) => CallStatus::Completed,
         (None, _) => CallStatus::Failed,
     };
-    let [stdout, stderr] = ended.stream_bytes;
+    let [stdout, stderr] = result.stream_bytes;
     CallFacts {
         status: Some(status),
-        exit_code: ended.exit_code,
-        signal: ended.signal,
+        exit_code: result.exit_code,
+        signal: result.signal,
         stdout_bytes: Some(stdout),
         stderr_bytes: Some(stderr),
-        denials: ended.denials.clone(),
-        unruled_execs: ended.exec_summary.clone(),
-        report_gap: ended.reported.audit_name(),
-        git_changed: ended.git_changed.clone(),
+        denials: result.denials.clone(),
+        unruled_execs: result.exec_summary.clone(),
+        report_gap: result.reported.audit_name(),
+        git_changed: result.git_changed.clone(),
     }
 }
 

@@ -64,10 +64,10 @@ impl RunExecRules {
         if cx.config.sandbox.profile == ProfileSetting::None {
             return Ok(None);
         }
-        let book = cx.policy.current_rules(cx.workspace.path()).await;
+        let rulebook = cx.policy.current_rules(cx.workspace.path()).await;
         if !cx.config.policy.intercept || !jail::intercept::exec::SUPPORTED {
             // Rules that are not enforced would be worse than none.
-            return match book.table.prefixes.is_empty() && book.faults.is_empty() {
+            return match rulebook.table.prefixes.is_empty() && rulebook.faults.is_empty() {
                 true => Ok(None),
                 false => Err(Error::permission_denied("rules_unwatched", "rules are configured but exec interception is off")
                     .with_hint("Set `intercept = true` under [policy], or remove the rules; `ringfence doctor` shows what this host supports.")),
@@ -75,20 +75,25 @@ impl RunExecRules {
         }
         // The rules may have changed since the call was prepared. If they now let git out, the
         // repository would have to be read-only in this call, and it may not be.
-        let is_guarded =
-            !git::escalates_git(&book.table) || git::is_repository_closed(cx.workspace.rights());
-        let leaving =
-            match book.escalation_status(&cx.config, cx.gate.can_ask(cx.client.capabilities())) {
-                EscalationStatus::Possible if !is_guarded => {
-                    EscalationStatus::Prevented("the rules changed as the call began".to_owned())
-                }
-                leaving => leaving,
-            };
+        let is_guarded = !git::escalates_git(&rulebook.table)
+            || git::is_repository_closed(cx.workspace.rights());
+        let leaving = match rulebook
+            .escalation_status(&cx.config, cx.gate.can_ask(cx.client.capabilities()))
+        {
+            EscalationStatus::Possible if !is_guarded => {
+                EscalationStatus::Prevented("the rules changed as the call began".to_owned())
+            }
+            leaving => leaving,
+        };
         let heuristics = cx.config.policy.heuristics == HeuristicsMode::Prompt;
         let lets_out = leaving == EscalationStatus::Possible;
-        let rules =
-            ExecRules { table: book.table.clone(), heuristics, lets_out, ..ExecRules::default() };
-        Ok(Some(RunExecRules { rulebook: book, rules, leaving }))
+        let rules = ExecRules {
+            table: rulebook.table.clone(),
+            heuristics,
+            lets_out,
+            ..ExecRules::default()
+        };
+        Ok(Some(RunExecRules { rulebook, rules, leaving }))
     }
 
     /// Returns the same rules for a run that nothing may leave.
@@ -105,12 +110,16 @@ impl RunExecRules {
 
     /// Returns the decider for a run that belongs to no call: nothing leaves it, and no one is
     /// asked about it.
-    pub fn into_unattended_decider(self, approvals: CallEvents, root: &Path) -> Result<ExecPolicy> {
+    pub fn into_unattended_decider(
+        self,
+        call_events: CallEvents,
+        root: &Path,
+    ) -> Result<ExecPolicy> {
         let rules = ExecRules { lets_out: false, heuristics: false, ..self.rules };
-        let desk = NoCallDecider::new(approvals);
+        let decider = NoCallDecider::new(call_events);
         Ok(ExecPolicy {
             rules,
-            decider: Arc::new(desk),
+            decider: Arc::new(decider),
             log: Some(create_exec_log(root)?),
             wider_runs: Arc::default(),
         })
@@ -121,13 +130,14 @@ impl RunExecRules {
     /// operator's configuration, and `prompt` rules are skipped, because no one can be asked about
     /// a host.
     pub fn denied_hosts(&self) -> Vec<String> {
-        let mut last = BTreeMap::new();
+        let mut last_decisions = BTreeMap::new();
         for rule in
             self.rulebook.table.networks.iter().filter(|rule| rule.decision != Decision::Prompt)
         {
-            last.insert(rule.host.clone(), rule.decision);
+            last_decisions.insert(rule.host.clone(), rule.decision);
         }
-        last.into_iter()
+        last_decisions
+            .into_iter()
             .filter(|(_, decision)| *decision == Decision::Forbidden)
             .map(|(host, _)| host)
             .collect()
@@ -137,19 +147,19 @@ impl RunExecRules {
     /// command has changed; `kept_inside` collects the commands that did not leave, for the result.
     pub fn into_call_decider(
         self,
-        attended: &Arc<AskedCall>,
+        owner: &Arc<AskedCall>,
         call: Arc<Prepared>,
         launcher: &Launcher,
         (rights, env): (Rights, Vec<(String, String)>),
         kept_inside: &Arc<KeptInside>,
     ) -> Result<ExecPolicy> {
-        let cx = attended.owner_cx();
+        let cx = owner.owner_cx();
         let log = create_exec_log(&cx.config.root)?;
-        let shared = WiderRunContext::new(cx.call_events.clone(), &self, &log)?;
-        let wider = Arc::clone(&shared.runs);
-        let desk = CallDecider {
+        let wider_context = WiderRunContext::new(cx.call_events.clone(), &self, &log)?;
+        let wider_runs = Arc::clone(&wider_context.runs);
+        let decider = CallDecider {
             started_read_denied: denies_reading(&cx),
-            owner: Arc::clone(attended),
+            owner: Arc::clone(owner),
             call,
             launcher: launcher.clone(),
             rights,
@@ -159,14 +169,9 @@ impl RunExecRules {
             kept_inside: Arc::clone(kept_inside),
             audited_count: AtomicUsize::new(0),
             short_secrets: cx.short_secrets(),
-            current_sandbox: CurrentSandbox::Inside(shared),
+            current_sandbox: CurrentSandbox::Inside(wider_context),
         };
-        Ok(ExecPolicy {
-            rules: self.rules,
-            decider: Arc::new(desk),
-            log: Some(log),
-            wider_runs: wider,
-        })
+        Ok(ExecPolicy { rules: self.rules, decider: Arc::new(decider), log: Some(log), wider_runs })
     }
 }
 
@@ -196,19 +201,19 @@ enum ExecDestination {
 
 impl ExecDecider for CallDecider {
     fn record_ruling(&self, ruled: RuledExec) {
-        let how = if ruled.verdict.decision == Decision::Forbidden {
+        let outcome = if ruled.verdict.decision == Decision::Forbidden {
             "refused"
         } else {
             self.current_sandbox.name()
         };
         let mut fields =
             exec_fields(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict, &self.short_secrets);
-        fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), how.into())]);
+        fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), outcome.into())]);
         if ruled.verdict.decision == Decision::Allow
-            && let Some(why) = ruled.kept_inside.as_deref().or(self.leaving.obstacle())
+            && let Some(reason) = ruled.kept_inside.as_deref().or(self.leaving.obstacle())
         {
-            fields.insert("why".to_owned(), why.into());
-            self.kept_inside.add(&ruled.verdict.prefix, why);
+            fields.insert("why".to_owned(), reason.into());
+            self.kept_inside.add(&ruled.verdict.prefix, reason);
         }
         // This limit never applies to execs that were held and then run: a flood of decisions must
         // not let a command leave the sandbox unrecorded.
@@ -224,72 +229,86 @@ impl ExecDecider for CallDecider {
 
 impl CallDecider {
     async fn answer_exec(&self, waiting: WaitingExec) -> ExecAnswer {
-        let held = waiting.held.clone();
-        let (place, reason) = self.plan_exec(&held).await;
+        let held_exec = waiting.held.clone();
+        let (destination, reason) = self.plan_exec(&held_exec).await;
         let granted = match reason {
             None => self.owner.owner_cx().gate.grant_by_rule(waiting),
-            Some(reason) => match self.ask_approval(&held, &place, &reason, waiting).await {
-                Ok(granted) => granted,
-                // An `allow` needs no approval to run inside, because that is what happens without
-                // the rule.
-                Err(error) => {
-                    if held.verdict.decision == Decision::Allow
-                        && let Some(why) = unanswered_reason(&error)
-                    {
-                        return self.run_inside(&held, "rule", Some(why));
+            Some(reason) => {
+                match self.ask_approval(&held_exec, &destination, &reason, waiting).await {
+                    Ok(granted) => granted,
+                    // An `allow` needs no approval to run inside, because that is what happens
+                    // without the rule.
+                    Err(error) => {
+                        if held_exec.verdict.decision == Decision::Allow
+                            && let Some(cause) = unanswered_reason(&error)
+                        {
+                            return self.run_inside(&held_exec, "rule", Some(cause));
+                        }
+                        self.record_exec(&held_exec, "approval", "refused", None);
+                        let (cause, hint) =
+                            (error.message_chain(), error.hint_text().unwrap_or_default());
+                        let message = format!(
+                            "ringfence: {}: not allowed: {cause}. {hint}",
+                            held_exec.program.path
+                        );
+                        return ExecAnswer::Refuse(format!("{}\n", message.trim_end()), 1);
                     }
-                    self.record_exec(&held, "approval", "refused", None);
-                    let (why, hint) =
-                        (error.message_chain(), error.hint_text().unwrap_or_default());
-                    let line =
-                        format!("ringfence: {}: not allowed: {why}. {hint}", held.program.path);
-                    return ExecAnswer::Refuse(format!("{}\n", line.trim_end()), 1);
                 }
-            },
+            }
         };
-        let by = granted.grant().by;
+        let granted_by = granted.grant().by;
         if granted.grant().inside {
-            return self.run_inside(&held, by, Some(CHOSEN_INSIDE));
+            return self.run_inside(&held_exec, granted_by, Some(CHOSEN_INSIDE));
         }
-        let exec = match place {
-            ExecDestination::InPlace(_) => return self.run_inside(&held, by, None),
-            ExecDestination::KeptInside(why) => return self.run_inside(&held, by, Some(&why)),
+        let exec = match destination {
+            ExecDestination::InPlace(_) => return self.run_inside(&held_exec, granted_by, None),
+            ExecDestination::KeptInside(cause) => {
+                return self.run_inside(&held_exec, granted_by, Some(&cause));
+            }
             ExecDestination::Outside(exec) => exec,
         };
         let cx = self.owner.owner_cx();
-        if !self.record_exec(&held, by, cx.config.policy.escalate.name(), None) {
-            return refuse_unrecorded(&held);
+        if !self.record_exec(&held_exec, granted_by, cx.config.policy.escalate.name(), None) {
+            return refuse_unrecorded(&held_exec);
         }
-        let ran = match self.escalation_target(&cx) {
-            Ok(place) => {
-                escalate::run_escalated(granted.map(|waiting| (*exec, waiting)), place).await
+        let outcome = match self.escalation_target(&cx) {
+            Ok(destination) => {
+                escalate::run_escalated(granted.map(|waiting| (*exec, waiting)), destination).await
             }
             Err(error) => Err(error.message_chain()),
         };
-        match ran {
+        match outcome {
             Ok(answer) => answer,
-            Err(why) if held.verdict.decision == Decision::Allow => {
-                self.run_inside(&held, by, Some(&format!("it could not be started outside: {why}")))
-            }
+            Err(cause) if held_exec.verdict.decision == Decision::Allow => self.run_inside(
+                &held_exec,
+                granted_by,
+                Some(&format!("it could not be started outside: {cause}")),
+            ),
             // The human approved running it outside, and nothing else.
-            Err(why) => escalate::refuse_escalation(&held.program.path, &why),
+            Err(cause) => escalate::refuse_escalation(&held_exec.program.path, &cause),
         }
     }
 
-    /// Lets it run in the sandbox it is in; `why` says why it did not leave although a rule lets
+    /// Lets it run in the sandbox it is in; `reason` says why it did not leave although a rule lets
     /// it.
-    fn run_inside(&self, held: &HeldExec, by: &str, why: Option<&str>) -> ExecAnswer {
-        let why = why.map(|why| {
-            match escalate::is_git(&held.program.path) && self.is_repository_closed() {
-                true => format!("{why}; `.git` is read-only here while a rule lets git out"),
-                false => why.to_owned(),
+    fn run_inside(
+        &self,
+        held_exec: &HeldExec,
+        granted_by: &str,
+        reason: Option<&str>,
+    ) -> ExecAnswer {
+        let reason = reason.map(|reason| {
+            match escalate::is_git(&held_exec.program.path) && self.is_repository_closed() {
+                true => format!("{reason}; `.git` is read-only here while a rule lets git out"),
+                false => reason.to_owned(),
             }
         });
-        if !self.record_exec(held, by, self.current_sandbox.name(), why.as_deref()) {
-            return refuse_unrecorded(held);
+        if !self.record_exec(held_exec, granted_by, self.current_sandbox.name(), reason.as_deref())
+        {
+            return refuse_unrecorded(held_exec);
         }
-        if let Some(why) = why {
-            self.kept_inside.add(&held.verdict.prefix, &why);
+        if let Some(reason) = reason {
+            self.kept_inside.add(&held_exec.verdict.prefix, &reason);
         }
         ExecAnswer::Run
     }
@@ -304,28 +323,28 @@ impl CallDecider {
     /// Returns where it would run and why approval is required first, if it is. A rule alone
     /// suffices if it names every word of the command, or if the program is harmless with any
     /// arguments.
-    async fn plan_exec(&self, held: &HeldExec) -> (ExecDestination, Option<String>) {
-        let place = self.choose_destination(held).await;
-        if held.verdict.decision != Decision::Allow {
-            let reason = match &held.verdict.justification {
-                Some(why) => format!("A rule requires approval: {why}"),
+    async fn plan_exec(&self, held_exec: &HeldExec) -> (ExecDestination, Option<String>) {
+        let destination = self.choose_destination(held_exec).await;
+        if held_exec.verdict.decision != Decision::Allow {
+            let reason = match &held_exec.verdict.justification {
+                Some(justification) => format!("A rule requires approval: {justification}"),
                 None => "A rule requires approval.".to_owned(),
             };
-            return (place, Some(reason));
+            return (destination, Some(reason));
         }
-        let asked = match place {
+        let risk = match destination {
             ExecDestination::Outside(_) => {
-                escalate::approval_reason(held, escalation_risk::reason_to_ask)
+                escalate::approval_reason(held_exec, escalation_risk::reason_to_ask)
             }
             ExecDestination::InPlace(_) | ExecDestination::KeptInside(_) => None,
         };
-        match (asked, self.owner.owner_cx().config.policy.escalate_risky) {
-            (None, _) | (Some(_), RiskyEscalation::Outside) => (place, None),
+        match (risk, self.owner.owner_cx().config.policy.escalate_risky) {
+            (None, _) | (Some(_), RiskyEscalation::Outside) => (destination, None),
             (Some(_), RiskyEscalation::Inside) => {
                 (ExecDestination::KeptInside(KEPT_BY_SETTING.to_owned()), None)
             }
             (Some(reason), RiskyEscalation::Ask) => (
-                place,
+                destination,
                 Some(format!(
                     "It would run outside the sandbox with more than its rule says: {reason}."
                 )),
@@ -334,16 +353,18 @@ impl CallDecider {
     }
 
     /// Determines where it would run, before anyone is asked.
-    async fn choose_destination(&self, held: &HeldExec) -> ExecDestination {
+    async fn choose_destination(&self, held_exec: &HeldExec) -> ExecDestination {
         match &self.leaving {
             EscalationStatus::Off => return ExecDestination::InPlace("nothing leaves the sandbox"),
-            _ if !held.itself => {
+            _ if !held_exec.itself => {
                 return ExecDestination::InPlace("it is not the program that the rule names");
             }
-            _ if held.verdict.origin.file == ::policy::HEURISTICS_ORIGIN => {
+            _ if held_exec.verdict.origin.file == ::policy::HEURISTICS_ORIGIN => {
                 return ExecDestination::InPlace("no rule lets it out");
             }
-            EscalationStatus::Prevented(why) => return ExecDestination::KeptInside(why.clone()),
+            EscalationStatus::Prevented(reason) => {
+                return ExecDestination::KeptInside(reason.clone());
+            }
             EscalationStatus::Possible => {}
         }
         if self.is_read_denied() {
@@ -358,12 +379,14 @@ impl CallDecider {
             return ExecDestination::KeptInside(error.message_chain());
         }
         let is_repository_open = cx.policy.has_open_repository(cx.workspace.path());
-        let (held, rights, book) = (held.clone(), self.rights.clone(), Arc::clone(&self.rulebook));
-        let check =
-            move || EscalatedExec::verify_held(&held, &rights, &book.table, is_repository_open);
+        let (held_exec, rights, rulebook) =
+            (held_exec.clone(), self.rights.clone(), Arc::clone(&self.rulebook));
+        let check = move || {
+            EscalatedExec::verify_held(&held_exec, &rights, &rulebook.table, is_repository_open)
+        };
         match tokio::task::spawn_blocking(check).await {
             Ok(Ok(exec)) => ExecDestination::Outside(Box::new(exec)),
-            Ok(Err(why)) => ExecDestination::KeptInside(why),
+            Ok(Err(reason)) => ExecDestination::KeptInside(reason),
             Err(error) => ExecDestination::KeptInside(format!("it could not be checked: {error}")),
         }
     }
@@ -376,91 +399,92 @@ impl CallDecider {
 
     async fn ask_approval(
         &self,
-        held: &HeldExec,
-        place: &ExecDestination,
+        held_exec: &HeldExec,
+        destination: &ExecDestination,
         reason: &str,
         waiting: WaitingExec,
     ) -> Result<Granted<WaitingExec>> {
-        let verdict = &held.verdict;
+        let verdict = &held_exec.verdict;
         let cx = self.owner.owner_cx();
         // The subject is cut; the arguments below show the command in full.
-        let words = self.shown_command(held);
-        let is_cut = words.chars().nth(120).is_some();
-        let subject: String = words.chars().take(120).chain(is_cut.then_some('…')).collect();
+        let command_text = self.shown_command(held_exec);
+        let is_cut = command_text.chars().nth(120).is_some();
+        let subject: String = command_text.chars().take(120).chain(is_cut.then_some('…')).collect();
         let prompt = ApprovalPrompt::for_exec(
             &self.call,
             subject,
             reason,
-            self.prompt_fields(held, place),
+            self.prompt_fields(held_exec, destination),
             &cx.session,
         );
         let prompt = ApprovalPrompt {
-            offers_inside: matches!(place, ExecDestination::Outside(_)),
+            offers_inside: matches!(destination, ExecDestination::Outside(_)),
             ..prompt
         };
         // The remembered answer is tied to the files as well as the words: two scripts of one
         // interpreter may have the same words, and the same words mean something else in another
         // directory. It is also tied to the place, because what may run inside may not therefore
         // leave.
-        let files = [Some(&held.program), held.script.as_ref(), Some(&held.cwd)];
+        let files = [Some(&held_exec.program), held_exec.script.as_ref(), Some(&held_exec.cwd)];
         let files = files.map(|file| file.map(|file| (file.device, file.inode)));
-        let kept: Vec<_> = held
+        let passed_env: Vec<_> = held_exec
             .env
             .iter()
             .filter(|(name, _)| cx.config.policy.escalate_env.contains(name))
             .collect();
-        let argv = digest_json(&json!([
+        let command_hash = digest_json(&json!([
             files,
-            held.argv,
-            kept,
-            matches!(place, ExecDestination::Outside(_))
+            held_exec.argv,
+            passed_env,
+            matches!(destination, ExecDestination::Outside(_))
         ]));
         let rule = format!("exec {}:{}", verdict.origin.file, verdict.origin.line);
-        let clocks = self.owner.pausable_deadlines();
-        let pauses: Vec<_> = clocks.iter().map(|clock| clock.pause()).collect();
-        let granted = cx.confirm_for_session(prompt, (rule, argv), waiting).await;
+        let deadlines = self.owner.pausable_deadlines();
+        let pauses: Vec<_> = deadlines.iter().map(|deadline| deadline.pause()).collect();
+        let granted = cx.confirm_for_session(prompt, (rule, command_hash), waiting).await;
         drop(pauses);
         granted
     }
 
-    fn shown_command(&self, held: &HeldExec) -> String {
-        let words = self.short_secrets.redact_argv(&held.argv);
-        shell_quote::quote_command(words.iter().map(String::as_str))
+    fn shown_command(&self, held_exec: &HeldExec) -> String {
+        let argv = self.short_secrets.redact_argv(&held_exec.argv);
+        shell_quote::quote_command(argv.iter().map(String::as_str))
     }
 
     /// Returns everything that matters for the decision, for a human.
-    fn prompt_fields(&self, held: &HeldExec, place: &ExecDestination) -> Value {
-        let mut shown = Map::new();
-        let mut add = |name: &str, value: String| drop(shown.insert(name.to_owned(), value.into()));
-        add("program", held.program.path.clone());
-        if let Some(script) = &held.script {
+    fn prompt_fields(&self, held_exec: &HeldExec, destination: &ExecDestination) -> Value {
+        let mut fields = Map::new();
+        let mut add =
+            |name: &str, value: String| drop(fields.insert(name.to_owned(), value.into()));
+        add("program", held_exec.program.path.clone());
+        if let Some(script) = &held_exec.script {
             add("script", script.path.clone());
         }
-        add("command", self.shown_command(held));
-        add("in", held.cwd.path.clone());
-        let path = match place {
+        add("command", self.shown_command(held_exec));
+        add("in", held_exec.cwd.path.clone());
+        let path = match destination {
             ExecDestination::InPlace(_) | ExecDestination::KeptInside(_) => {
-                held.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone())
+                held_exec.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone())
             }
             ExecDestination::Outside(exec) => self.search_path(exec),
         };
         add("PATH", path.unwrap_or_default());
-        let changed = self.changed_env(&held.env);
+        let changed = self.changed_env(&held_exec.env);
         if !changed.is_empty() {
             add("environment", changed.join(" "));
         }
-        add("called by", held.parents.join(" < "));
-        add("rule", rule_location(&held.verdict));
+        add("called by", held_exec.parents.join(" < "));
+        add("rule", rule_location(&held_exec.verdict));
         add(
             "runs",
-            match place {
+            match destination {
                 ExecDestination::InPlace(_)
                     if matches!(self.current_sandbox, CurrentSandbox::Wider) =>
                 {
                     "in the wider sandbox".to_owned()
                 }
-                ExecDestination::InPlace(why) => format!("in the sandbox ({why})"),
-                ExecDestination::KeptInside(why) => format!("in the sandbox ({why})"),
+                ExecDestination::InPlace(reason) => format!("in the sandbox ({reason})"),
+                ExecDestination::KeptInside(reason) => format!("in the sandbox ({reason})"),
                 ExecDestination::Outside(_) => match self.owner.owner_cx().config.policy.escalate {
                     EscalationMode::Wider => "in the wider sandbox".to_owned(),
                     _ => "outside the sandbox, with your rights and without the environment below"
@@ -468,7 +492,7 @@ impl CallDecider {
                 },
             },
         );
-        Value::Object(shown)
+        Value::Object(fields)
     }
 
     /// Returns `PATH` as the command gets it outside.
@@ -478,8 +502,8 @@ impl CallDecider {
 
     /// Lists what a command has changed in the run's initial environment.
     fn changed_env(&self, env: &[(String, String)]) -> Vec<String> {
-        let noise = |name: &str| SHELL_NOISE_VARS.contains(&name);
-        let show = |name: &str, value: &str| match is_sensitive(name) {
+        let is_noise = |name: &str| SHELL_NOISE_VARS.contains(&name);
+        let format_added = |name: &str, value: &str| match is_sensitive(name) {
             true => format!("+{name}=[redacted]"),
             // A URL may also contain a password.
             false => {
@@ -489,34 +513,41 @@ impl CallDecider {
                 )
             }
         };
-        let added = env.iter().filter(|pair| !noise(&pair.0) && !self.initial_env.contains(pair));
-        let taken = self
+        let added =
+            env.iter().filter(|pair| !is_noise(&pair.0) && !self.initial_env.contains(pair));
+        let removed = self
             .initial_env
             .iter()
-            .filter(|(name, _)| !noise(name) && !env.iter().any(|(other, _)| other == name));
-        let added = added.map(|(name, value)| show(name, value));
-        added.chain(taken.map(|(name, _)| format!("-{name}"))).collect()
+            .filter(|(name, _)| !is_noise(name) && !env.iter().any(|(other, _)| other == name));
+        let added = added.map(|(name, value)| format_added(name, value));
+        added.chain(removed.map(|(name, _)| format!("-{name}"))).collect()
     }
 
     /// Records the decision before it is carried out. Returns false if it cannot be recorded; the
     /// command must then not run.
-    fn record_exec(&self, held: &HeldExec, by: &str, ran: &str, why: Option<&str>) -> bool {
+    fn record_exec(
+        &self,
+        held_exec: &HeldExec,
+        granted_by: &str,
+        ran: &str,
+        reason: Option<&str>,
+    ) -> bool {
         if ran == "refused" && self.audited_count.fetch_add(1, Ordering::Relaxed) >= MAX_AUDITED {
             return true;
         }
         let mut fields = exec_fields(
-            held.pid,
-            &held.program.path,
-            &held.argv,
-            &held.verdict,
+            held_exec.pid,
+            &held_exec.program.path,
+            &held_exec.argv,
+            &held_exec.verdict,
             &self.short_secrets,
         );
-        if let Some(script) = &held.script {
+        if let Some(script) = &held_exec.script {
             fields.insert("script".to_owned(), script.path.clone().into());
         }
-        fields.extend([("by".to_owned(), by.into()), ("ran".to_owned(), ran.into())]);
-        if let Some(why) = why {
-            fields.insert("why".to_owned(), why.into());
+        fields.extend([("by".to_owned(), granted_by.into()), ("ran".to_owned(), ran.into())]);
+        if let Some(reason) = reason {
+            fields.insert("why".to_owned(), reason.into());
         }
         self.write_record(fields)
     }
@@ -537,16 +568,18 @@ impl CallDecider {
 }
 
 fn denies_reading(cx: &RunCx) -> bool {
-    let (before, now) = (cx.session.workspace.rights(), cx.workspace.rights());
+    let (session_rights, call_rights) = (cx.session.workspace.rights(), cx.workspace.rights());
     // Paths that became private later are hidden by us, not by the client, and no command outside
     // is sent to read them.
-    let is_ours = |path| before.hidden.contains(path) || cx.config.private_paths.contains(path);
-    !now.hidden.iter().all(is_ours) || !now.veils.is_empty()
+    let is_already_hidden =
+        |path| session_rights.hidden.contains(path) || cx.config.private_paths.contains(path);
+    !call_rights.hidden.iter().all(is_already_hidden) || !call_rights.veils.is_empty()
 }
 
-fn refuse_unrecorded(held: &HeldExec) -> ExecAnswer {
-    let line = format!("ringfence: {}: refused: it could not be recorded\n", held.program.path);
-    ExecAnswer::Refuse(line, 126)
+fn refuse_unrecorded(held_exec: &HeldExec) -> ExecAnswer {
+    let message =
+        format!("ringfence: {}: refused: it could not be recorded\n", held_exec.program.path);
+    ExecAnswer::Refuse(message, 126)
 }
 
 /// Returns why no one has answered, if that is what the error means. In that case no one has said

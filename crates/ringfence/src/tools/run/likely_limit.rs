@@ -61,12 +61,12 @@ impl EffectiveLimits {
     fn from_cx(cx: &RunCx) -> EffectiveLimits {
         let rights = cx.workspace.rights();
         let declares_no_writes =
-            cx.own_sandbox.as_ref().is_some_and(|ground| ground.is_read_only());
+            cx.own_sandbox.as_ref().is_some_and(|own_sandbox| own_sandbox.is_read_only());
         EffectiveLimits {
             section: cx
                 .own_sandbox
                 .as_ref()
-                .map_or("[sandbox]".to_owned(), |ground| ground.config_table()),
+                .map_or("[sandbox]".to_owned(), |own_sandbox| own_sandbox.config_table()),
             declares_no_writes,
             client_mode: cx.workspace.client_sandbox_mode().map(str::to_owned),
             read_only_by_client: rights.read_only && !declares_no_writes,
@@ -101,19 +101,20 @@ impl EffectiveLimits {
     fn explain_failure(&self, output: &[&str], denials: &[Map<String, Value>]) -> Option<String> {
         let text: Vec<String> =
             output.iter().map(|text| output_tail(text).to_lowercase()).collect();
-        let says =
-            |words: &[&str]| text.iter().any(|text| words.iter().any(|word| text.contains(word)));
-        let wanted = UnreachedHosts::from_denials(denials);
+        let mentions = |phrases: &[&str]| {
+            text.iter().any(|text| phrases.iter().any(|phrase| text.contains(phrase)))
+        };
+        let hosts = UnreachedHosts::from_denials(denials);
         // A directory is the stand-in for a protected file that does not exist.
-        let at_stand_in = says(IS_DIRECTORY) && says(&protected_files());
-        let writes = (says(READ_ONLY) || at_stand_in).then(|| self.explain_read_only());
-        let network = match self.network {
+        let hits_stand_in = mentions(IS_DIRECTORY) && mentions(&protected_files());
+        let write_hint = (mentions(READ_ONLY) || hits_stand_in).then(|| self.explain_read_only());
+        let network_hint = match self.network {
             NetworkAccess::All => None,
-            _ if !wanted.is_empty() || says(UNREACHED) => Some(self.explain_network(&wanted)),
-            _ if says(REFUSED) => Some(self.explain_localhost()),
+            _ if !hosts.is_empty() || mentions(UNREACHED) => Some(self.explain_network(&hosts)),
+            _ if mentions(REFUSED) => Some(self.explain_localhost()),
             _ => None,
         };
-        let hints: Vec<String> = writes.into_iter().chain(network).collect();
+        let hints: Vec<String> = write_hint.into_iter().chain(network_hint).collect();
         (!hints.is_empty()).then(|| hints.join(" "))
     }
 
@@ -146,13 +147,13 @@ impl EffectiveLimits {
         hint
     }
 
-    fn explain_network(&self, wanted: &UnreachedHosts) -> String {
+    fn explain_network(&self, hosts: &UnreachedHosts) -> String {
         let EffectiveLimits { section, .. } = self;
         if self.offline_by_client {
             let mode = self.client_mode.as_deref().unwrap_or_default();
             return format!(
                 "Likely the client's own sandbox: its mode `{mode}` has no network{}. Change it in the client.",
-                wanted.format_hosts()
+                hosts.format_hosts()
             );
         }
         let limit = match self.network {
@@ -163,8 +164,8 @@ impl EffectiveLimits {
         };
         format!(
             "Likely the sandbox: {limit}{}. The operator can open it with {} under {section}.",
-            wanted.format_hosts(),
-            wanted.format_settings()
+            hosts.format_hosts(),
+            hosts.format_settings()
         )
     }
 
@@ -187,7 +188,7 @@ struct UnreachedHosts {
 
 impl UnreachedHosts {
     fn from_denials(denials: &[Map<String, Value>]) -> UnreachedHosts {
-        let mut wanted = UnreachedHosts::default();
+        let mut hosts = UnreachedHosts::default();
         let text = |denial: &'_ Map<String, Value>, key: &str| {
             denial.get(key).and_then(Value::as_str).map(str::to_owned)
         };
@@ -197,8 +198,8 @@ impl UnreachedHosts {
             let host = name.rsplit_once(':').map_or(name.as_str(), |(host, _)| host);
             let (list, entry) =
                 match host.parse::<IpAddr>().is_ok() || name.parse::<SocketAddr>().is_ok() {
-                    true => (&mut wanted.addresses, name.as_str()),
-                    false => (&mut wanted.names, host),
+                    true => (&mut hosts.addresses, name.as_str()),
+                    false => (&mut hosts.names, host),
                 };
             // "…" collects names that were not listed separately, and anything but a plain name
             // could be an attempt to inject text.
@@ -212,7 +213,7 @@ impl UnreachedHosts {
                 list.push(entry.to_owned());
             }
         }
-        wanted
+        hosts
     }
 
     fn is_empty(&self) -> bool {
@@ -221,11 +222,11 @@ impl UnreachedHosts {
 
     /// Returns the hosts as part of a sentence.
     fn format_hosts(&self) -> String {
-        let all = self.names.iter().chain(&self.addresses).cloned();
+        let hosts = self.names.iter().chain(&self.addresses).cloned();
         if self.is_empty() {
             String::new()
         } else {
-            format!(", and this run wanted {}", join_names(all))
+            format!(", and this run wanted {}", join_names(hosts))
         }
     }
 
@@ -250,10 +251,10 @@ fn join_names(items: impl Iterator<Item = String>) -> String {
 }
 
 fn output_tail(text: &str) -> &str {
-    let from = text.len().saturating_sub(TAIL_BYTES);
+    let start = text.len().saturating_sub(TAIL_BYTES);
     // Move forward to the next character boundary; the end of the text is one.
-    let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-    &text[from..]
+    let start = (start..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    &text[start..]
 }
 
 #[cfg(test)]

@@ -79,15 +79,15 @@ impl ShellExec {
     }
 
     fn with_launcher(config: &Config, launcher: Launcher) -> Self {
-        let about = SpecTexts::from_config(config);
-        let description = format!("{DESCRIPTION}{}", about.description);
+        let texts = SpecTexts::from_config(config);
+        let description = format!("{DESCRIPTION}{}", texts.description);
         let spec = ToolSpec {
             version: "1.2.0".into(),
             scope: PermissionScope::Exec,
-            hints: about.hints,
-            effects: about.effects,
+            hints: texts.hints,
+            effects: texts.effects,
             profile: config.sandbox.profile.name(),
-            requires_approval: !about.is_sandboxed,
+            requires_approval: !texts.is_sandboxed,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,
             ..ToolSpec::from_types::<Args, Reply>("shell.exec", "Run a command", &description)
@@ -111,7 +111,7 @@ impl ShellExec {
         }
         // If no more runs may continue in the background, this one must not outlive its call.
         let may_yield = cx.session_ref.persistent && runs.has_room();
-        let shown = arguments.display_text();
+        let display_command = arguments.display_text();
         let (program, args) = arguments.resolve_program()?;
         // The run has its own deadline because it continues when the call's ends, but never longer
         // than the caller, the client and the operator allow.
@@ -136,26 +136,28 @@ impl ShellExec {
         let deadline = if cx.session_ref.persistent { deadline } else { Arc::clone(&cx.deadline) };
         let started =
             command::start_command(cx, call, &self.launcher, command, Some(deadline)).await?;
-        let wait = may_yield.then(|| Arc::new(Deadline::after(arguments.yield_wait())));
-        started.owner.set_owner(cx, wait.iter().cloned().collect());
-        let seen = started.watch_run(cx, arguments.max_bytes, wait_until(wait)).await?;
-        match seen {
+        let yield_deadline = may_yield.then(|| Arc::new(Deadline::after(arguments.yield_wait())));
+        started.owner.set_owner(cx, yield_deadline.iter().cloned().collect());
+        let run_state =
+            started.watch_run(cx, arguments.max_bytes, wait_until(yield_deadline)).await?;
+        match run_state {
             RunState::Over(outcome) => {
                 let facts = command::collect_facts(&outcome.result);
                 Reply::from_outcome(cx, started.profile, outcome).into_output(facts)
             }
-            RunState::Running(glance) => {
-                let kept = runs.insert(BackgroundRun::new("command", &shown, started, None));
-                running_output(Reply::from_partial(cx, glance, &kept.id))
+            RunState::Running(partial) => {
+                let run =
+                    runs.insert(BackgroundRun::new("command", &display_command, started, None));
+                running_output(Reply::from_partial(cx, partial, &run.id))
             }
         }
     }
 }
 
 /// Waits until the deadline, or indefinitely if the run cannot continue without the call.
-fn wait_until(wait: Option<Arc<Deadline>>) -> BoxFuture<'static, ()> {
-    match wait {
-        Some(wait) => Box::pin(async move { wait.wait_until_passed().await }),
+fn wait_until(deadline: Option<Arc<Deadline>>) -> BoxFuture<'static, ()> {
+    match deadline {
+        Some(deadline) => Box::pin(async move { deadline.wait_until_passed().await }),
         None => Box::pin(std::future::pending()),
     }
 }
@@ -206,10 +208,10 @@ impl Tool for ShellExec {
 
     fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         if let Some(session) = args.session.as_deref().filter(|session| *session != "new") {
-            let kept = BackgroundRuns::for_session(cx.session)?.get(session)?;
+            let run = BackgroundRuns::for_session(cx.session)?.get(session)?;
             return Ok(CallPlan {
                 // Only the shell knows its current directory.
-                cwd: Some(format!("the current directory and environment of shell {}", kept.id)),
+                cwd: Some(format!("the current directory and environment of shell {}", run.id)),
                 timeout: Some(args.timeout_within(cx.config)),
                 approval_reason: command::approval_reason(cx),
                 command: Some(args.command_line()),
@@ -220,11 +222,14 @@ impl Tool for ShellExec {
         // Opened so that the call fails before the user is asked; the run opens it again and uses
         // the descriptor it opened.
         let workspace = cx.workspace;
-        let (_, shown) = workspace.open_dir(args.cwd.as_deref().unwrap_or("."))?;
+        let (_, relative_cwd) = workspace.open_dir(args.cwd.as_deref().unwrap_or("."))?;
         Ok(CallPlan {
             env: args.build_env()?,
             // The resolved path, not the one the caller wrote.
-            cwd: args.cwd.as_ref().map(|_| workspace.path().join(shown).display().to_string()),
+            cwd: args
+                .cwd
+                .as_ref()
+                .map(|_| workspace.path().join(relative_cwd).display().to_string()),
             timeout: Some(args.timeout_within(cx.config)),
             approval_reason: command::approval_reason(cx),
             command: Some(args.command_line()),
@@ -253,22 +258,23 @@ impl Args {
                 .with_hint("Omit it for the default of two minutes."));
         }
         let Some(session) = &self.session else { return Ok(()) };
-        let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).with_hint(hint));
+        let refuse =
+            |message: &str, hint: &str| Err(Error::invalid_arguments(message).with_hint(hint));
         if self.argv.is_some() {
-            return refused(
+            return refuse(
                 "a shell session takes `command`, not `argv`",
                 "Give the line for bash as `command`.",
             );
         }
         if self.stdin.is_some() {
-            return refused(
+            return refuse(
                 "a command of a shell session has no `stdin` of its own",
                 "Use a here-document in `command`, or `interactive: true` and shell.session `write`.",
             );
         }
-        let settled = self.cwd.is_some() || self.env.is_some() || self.interactive.is_some();
-        if session != "new" && settled {
-            return refused(
+        let sets_context = self.cwd.is_some() || self.env.is_some() || self.interactive.is_some();
+        if session != "new" && sets_context {
+            return refuse(
                 "`cwd`, `env` and `interactive` can only be set when a shell session is started",
                 "Use `cd` and `export` in `command`.",
             );
@@ -276,14 +282,14 @@ impl Args {
         Ok(())
     }
 
-    fn check_persistent(&self, lasting: bool) -> Result<()> {
-        let needs = match () {
-            () if lasting => return Ok(()),
+    fn check_persistent(&self, persistent: bool) -> Result<()> {
+        let argument = match () {
+            () if persistent => return Ok(()),
             () if self.session.is_some() => "`session`",
             () if self.yield_ms.is_some() => "`yield_ms`",
             () => return Ok(()),
         };
-        Err(Error::invalid_arguments(format!("{needs} needs a persistent session"))
+        Err(Error::invalid_arguments(format!("{argument} needs a persistent session"))
             .with_reason("no_session")
             .with_hint(
                 "Send the session handle of an earlier result's `_meta` along with the call.",
@@ -344,9 +350,9 @@ impl Args {
     }
 
     fn build_env(&self) -> Result<Vec<(String, String)>> {
-        let given: Vec<(String, String)> =
+        let variables: Vec<(String, String)> =
             self.env.clone().unwrap_or_default().into_iter().collect();
-        env::build(&given)
+        env::build(&variables)
     }
 }
 

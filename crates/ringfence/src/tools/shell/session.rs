@@ -97,15 +97,15 @@ pub struct ShellSession {
 impl ShellSession {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        let about = SpecTexts::from_config(config);
-        let mut output = arguments::reply_schema::<Reply>();
+        let texts = SpecTexts::from_config(config);
+        let mut output_schema = arguments::reply_schema::<Reply>();
         // A result is one of the two, so the required fields of neither are required here.
-        output.remove("required");
-        if let (Some(Value::Object(all)), Some(Value::Object(list))) = (
-            output.get_mut("properties"),
+        output_schema.remove("required");
+        if let (Some(Value::Object(properties)), Some(Value::Object(listing_properties))) = (
+            output_schema.get_mut("properties"),
             arguments::reply_schema::<RunListing>().remove("properties"),
         ) {
-            all.extend(list);
+            properties.extend(listing_properties);
         }
         let spec = ToolSpec {
             name: "shell.session".into(),
@@ -113,11 +113,11 @@ impl ShellSession {
             description: DESCRIPTION.into(),
             version: "1.0.0".into(),
             scope: PermissionScope::Exec,
-            hints: about.hints,
-            effects: about.effects,
+            hints: texts.hints,
+            effects: texts.effects,
             profile: config.sandbox.profile.name(),
             input_schema: arguments::input_schema::<Args>(),
-            output_schema: Some(output),
+            output_schema: Some(output_schema),
             lists_output_schema: true,
             requires_approval: false,
             streaming: true,
@@ -135,36 +135,37 @@ impl ShellSession {
     ) -> Result<ToolOutput> {
         let runs = BackgroundRuns::for_session(&cx.session)?;
         let Some(id) = &arguments.id else { return list_runs(&runs) };
-        let kept = runs.get(id)?;
-        let wait = Arc::new(Deadline::after(arguments.read_wait().min(call.time_limit * 9 / 10)));
+        let run = runs.get(id)?;
+        let deadline =
+            Arc::new(Deadline::after(arguments.read_wait().min(call.time_limit * 9 / 10)));
         let max_bytes = arguments.max_bytes;
         match arguments.op {
             SessionOp::List => list_runs(&runs),
             SessionOp::Read => {
-                kept.attach_call(cx, vec![Arc::clone(&wait)]).await?;
-                read_output(cx, &runs, &kept, wait, max_bytes).await
+                run.attach_call(cx, vec![Arc::clone(&deadline)]).await?;
+                read_output(cx, &runs, &run, deadline, max_bytes).await
             }
             SessionOp::Write => {
-                kept.attach_call(cx, vec![Arc::clone(&wait)]).await?;
+                run.attach_call(cx, vec![Arc::clone(&deadline)]).await?;
                 let input = arguments.input.clone().unwrap_or_default().into_bytes();
-                kept.started.run_handle.write_stdin(input, arguments.eof == Some(true)).await?;
-                read_output(cx, &runs, &kept, wait, max_bytes).await
+                run.started.run_handle.write_stdin(input, arguments.eof == Some(true)).await?;
+                read_output(cx, &runs, &run, deadline, max_bytes).await
             }
             SessionOp::Signal => {
-                kept.attach_call(cx, vec![Arc::clone(&wait)]).await?;
-                kept.started.run_handle.send_signal(arguments.parse_signal()?.as_raw())?;
-                read_output(cx, &runs, &kept, wait, max_bytes).await
+                run.attach_call(cx, vec![Arc::clone(&deadline)]).await?;
+                run.started.run_handle.send_signal(arguments.parse_signal()?.as_raw())?;
+                read_output(cx, &runs, &run, deadline, max_bytes).await
             }
             SessionOp::Close => {
                 // Permission to stop a run does not imply permission to see its output.
-                let shown = command::check_still_allowed(cx, &kept.started).await.is_ok();
-                kept.started.run_handle.stop(StopReason::Cancelled(CancelCause::Client));
-                runs.remove(&kept);
-                let until = Box::pin(async move { wait.wait_until_passed().await });
+                let shows_output = command::check_still_allowed(cx, &run.started).await.is_ok();
+                run.started.run_handle.stop(StopReason::Cancelled(CancelCause::Client));
+                runs.remove(&run);
+                let until = Box::pin(async move { deadline.wait_until_passed().await });
                 let budget = StartedCommand::output_budget(cx, max_bytes);
-                let seen = read_unless_cancelled(
+                let run_state = read_unless_cancelled(
                     cx,
-                    kept.started.read_output(OutputRequest {
+                    run.started.read_output(OutputRequest {
                         client: None,
                         budget,
                         until,
@@ -172,7 +173,7 @@ impl ShellSession {
                     }),
                 )
                 .await?;
-                build_output(cx, &kept, seen, Some(shown))
+                build_output(cx, &run, run_state, Some(shows_output))
             }
         }
     }
@@ -181,81 +182,81 @@ impl ShellSession {
 /// Awaits the read unless the call is cancelled. Cancelling the call does not stop the run.
 async fn read_unless_cancelled(
     cx: &RunCx,
-    look: impl Future<Output = Result<RunState>>,
+    read: impl Future<Output = Result<RunState>>,
 ) -> Result<RunState> {
     tokio::select! {
-        seen = look => seen,
+        run_state = read => run_state,
         cause = cx.cancel.cancelled() => {
             Err(Error::new(Kind::Cancelled, "the read was cancelled; the command continues").with_fact("cause", cause.name()))
         }
     }
 }
 
-/// Returns the output since the last read, once the run has ended or `wait` has passed.
+/// Returns the output since the last read, once the run has ended or `deadline` has passed.
 async fn read_output(
     cx: &Arc<RunCx>,
     runs: &BackgroundRuns,
-    kept: &Arc<BackgroundRun>,
-    wait: Arc<Deadline>,
+    run: &Arc<BackgroundRun>,
+    deadline: Arc<Deadline>,
     max_bytes: Option<usize>,
 ) -> Result<ToolOutput> {
-    if kept.kind == "shell" {
-        let attended = exec::await_shell(cx, runs, kept, wait, max_bytes, true);
+    if run.kind == "shell" {
+        let shell_wait = exec::await_shell(cx, runs, run, deadline, max_bytes, true);
         return tokio::select! {
-            seen = attended => seen,
+            seen = shell_wait => seen,
             cause = cx.cancel.cancelled() => {
                 Err(Error::new(Kind::Cancelled, "the read was cancelled; the shell continues").with_fact("cause", cause.name()))
             }
         };
     }
-    let until = Box::pin(async move { wait.wait_until_passed().await });
+    let until = Box::pin(async move { deadline.wait_until_passed().await });
     let budget = StartedCommand::output_budget(cx, max_bytes);
-    let look =
+    let request =
         OutputRequest { client: Some(cx.client.clone()), budget, until, yields_to_next: true };
-    let seen = read_unless_cancelled(cx, kept.started.read_output(look)).await?;
-    build_output(cx, kept, seen, None)
+    let seen = read_unless_cancelled(cx, run.started.read_output(request)).await?;
+    build_output(cx, run, seen, None)
 }
 
 /// Builds the result. For a run that was closed, `closed` says whether its output may be shown.
 fn build_output(
     cx: &RunCx,
-    kept: &BackgroundRun,
-    seen: RunState,
+    run: &BackgroundRun,
+    run_state: RunState,
     closed: Option<bool>,
 ) -> Result<ToolOutput> {
-    match seen {
+    match run_state {
         RunState::Over(outcome) => {
             let mut facts = CallFacts {
                 denials: Vec::new(),
                 unruled_execs: None,
                 ..command::collect_facts(&outcome.result)
             };
-            let mut reply = Reply::from_outcome(cx, kept.started.profile, outcome);
-            if let Some(shown) = closed {
+            let mut reply = Reply::from_outcome(cx, run.started.profile, outcome);
+            if let Some(shows_output) = closed {
                 // Being stopped is what the caller asked for, not an error.
                 reply.error = None;
                 facts.status = Some(CallStatus::Completed);
-                if !shown {
+                if !shows_output {
                     reply
                         .withhold_output("it was started with different rights than this call has");
                 }
             }
             reply.into_output(facts)
         }
-        RunState::Running(glance) => {
-            exec::running_output(Reply::from_partial(cx, glance, &kept.id))
+        RunState::Running(partial) => {
+            exec::running_output(Reply::from_partial(cx, partial, &run.id))
         }
     }
 }
 
 fn list_runs(runs: &BackgroundRuns) -> Result<ToolOutput> {
-    let row = |kept: Arc<BackgroundRun>| RunRow {
-        id: kept.id.clone(),
-        kind: kept.kind,
-        command: kept.display_command.clone(),
-        status: kept.end_status().unwrap_or(CallStatus::Running.name()),
-        started: format_utc(kept.started_at),
-        age_ms: to_millis(kept.age()),
+    let row = |run: Arc<BackgroundRun>| RunRow {
+        id: run.id.clone(),
+        kind: run.kind,
+        command: run.display_command.clone(),
+        status: run.end_status().unwrap_or(CallStatus::Running.name()),
+        started: format_utc(run.started_at),
+        age_ms: to_millis(run.age()),
     };
     let listing = RunListing { runs: runs.list_oldest_first().into_iter().map(row).collect() };
     let lines = listing.runs.iter().map(|row| {
@@ -296,17 +297,14 @@ impl Tool for ShellSession {
 
     fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         let Some(id) = &args.id else { return Ok(CallPlan::default()) };
-        let kept = BackgroundRuns::for_session(cx.session)?.get(id)?;
+        let run = BackgroundRuns::for_session(cx.session)?.get(id)?;
         // Input to an unsandboxed process requires approval just like a command.
-        let asks = (args.op == SessionOp::Write).then(|| command::approval_reason(cx)).flatten();
-        let asks = asks.map(|why| format!("{why} The input goes to: {}", kept.display_command));
+        let approval_reason =
+            (args.op == SessionOp::Write).then(|| command::approval_reason(cx)).flatten();
+        let approval_reason = approval_reason
+            .map(|reason| format!("{reason} The input goes to: {}", run.display_command));
         let command = args.input.clone().filter(|_| args.op == SessionOp::Write);
-        Ok(CallPlan {
-            approval_reason: asks,
-            command,
-            command_covers: &["input"],
-            ..CallPlan::default()
-        })
+        Ok(CallPlan { approval_reason, command, command_covers: &["input"], ..CallPlan::default() })
     }
 
     async fn run(
@@ -348,11 +346,11 @@ impl Args {
     }
 
     fn read_wait(&self) -> Duration {
-        let usual = if matches!(self.op, SessionOp::Write | SessionOp::Signal) {
+        let default_wait = if matches!(self.op, SessionOp::Write | SessionOp::Signal) {
             AFTER_WRITE
         } else {
             DEFAULT_WAIT
         };
-        self.wait_ms.map_or(usual, Duration::from_millis).min(LONGEST_WAIT)
+        self.wait_ms.map_or(default_wait, Duration::from_millis).min(LONGEST_WAIT)
     }
 }

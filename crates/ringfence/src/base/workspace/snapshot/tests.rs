@@ -26,7 +26,8 @@ fn what_a_run_made_changed_and_removed_is_told() {
     );
 
     fs::write(ws.join("changed"), "longer").unwrap();
-    // The same bytes in number and an mtime that is put back: another file stands there all the same.
+    // The same bytes in number and an mtime that is put back: another file stands there all the
+    // same.
     let mtime = fs::metadata(ws.join("same-size")).unwrap().modified().unwrap();
     fs::write(ws.join("new"), "new").unwrap();
     fs::File::options().write(true).open(ws.join("new")).unwrap().set_modified(mtime).unwrap();

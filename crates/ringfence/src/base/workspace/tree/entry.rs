@@ -16,10 +16,10 @@ pub struct TreeEntry {
 }
 
 /// Compares paths in the order of every result: a directory, its contents, its next sibling.
-pub fn compare_paths(one: &[u8], two: &[u8]) -> Ordering {
+pub fn compare_paths(left: &[u8], right: &[u8]) -> Ordering {
     // The slash ends a name, so it sorts before every other byte.
     let rank = |byte: &u8| if *byte == b'/' { 0 } else { u16::from(*byte) + 1 };
-    one.iter().map(rank).cmp(two.iter().map(rank))
+    left.iter().map(rank).cmp(right.iter().map(rank))
 }
 
 /// Returns a name as one line of text: a name with a line break must not look like two.
@@ -49,8 +49,9 @@ const PSEUDO_FILE_SYSTEMS: [i64; 9] = [
 pub fn is_pseudo_file_system(dir: &OwnedFd) -> bool {
     // The type of the number differs between machines.
     #[allow(clippy::unnecessary_cast, reason = "the type of the field depends on the machine")]
-    fstatfs(dir)
-        .is_ok_and(|found| PSEUDO_FILE_SYSTEMS.contains(&(found.f_type as i64 & 0xffff_ffff)))
+    fstatfs(dir).is_ok_and(|file_system| {
+        PSEUDO_FILE_SYSTEMS.contains(&(file_system.f_type as i64 & 0xffff_ffff))
+    })
 }
 
 #[cfg(test)]

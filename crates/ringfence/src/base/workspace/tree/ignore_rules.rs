@@ -47,8 +47,8 @@ impl IgnoreRules {
         for name in parents {
             prefix += name.len() + usize::from(prefix > 0);
             // A directory that was removed in the meantime has no rules.
-            let Ok(next) = open_dir_at(&dir, name) else { break };
-            dir = next;
+            let Ok(next_dir) = open_dir_at(&dir, name) else { break };
+            dir = next_dir;
             rules = Arc::new(IgnoreRules::from_dir(&dir, prefix, Some(&rules)));
         }
         Some(rules)
@@ -58,41 +58,44 @@ impl IgnoreRules {
     pub fn from_dir(
         dir: &OwnedFd,
         path_bytes: usize,
-        above: Option<&Arc<IgnoreRules>>,
+        parent_rules: Option<&Arc<IgnoreRules>>,
     ) -> IgnoreRules {
-        let git = open_at(dir, ".git", OFlags::PATH);
-        let exclude = git
-            .as_ref()
-            .and_then(|git| read_patterns(&open_dir_at(git, "info".as_ref()).ok()?, "exclude"));
+        let git_dir = open_at(dir, ".git", OFlags::PATH);
+        let exclude = git_dir.as_ref().and_then(|git_dir| {
+            read_patterns(&open_dir_at(git_dir, "info".as_ref()).ok()?, "exclude")
+        });
         IgnoreRules {
             prefix_bytes: path_bytes + usize::from(path_bytes > 0),
             ignore: read_patterns(dir, ".ignore"),
             gitignore: read_patterns(dir, ".gitignore"),
             exclude,
-            is_repository: git.is_some(),
-            above: above.cloned(),
+            is_repository: git_dir.is_some(),
+            above: parent_rules.cloned(),
         }
     }
 
     /// Returns whether a path is ignored; `None` if no pattern matches it.
     pub fn is_ignored(&self, path: &[u8], is_dir: bool) -> Option<bool> {
         let (mut ignore, mut gitignore, mut exclude) = (None, None, None);
-        let mut outside = false;
+        let mut is_outside_repository = false;
         for rules in std::iter::successors(Some(self), |rules| rules.above.as_deref()) {
-            let below = Path::new(std::ffi::OsStr::from_bytes(
+            let relative_path = Path::new(std::ffi::OsStr::from_bytes(
                 path.get(rules.prefix_bytes..).unwrap_or_default(),
             ));
-            let ask = |matcher: &Option<Gitignore>| match matcher.as_ref()?.matched(below, is_dir) {
+            let match_path = |matcher: &Option<Gitignore>| match matcher
+                .as_ref()?
+                .matched(relative_path, is_dir)
+            {
                 Match::None => None,
                 Match::Ignore(_) => Some(true),
                 Match::Whitelist(_) => Some(false),
             };
-            ignore = ignore.or_else(|| ask(&rules.ignore));
-            if !outside {
-                gitignore = gitignore.or_else(|| ask(&rules.gitignore));
-                exclude = exclude.or_else(|| ask(&rules.exclude));
+            ignore = ignore.or_else(|| match_path(&rules.ignore));
+            if !is_outside_repository {
+                gitignore = gitignore.or_else(|| match_path(&rules.gitignore));
+                exclude = exclude.or_else(|| match_path(&rules.exclude));
             }
-            outside |= rules.is_repository;
+            is_outside_repository |= rules.is_repository;
         }
         ignore.or(gitignore).or(exclude)
     }
@@ -119,5 +122,5 @@ fn read_patterns(dir: &OwnedFd, name: &str) -> Option<Gitignore> {
         // Invalid patterns are skipped, as git does.
         let _ = builder.add_line(None, line);
     }
-    builder.build().ok().filter(|found| !found.is_empty())
+    builder.build().ok().filter(|patterns| !patterns.is_empty())
 }

@@ -92,7 +92,8 @@ impl Notes {
     }
 }
 
-/// For trees of very many names: in memory, where there is such a place, since a disk takes a minute for them.
+/// For trees of very many names: in memory, where there is such a place, since a disk takes a
+/// minute for them.
 fn roomy() -> Scratch {
     let memory = Path::new("/dev/shm").join(crate::base::ids::short_id("ringfence-test"));
     match fs::create_dir_all(memory.join("ws")) {
@@ -369,7 +370,8 @@ fn naive(at: &Path, texts: &mut BTreeSet<String>) {
     }
 }
 
-/// One thread swaps a directory with a symlink that leads out, as fast as it can, while the tree is walked.
+/// One thread swaps a directory with a symlink that leads out, as fast as it can, while the tree is
+/// walked.
 #[test]
 fn no_race_shows_what_is_outside() {
     let scratch = Scratch::new();

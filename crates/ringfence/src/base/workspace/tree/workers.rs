@@ -26,12 +26,17 @@ pub trait TreeVisitor: Sync {
     fn new_thread_state(&self) -> Self::ThreadState;
 
     /// Receives a directory with all its visible entries, and decides where to continue.
-    fn visit_dir(&self, tree: &WorkspaceTree, directory: &TreeDir, seen: DirListing) -> NextSteps;
+    fn visit_dir(
+        &self,
+        tree: &WorkspaceTree,
+        directory: &TreeDir,
+        listing: DirListing,
+    ) -> NextSteps;
 
     /// Processes some of the entries that [`TreeVisitor::visit_dir`] returned as work.
     fn process_entries(
         &self,
-        own: &mut Self::ThreadState,
+        thread_state: &mut Self::ThreadState,
         tree: &WorkspaceTree,
         directory: &TreeDir,
         entries: Vec<TreeEntry>,
@@ -59,8 +64,8 @@ pub struct WalkStop {
 
 impl WalkStop {
     /// Creates a halt with a cancellation token and an optional time limit.
-    pub fn new(cancel: CancelToken, until: Option<Instant>) -> WalkStop {
-        WalkStop { cancel, deadline: until, stopped: AtomicBool::new(false) }
+    pub fn new(cancel: CancelToken, deadline: Option<Instant>) -> WalkStop {
+        WalkStop { cancel, deadline, stopped: AtomicBool::new(false) }
     }
 
     /// Tells the walk to stop.
@@ -73,21 +78,21 @@ impl WalkStop {
         if self.stopped.load(Ordering::Relaxed) {
             return true;
         }
-        let now = self.is_past_deadline() || self.cancel.is_cancelled();
-        if now {
+        let should_stop = self.is_past_deadline() || self.cancel.is_cancelled();
+        if should_stop {
             self.stop();
         }
-        now
+        should_stop
     }
 
     /// Returns the remaining time, if it is limited.
     pub fn time_left(&self) -> Option<std::time::Duration> {
-        self.deadline.map(|until| until.saturating_duration_since(Instant::now()))
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
     /// Returns whether the time limit has passed.
     pub fn is_past_deadline(&self) -> bool {
-        self.deadline.is_some_and(|until| Instant::now() >= until)
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 }
 
@@ -116,29 +121,29 @@ pub fn run_workers<V: TreeVisitor>(
     tree: &WorkspaceTree,
     visitor: &V,
     threads: usize,
-    halt: &WalkStop,
+    stop: &WalkStop,
 ) {
-    let crew =
-        WalkWorkers { tree, visitor, stop: halt, state: Mutex::default(), changed: Condvar::new() };
+    let workers =
+        WalkWorkers { tree, visitor, stop, state: Mutex::default(), changed: Condvar::new() };
     // This thread reads the first directory alone: there is nothing to share yet, and often nothing
     // more to do.
     let mut buffer = Vec::new();
-    let mut own = visitor.new_thread_state();
-    if let Ok(first) = tree.reopen_root() {
-        crew.visit_directory(first, &mut own, &mut buffer);
+    let mut thread_state = visitor.new_thread_state();
+    if let Ok(root) = tree.reopen_root() {
+        workers.visit_directory(root, &mut thread_state, &mut buffer);
     }
-    let jobs = crew.lock().jobs.len();
+    let jobs = workers.lock().jobs.len();
     std::thread::scope(|scope| {
         for _ in 1..threads.min(jobs + 1) {
             // If no thread can be started, the existing ones do the work.
             if std::thread::Builder::new()
-                .spawn_scoped(scope, || crew.run_jobs(visitor.new_thread_state()))
+                .spawn_scoped(scope, || workers.run_jobs(visitor.new_thread_state()))
                 .is_err()
             {
                 break;
             }
         }
-        crew.run_jobs(own);
+        workers.run_jobs(thread_state);
     });
 }
 
@@ -147,7 +152,7 @@ impl<V: TreeVisitor> WalkWorkers<'_, V> {
         self.state.lock().ignore_poison()
     }
 
-    fn run_jobs(&self, mut own: V::ThreadState) {
+    fn run_jobs(&self, mut thread_state: V::ThreadState) {
         let mut buffer = Vec::new();
         while let Some(job) = self.next_job() {
             // Threads that wait must not wait for one that panicked.
@@ -156,7 +161,7 @@ impl<V: TreeVisitor> WalkWorkers<'_, V> {
                 WalkJob::Enter { parent, entry } => match self.tree.open_child(&parent, &entry) {
                     Ok(directory) => {
                         drop(parent);
-                        self.visit_directory(directory, &mut own, &mut buffer);
+                        self.visit_directory(directory, &mut thread_state, &mut buffer);
                     }
                     Err(errno) => self.visitor.dir_failed(
                         parent.path(),
@@ -166,7 +171,7 @@ impl<V: TreeVisitor> WalkWorkers<'_, V> {
                     ),
                 },
                 WalkJob::Work { directory, entries } => {
-                    self.visitor.process_entries(&mut own, self.tree, &directory, entries)
+                    self.visitor.process_entries(&mut thread_state, self.tree, &directory, entries)
                 }
             }
         }
@@ -196,11 +201,11 @@ impl<V: TreeVisitor> WalkWorkers<'_, V> {
     fn visit_directory(
         &self,
         mut directory: TreeDir,
-        own: &mut V::ThreadState,
+        thread_state: &mut V::ThreadState,
         buffer: &mut Vec<u8>,
     ) {
-        let seen = match self.tree.read_dir(&mut directory, buffer, self.stop) {
-            Ok(seen) => seen,
+        let listing = match self.tree.read_dir(&mut directory, buffer, self.stop) {
+            Ok(listing) => listing,
             Err(errno) => {
                 let path = directory.path();
                 let name = path.file_name().unwrap_or_default();
@@ -213,14 +218,17 @@ impl<V: TreeVisitor> WalkWorkers<'_, V> {
                 return;
             }
         };
-        let NextSteps { descend, process: mut work } =
-            self.visitor.visit_dir(self.tree, &directory, seen);
+        let NextSteps { descend, process: mut unprocessed } =
+            self.visitor.visit_dir(self.tree, &directory, listing);
         let directory = Arc::new(directory);
-        let crowded = self.tree.open_dirs.load(Ordering::Relaxed) > MAX_OPEN_DIRS;
+        let too_many_open = self.tree.open_dirs.load(Ordering::Relaxed) > MAX_OPEN_DIRS;
         let mut jobs = Vec::new();
         if !descend.is_empty() {
-            let parent =
-                if crowded { Arc::new(directory.without_fd()) } else { Arc::clone(&directory) };
+            let parent = if too_many_open {
+                Arc::new(directory.without_fd())
+            } else {
+                Arc::clone(&directory)
+            };
             jobs.extend(
                 descend
                     .into_iter()
@@ -232,19 +240,19 @@ impl<V: TreeVisitor> WalkWorkers<'_, V> {
                 *parent = Arc::clone(&directory);
             }
         }
-        let mut mine = Vec::new();
-        if crowded {
-            mine.push(work);
+        let mut inline_batches = Vec::new();
+        if too_many_open {
+            inline_batches.push(unprocessed);
         } else {
-            while work.len() > CHUNK_ENTRIES {
-                let rest = work.split_off(work.len() - CHUNK_ENTRIES);
-                jobs.push(WalkJob::Work { directory: Arc::clone(&directory), entries: rest });
+            while unprocessed.len() > CHUNK_ENTRIES {
+                let batch = unprocessed.split_off(unprocessed.len() - CHUNK_ENTRIES);
+                jobs.push(WalkJob::Work { directory: Arc::clone(&directory), entries: batch });
             }
-            mine.push(work);
+            inline_batches.push(unprocessed);
         }
         self.push_jobs(jobs);
-        for entries in mine.into_iter().filter(|entries| !entries.is_empty()) {
-            self.visitor.process_entries(own, self.tree, &directory, entries);
+        for entries in inline_batches.into_iter().filter(|entries| !entries.is_empty()) {
+            self.visitor.process_entries(thread_state, self.tree, &directory, entries);
         }
     }
 

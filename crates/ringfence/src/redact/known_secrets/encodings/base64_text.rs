@@ -12,9 +12,9 @@ pub(super) fn base64_encodings(value: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     (0..3).flat_map(move |shift| {
         let shifted = [&[0; 2][..shift], value].concat();
         // Six-bit characters that begin and end within the value.
-        let decided = (8 * shift).div_ceil(6)..8 * shifted.len() / 6;
-        let cut = move |text: String| text.as_bytes()[decided.clone()].to_vec();
-        [cut(STANDARD.encode(&shifted)), cut(URL_SAFE.encode(&shifted))]
+        let stable_chars = (8 * shift).div_ceil(6)..8 * shifted.len() / 6;
+        let extract = move |text: String| text.as_bytes()[stable_chars.clone()].to_vec();
+        [extract(STANDARD.encode(&shifted)), extract(URL_SAFE.encode(&shifted))]
     })
 }
 

@@ -20,22 +20,30 @@ const ENCODERS: [(&[u8], bool); 9] = [
 ];
 
 pub(super) fn url_encodings(value: &[u8]) -> impl Iterator<Item = Vec<u8>> {
-    let kinds =
-        ENCODERS.iter().flat_map(|(kept, plus)| [(kept, *plus, true), (kept, *plus, false)]);
-    kinds.map(|(kept, plus, upper)| percent_encode(value, kept, plus, upper))
+    let kinds = ENCODERS.iter().flat_map(|(unescaped, space_as_plus)| {
+        [(unescaped, *space_as_plus, true), (unescaped, *space_as_plus, false)]
+    });
+    kinds.map(|(unescaped, space_as_plus, upper_case_hex)| {
+        percent_encode(value, unescaped, space_as_plus, upper_case_hex)
+    })
 }
 
-fn percent_encode(value: &[u8], kept: &[u8], plus: bool, upper: bool) -> Vec<u8> {
-    let mut written = Vec::with_capacity(value.len());
+fn percent_encode(
+    value: &[u8],
+    unescaped: &[u8],
+    space_as_plus: bool,
+    upper_case_hex: bool,
+) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(value.len());
     for byte in value {
         match byte {
-            b' ' if plus => written.push(b'+'),
-            byte if byte.is_ascii_alphanumeric() || kept.contains(byte) => written.push(*byte),
-            byte if upper => written.extend_from_slice(format!("%{byte:02X}").as_bytes()),
-            byte => written.extend_from_slice(format!("%{byte:02x}").as_bytes()),
+            b' ' if space_as_plus => encoded.push(b'+'),
+            byte if byte.is_ascii_alphanumeric() || unescaped.contains(byte) => encoded.push(*byte),
+            byte if upper_case_hex => encoded.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+            byte => encoded.extend_from_slice(format!("%{byte:02x}").as_bytes()),
         }
     }
-    written
+    encoded
 }
 
 #[cfg(test)]

@@ -47,46 +47,52 @@ impl FilesBefore {
     /// Takes a snapshot. If that fails, only the list of artifacts is lost.
     pub async fn capture(workspace: &Arc<Workspace>, cancel: &CancelToken) -> FilesBefore {
         let (shared, cancel) = (Arc::clone(workspace), cancel.clone());
-        let taken =
+        let snapshot =
             tokio::task::spawn_blocking(move || Snapshot::capture(&shared, MAX_FILES, &cancel))
                 .await;
-        FilesBefore { workspace: Arc::clone(workspace), files: taken.ok().and_then(Result::ok) }
+        FilesBefore { workspace: Arc::clone(workspace), files: snapshot.ok().and_then(Result::ok) }
     }
 
-    /// Returns what has changed since, plus those files of `saved` that are in the workspace.
-    pub async fn list_artifacts(self, saved: Vec<String>) -> ArtifactList {
-        tokio::task::spawn_blocking(move || self.list_artifacts_blocking(&saved))
+    /// Returns what has changed since, plus those files of `saved_figures` that are in the
+    /// workspace.
+    pub async fn list_artifacts(self, saved_figures: Vec<String>) -> ArtifactList {
+        tokio::task::spawn_blocking(move || self.list_artifacts_blocking(&saved_figures))
             .await
             .unwrap_or_default()
     }
 
-    fn list_artifacts_blocking(self, saved: &[String]) -> ArtifactList {
-        let unknown = || Some("cannot determine which files were created or changed".to_owned());
+    fn list_artifacts_blocking(self, saved_figures: &[String]) -> ArtifactList {
+        let unknown_warning =
+            || Some("cannot determine which files were created or changed".to_owned());
         let Some(before) = &self.files else {
-            return ArtifactList { artifacts: Vec::new(), warning: unknown() };
+            return ArtifactList { artifacts: Vec::new(), warning: unknown_warning() };
         };
         // The run is over, however it ended, so a cancelled call still gets its list.
         let Ok(after) = Snapshot::capture(&self.workspace, MAX_FILES, &CancelToken::new()) else {
-            return ArtifactList { artifacts: Vec::new(), warning: unknown() };
+            return ArtifactList { artifacts: Vec::new(), warning: unknown_warning() };
         };
-        let found = diff_snapshots(before, &after);
+        let differences = diff_snapshots(before, &after);
         let is_cache = |path: &Path| {
             path.iter().any(|part| CACHE_DIRS.iter().any(|cache| part.to_str() == Some(*cache)))
         };
-        let lists =
-            [("created", &found.created), ("changed", &found.changed), ("removed", &found.removed)];
-        let all = lists.iter().flat_map(|(change, paths)| paths.iter().map(|path| (*change, path)));
-        let mut all: Vec<_> = all.filter(|(_, path)| !is_cache(path)).collect();
-        let more = all.len().saturating_sub(MAX_SHOWN);
-        all.truncate(MAX_SHOWN);
+        let lists = [
+            ("created", &differences.created),
+            ("changed", &differences.changed),
+            ("removed", &differences.removed),
+        ];
+        let changed_paths =
+            lists.iter().flat_map(|(change, paths)| paths.iter().map(|path| (*change, path)));
+        let mut changed_paths: Vec<_> = changed_paths.filter(|(_, path)| !is_cache(path)).collect();
+        let omitted_count = changed_paths.len().saturating_sub(MAX_SHOWN);
+        changed_paths.truncate(MAX_SHOWN);
         let describe = |(change, path): (&'static str, &std::path::PathBuf)| {
             let path = path.to_string_lossy().into_owned();
             let bytes = after.files.get(Path::new(&path)).map(|mark| mark.size);
             let mime = bytes.and_then(|_| self.mime_type(&path));
             Artifact { path, change, bytes, mime }
         };
-        let mut artifacts: Vec<Artifact> = all.into_iter().map(describe).collect();
-        for path in saved {
+        let mut artifacts: Vec<Artifact> = changed_paths.into_iter().map(describe).collect();
+        for path in saved_figures {
             // Snapshots do not include files that git ignores. The run supplied this name, so it is
             // opened with the same checks as a path from a caller.
             if let Ok(opened) = self.workspace.open_read(path)
@@ -97,9 +103,11 @@ impl FilesBefore {
                 artifacts.push(Artifact { path: opened.path, change: "created", bytes, mime });
             }
         }
-        let warning = match (found.complete, more) {
+        let warning = match (differences.complete, omitted_count) {
             (true, 0) => None,
-            (true, more) => Some(format!("{more} more files were created, changed or removed")),
+            (true, omitted_count) => {
+                Some(format!("{omitted_count} more files were created, changed or removed"))
+            }
             (false, _) => Some(format!(
                 "the list of artifacts may be incomplete: the workspace has more than {MAX_FILES} files, or some cannot be read"
             )),

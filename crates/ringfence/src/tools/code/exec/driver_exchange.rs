@@ -19,11 +19,11 @@ use crate::tools::run::command::StartedCommand;
 pub type SharedDriverSocket = Arc<tokio::sync::Mutex<DriverSocket>>;
 
 /// Locks the driver socket if its interpreter is idle.
-pub fn lock_driver_socket(line: &SharedDriverSocket) -> Result<OwnedMutexGuard<DriverSocket>> {
-    if let Ok(mut floor) = Arc::clone(line).try_lock_owned()
-        && !floor.is_busy()
+pub fn lock_driver_socket(socket: &SharedDriverSocket) -> Result<OwnedMutexGuard<DriverSocket>> {
+    if let Ok(mut guard) = Arc::clone(socket).try_lock_owned()
+        && !guard.is_busy()
     {
-        return Ok(floor);
+        return Ok(guard);
     }
     Err(Error::new(Kind::Conflict, "the session is busy with other code")
         .with_reason("busy")
@@ -68,17 +68,17 @@ impl CodeTurn {
         started: &StartedCommand,
         budget: usize,
     ) -> Result<(RunState, TurnReport)> {
-        let heard = Arc::new(Mutex::new(TurnReport::default()));
-        let (line, limit, reports) =
+        let turn_report = Arc::new(Mutex::new(TurnReport::default()));
+        let (socket, limit, sends_report) =
             (Arc::clone(&self.socket), self.value_limit, self.sends_report);
-        let talk = DriverExchange {
+        let exchange = DriverExchange {
             run_handle: started.run_handle.clone(),
             cancel: cx.cancel.clone(),
             grace: cx.config.limits.grace.min(INTERRUPT_GRACE),
-            turn_report: Arc::clone(&heard),
+            turn_report: Arc::clone(&turn_report),
         };
-        let until = Box::pin(talk.run_exchange(self));
-        let seen = started
+        let until = Box::pin(exchange.run_exchange(self));
+        let run_state = started
             .read_output(OutputRequest {
                 client: Some(cx.client.clone()),
                 budget,
@@ -86,15 +86,17 @@ impl CodeTurn {
                 yields_to_next: false,
             })
             .await?;
-        let mut heard = std::mem::take(&mut *heard.lock().ignore_poison());
-        if reports && heard.report.is_none() && matches!(seen, RunState::Over(_)) {
+        let mut turn_report = std::mem::take(&mut *turn_report.lock().ignore_poison());
+        if sends_report && turn_report.report.is_none() && matches!(run_state, RunState::Over(_)) {
             // The task that waited may not have released the socket yet.
-            let last = async { line.lock().await.receive().await };
-            if let Ok(Ok(Some(said))) = tokio::time::timeout(LAST_REPORT_WAIT, last).await {
-                heard.report = Some(DriverReport::parse(&said, limit));
+            let last_report = async { socket.lock().await.receive().await };
+            if let Ok(Ok(Some(report_bytes))) =
+                tokio::time::timeout(LAST_REPORT_WAIT, last_report).await
+            {
+                turn_report.report = Some(DriverReport::parse(&report_bytes, limit));
             }
         }
-        Ok((seen, heard))
+        Ok((run_state, turn_report))
     }
 }
 
@@ -109,35 +111,30 @@ impl DriverExchange {
     /// Completes when the interpreter is ready for more code. Otherwise it never does, and the end
     /// of the run is what the call waits for.
     async fn run_exchange(self, turn: CodeTurn) {
-        let CodeTurn {
-            socket_guard: mut line,
-            message,
-            stays_alive: lives_on,
-            sends_report: reports,
-            value_limit: limit,
-            ..
-        } = turn;
+        let CodeTurn { mut socket_guard, message, stays_alive, sends_report, value_limit, .. } =
+            turn;
         let mut stop = None;
-        let said = tokio::select! {
+        let report_bytes = tokio::select! {
             biased;
             cause = self.cancel.cancelled() => {
                 stop = Some(StopReason::from_cause(cause));
-                self.update_report(|heard| heard.stop = stop);
+                self.update_report(|turn_report| turn_report.stop = stop);
                 None
             }
-            said = send_and_receive(&mut line, &message) => Some(said),
+            report_bytes = send_and_receive(&mut socket_guard, &message) => Some(report_bytes),
         };
-        let said = match said {
-            Some(said) => Some(said),
-            None if reports && self.run_handle.send_signal(Signal::INT.as_raw()).is_ok() => {
-                tokio::time::timeout(self.grace, receive_report(&mut line)).await.ok()
+        let report_bytes = match report_bytes {
+            Some(report_bytes) => Some(report_bytes),
+            None if sends_report && self.run_handle.send_signal(Signal::INT.as_raw()).is_ok() => {
+                tokio::time::timeout(self.grace, receive_report(&mut socket_guard)).await.ok()
             }
             None => None,
         };
-        let answered = said.map(|said| DriverReport::parse(&said, limit));
-        let ready = answered.as_ref().is_some_and(|report| lives_on && !report.ended);
-        self.update_report(|heard| heard.report = answered);
-        if ready {
+        let parsed_report =
+            report_bytes.map(|report_bytes| DriverReport::parse(&report_bytes, value_limit));
+        let is_ready = parsed_report.as_ref().is_some_and(|report| stays_alive && !report.ended);
+        self.update_report(|turn_report| turn_report.report = parsed_report);
+        if is_ready {
             return;
         }
         // This was the last report: the interpreter exits on its own, or with the call.
@@ -145,7 +142,7 @@ impl DriverExchange {
             Some(stop) => stop,
             None => StopReason::from_cause(self.cancel.cancelled().await),
         };
-        self.update_report(|heard| heard.stop = Some(stop));
+        self.update_report(|turn_report| turn_report.stop = Some(stop));
         self.run_handle.stop(stop);
         pending().await
     }
@@ -157,16 +154,16 @@ impl DriverExchange {
 
 /// Sends the code and returns the report. Never returns if the interpreter is gone; the end of its
 /// run says so.
-async fn send_and_receive(line: &mut DriverSocket, message: &[u8]) -> Vec<u8> {
-    if let Err(error) = line.send(message).await {
+async fn send_and_receive(socket: &mut DriverSocket, message: &[u8]) -> Vec<u8> {
+    if let Err(error) = socket.send(message).await {
         tracing::debug!("cannot send code to an interpreter: {error}");
     }
-    receive_report(line).await
+    receive_report(socket).await
 }
 
-async fn receive_report(line: &mut DriverSocket) -> Vec<u8> {
-    match line.receive().await {
-        Ok(Some(said)) => said,
+async fn receive_report(socket: &mut DriverSocket) -> Vec<u8> {
+    match socket.receive().await {
+        Ok(Some(report_bytes)) => report_bytes,
         _ => pending().await,
     }
 }

@@ -39,8 +39,8 @@ impl DriverRequest<'_> {
     /// Encodes the request, preceded by the driver if that still has to be loaded.
     pub fn encode(&self, driver: Option<&str>) -> Vec<u8> {
         let limit = self.value_limit.to_string();
-        let how = if self.is_script { "once" } else { "cell" };
-        let mut parts = vec![how, self.code_name, self.code, self.file, self.figures, &limit];
+        let run_mode = if self.is_script { "once" } else { "cell" };
+        let mut parts = vec![run_mode, self.code_name, self.code, self.file, self.figures, &limit];
         parts.extend(self.args.iter().map(String::as_str));
         let sizes = parts.iter().map(|part| part.len().to_string()).collect::<Vec<_>>().join(" ");
         let mut message =
@@ -81,17 +81,17 @@ impl DriverReport {
     /// Parses a report and truncates its fields.
     pub fn parse(bytes: &[u8], limit: usize) -> DriverReport {
         let mut report = DriverReport::default();
-        let mut thrown = CodeException::default();
+        let mut exception = CodeException::default();
         let text = String::from_utf8_lossy(bytes);
         for field in text.split('\u{1e}') {
             let Some((key, value)) = field.split_once('\u{1f}') else { continue };
             match key {
                 // Leaves room for the driver's own truncation mark.
                 "value" => report.value = Some(truncate_chars(value, limit + 64)),
-                "name" => thrown.name = truncate_chars(value, 100),
-                "message" => thrown.message = truncate_chars(value, limit.min(4096)),
-                "line" => thrown.line = value.parse().ok(),
-                "traceback" => thrown.traceback = truncate_middle(value, limit.clamp(512, 8192)),
+                "name" => exception.name = truncate_chars(value, 100),
+                "message" => exception.message = truncate_chars(value, limit.min(4096)),
+                "line" => exception.line = value.parse().ok(),
+                "traceback" => exception.traceback = truncate_middle(value, limit.clamp(512, 8192)),
                 "status" => report.status = value.parse().ok(),
                 "ended" => report.ended = true,
                 "figure" => report.add_figure(value),
@@ -104,8 +104,8 @@ impl DriverReport {
                 _ => {}
             }
         }
-        if !thrown.name.is_empty() {
-            report.error = Some(thrown);
+        if !exception.name.is_empty() {
+            report.error = Some(exception);
         }
         report
     }
@@ -125,9 +125,9 @@ impl DriverReport {
 
 /// Returns whether this is a PNG of a size that can be shown, according to its header chunk.
 fn is_valid_png(image: &[u8]) -> bool {
-    let side = |at: usize| {
+    let side = |offset: usize| {
         image
-            .get(at..at + 4)
+            .get(offset..offset + 4)
             .and_then(|bytes| bytes.try_into().ok())
             .map(u32::from_be_bytes)
             .unwrap_or_default()
@@ -141,22 +141,22 @@ fn is_valid_png(image: &[u8]) -> bool {
 }
 
 /// Truncates text to a number of characters.
-pub fn truncate_chars(text: &str, chars: usize) -> String {
-    match text.char_indices().nth(chars) {
-        Some((at, _)) => format!("{}…", &text[..at]),
+pub fn truncate_chars(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
+        Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
 }
 
 /// Truncates the middle and keeps mostly the end, because that is where a traceback says what
 /// happened.
-fn truncate_middle(text: &str, chars: usize) -> String {
+fn truncate_middle(text: &str, max_chars: usize) -> String {
     let count = text.chars().count();
-    if count <= chars {
+    if count <= max_chars {
         return text.to_owned();
     }
-    let head: String = text.chars().take(chars / 4).collect();
-    let tail: String = text.chars().skip(count - chars * 3 / 4).collect();
+    let head: String = text.chars().take(max_chars / 4).collect();
+    let tail: String = text.chars().skip(count - max_chars * 3 / 4).collect();
     format!("{head}\n… [cut] …\n{tail}")
 }
 

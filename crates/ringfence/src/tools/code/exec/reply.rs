@@ -67,33 +67,33 @@ pub struct CodeRunInfo<'a> {
 /// Builds the result.
 pub fn build_output(
     cx: &RunCx,
-    place: &CodeRunInfo<'_>,
-    seen: RunState,
-    heard: TurnReport,
-    made: ArtifactList,
+    run_info: &CodeRunInfo<'_>,
+    run_state: RunState,
+    turn_report: TurnReport,
+    artifact_list: ArtifactList,
 ) -> Result<ToolOutput> {
-    let TurnReport { report, stop } = heard;
+    let TurnReport { report, stop } = turn_report;
     let report = report.unwrap_or_default();
-    let (mut plain, facts) = match seen {
+    let (mut plain, facts) = match run_state {
         RunState::Over(mut outcome) => {
             // It may have exited on its own after the interrupt.
             outcome.result.stop_reason = outcome.result.stop_reason.or(stop);
             let facts = command::collect_facts(&outcome.result);
-            let mut plain = Plain::from_outcome(cx, place.profile, outcome);
-            if let Some(id) = place.session {
-                plain.warnings.push(session_ended_warning(id, place.language, stop));
+            let mut plain = Plain::from_outcome(cx, run_info.profile, outcome);
+            if let Some(id) = run_info.session {
+                plain.warnings.push(session_ended_warning(id, run_info.language, stop));
             }
             (plain, facts)
         }
-        RunState::Running(glance) => {
-            let mut plain = Plain::from_partial(cx, glance, "");
+        RunState::Running(partial) => {
+            let mut plain = Plain::from_partial(cx, partial, "");
             plain.exec_id = None;
-            plain.duration_ms = to_millis(place.took);
-            plain.session = place.session.map(str::to_owned);
+            plain.duration_ms = to_millis(run_info.took);
+            plain.session = run_info.session.map(str::to_owned);
             plain.exit_code = report.status;
             let status = run_status(&report, stop);
             plain.status = status.name();
-            plain.error = stop.and_then(|stop| interrupt_error(cx, stop, place.language));
+            plain.error = stop.and_then(|stop| interrupt_error(cx, stop, run_info.language));
             let facts = CallFacts {
                 status: Some(status),
                 exit_code: plain.exit_code,
@@ -113,15 +113,15 @@ pub fn build_output(
             .error
             .as_ref()
             .map_or(String::new(), |thrown| format!("{}: {}", thrown.name, thrown.message));
-        plain.explain_failure(cx, place.profile, &thrown);
+        plain.explain_failure(cx, run_info.profile, &thrown);
     }
     if let Some(thrown) = report.error {
         add_exception(&mut plain.error, thrown);
     }
     plain.warnings.extend(report.warnings);
-    plain.warnings.extend(made.warning);
+    plain.warnings.extend(artifact_list.warning);
     let figures = (!report.figures.is_empty()).then_some(report.figures.len());
-    let reply = Reply { plain, result: report.value, artifacts: made.artifacts, figures };
+    let reply = Reply { plain, result: report.value, artifacts: artifact_list.artifacts, figures };
     let json = serde_json::to_string(&reply)
         .map_err(|e| Error::internal("the result cannot be serialized").with_source(e))?;
     let images = report
@@ -143,18 +143,18 @@ fn run_status(report: &DriverReport, stop: Option<StopReason>) -> CallStatus {
 
 /// Adds an exception, which is a result. Together with an error of our own it only says where the
 /// code was.
-fn add_exception(error: &mut Option<Map<String, Value>>, thrown: CodeException) {
-    let ours = error.is_some();
+fn add_exception(error: &mut Option<Map<String, Value>>, exception: CodeException) {
+    let has_own_error = error.is_some();
     let error = error.get_or_insert_default();
-    error.insert("name".to_owned(), json!(thrown.name));
-    if !ours {
-        error.insert("message".to_owned(), json!(thrown.message));
+    error.insert("name".to_owned(), json!(exception.name));
+    if !has_own_error {
+        error.insert("message".to_owned(), json!(exception.message));
     }
-    if let Some(line) = thrown.line {
+    if let Some(line) = exception.line {
         error.insert("line".to_owned(), json!(line));
     }
-    if !thrown.traceback.is_empty() {
-        error.insert("traceback".to_owned(), json!(thrown.traceback));
+    if !exception.traceback.is_empty() {
+        error.insert("traceback".to_owned(), json!(exception.traceback));
     }
 }
 

@@ -48,31 +48,44 @@ pub struct CodeRun<'a> {
 impl CodeRun<'_> {
     /// Runs the code in an interpreter that exits afterwards.
     pub async fn run_once(&self, call: Prepared) -> Result<ToolOutput> {
-        let (file, way) =
+        let (file, delivery) =
             (self.arguments.resolve_file(&self.cx.workspace)?, self.installed.runtime.delivery);
-        let (line, theirs) = DriverSocket::new_pair(driver_messages::MAX_REPORT_BYTES)?;
+        let (socket, peer_fd) = DriverSocket::new_pair(driver_messages::MAX_REPORT_BYTES)?;
         // Bash exposes the script's own file in many ways that a driver could not imitate, so it
         // runs the file directly.
-        let (args, reports) = match (way, &file) {
+        let (args, sends_report) = match (delivery, &file) {
             (CodeDelivery::Bash, Some(file)) => (vec![file.clone()], false),
-            _ => (boot_args(way, file.as_deref()), way != CodeDelivery::Bash),
+            _ => (boot_args(delivery, file.as_deref()), delivery != CodeDelivery::Bash),
         };
-        let direct = way == CodeDelivery::Bash && file.is_some();
-        let args = if direct { [args, self.arguments.program_args()].concat() } else { args };
+        let runs_directly = delivery == CodeDelivery::Bash && file.is_some();
+        let args =
+            if runs_directly { [args, self.arguments.program_args()].concat() } else { args };
         // A bash script runs at once, so the snapshot comes first. Other interpreters start up
         // while it is taken and run nothing yet.
-        let early = if direct { Some(self.capture_files().await) } else { None };
-        let command = self.build_command(args, (!direct).then_some(theirs), self.build_stdin())?;
+        let early_snapshot = if runs_directly { Some(self.capture_files().await) } else { None };
+        let command =
+            self.build_command(args, (!runs_directly).then_some(peer_fd), self.build_stdin())?;
         let started = command::start_command(self.cx, call, self.launcher, command, None).await?;
-        let before = match early {
-            Some(before) => before,
+        let files_before = match early_snapshot {
+            Some(files_before) => files_before,
             None => self.capture_files().await,
         };
-        let message = match direct {
+        let message = match runs_directly {
             true => Vec::new(),
-            false => self.build_request(true, "<code>", file.as_deref()).encode(driver_source(way)),
+            false => {
+                self.build_request(true, "<code>", file.as_deref()).encode(driver_source(delivery))
+            }
         };
-        self.run_cell(&started, private_socket(line)?, message, false, reports, before, None).await
+        self.run_cell(
+            &started,
+            private_socket(socket)?,
+            message,
+            false,
+            sends_report,
+            files_before,
+            None,
+        )
+        .await
     }
 
     /// Runs the code in an interpreter that has no driver: as an unnamed file, or through standard
@@ -80,19 +93,22 @@ impl CodeRun<'_> {
     pub async fn run_without_driver(&self, call: Prepared) -> Result<ToolOutput> {
         let file = self.arguments.resolve_file(&self.cx.workspace)?;
         let code = self.arguments.code.clone().unwrap_or_default();
-        let words = self.installed.program.leading_args.iter().map(|word| (*word).to_owned());
+        let leading_args = self.installed.program.leading_args.iter().map(|arg| (*arg).to_owned());
         let mut line = None;
         let mut stdin = self.build_stdin();
         let mut command = match (file, self.installed.runtime.delivery) {
             (Some(file), _) => self.build_command(
-                words.chain([file]).chain(self.arguments.program_args()).collect(),
+                leading_args.chain([file]).chain(self.arguments.program_args()).collect(),
                 None,
                 stdin,
             )?,
             (None, CodeDelivery::Stdin) => {
                 stdin = StdinSource::Bytes(code.into_bytes());
                 self.build_command(
-                    words.chain(["-".to_owned()]).chain(self.arguments.program_args()).collect(),
+                    leading_args
+                        .chain(["-".to_owned()])
+                        .chain(self.arguments.program_args())
+                        .collect(),
                     None,
                     stdin,
                 )?
@@ -100,9 +116,10 @@ impl CodeRun<'_> {
             (None, _) => {
                 line = Some(code_memfd(&code)?);
                 let program = self.installed.path.display().to_string();
-                let fixed = ["-c".to_owned(), BY_DESCRIPTOR.to_owned(), "sh".to_owned(), program];
+                let shell_args =
+                    ["-c".to_owned(), BY_DESCRIPTOR.to_owned(), "sh".to_owned(), program];
                 self.build_command(
-                    fixed.into_iter().chain(self.arguments.program_args()).collect(),
+                    shell_args.into_iter().chain(self.arguments.program_args()).collect(),
                     None,
                     stdin,
                 )?
@@ -112,10 +129,11 @@ impl CodeRun<'_> {
             command.program = "/bin/sh".to_owned();
             command.driver_socket = line;
         }
-        let before = self.capture_files().await;
+        let files_before = self.capture_files().await;
         let started = command::start_command(self.cx, call, self.launcher, command, None).await?;
         let (line, _) = DriverSocket::new_pair(driver_messages::MAX_REPORT_BYTES)?;
-        self.run_cell(&started, private_socket(line)?, Vec::new(), false, false, before, None).await
+        self.run_cell(&started, private_socket(line)?, Vec::new(), false, false, files_before, None)
+            .await
     }
 
     /// Runs the code in an interpreter that stays alive for the session.
@@ -130,40 +148,48 @@ impl CodeRun<'_> {
         let file = self.arguments.resolve_file(&self.cx.workspace)?;
         let (runs, language) =
             (BackgroundRuns::for_session(&self.cx.session)?, self.installed.runtime.language);
-        let (kept, fresh) = match session {
+        let (interpreter, is_new) = match session {
             "new" => (self.start_interpreter(call, &runs, None).await?, true),
             id => {
-                let kept = find_interpreter(&runs, id, language)?;
+                let interpreter = find_interpreter(&runs, id, language)?;
                 match self.arguments.reset {
                     Some(true) => {
-                        self.stop_interpreter(&runs, &kept).await?;
+                        self.stop_interpreter(&runs, &interpreter).await?;
                         (self.start_interpreter(call, &runs, Some(id)).await?, true)
                     }
-                    _ => (kept, false),
+                    _ => (interpreter, false),
                 }
             }
         };
-        let Some(line) = kept.driver_socket.clone() else {
+        let Some(socket) = interpreter.driver_socket.clone() else {
             return Err(Error::internal("the interpreter has no driver socket"));
         };
-        let floor = lock_driver_socket(&line)?;
-        kept.attach_call(self.cx, Vec::new()).await?;
-        let number = self
+        let socket_guard = lock_driver_socket(&socket)?;
+        interpreter.attach_call(self.cx, Vec::new()).await?;
+        let cell_number = self
             .cx
             .session
             .get_or_create(|| Ok(CellCounter::default()))?
             .0
             .fetch_add(1, Ordering::Relaxed)
             + 1;
-        let name = format!("<cell-{number}>");
-        let driver = driver_source(self.installed.runtime.delivery).filter(|_| fresh);
+        let name = format!("<cell-{cell_number}>");
+        let driver = driver_source(self.installed.runtime.delivery).filter(|_| is_new);
         let message = self.build_request(false, &name, file.as_deref()).encode(driver);
-        let before = self.capture_files().await;
+        let files_before = self.capture_files().await;
         let output = self
-            .run_cell(&kept.started, (line, floor), message, true, true, before, Some(&kept))
+            .run_cell(
+                &interpreter.started,
+                (socket, socket_guard),
+                message,
+                true,
+                true,
+                files_before,
+                Some(&interpreter),
+            )
             .await;
-        if kept.end_status().is_some() {
-            runs.remove(&kept);
+        if interpreter.end_status().is_some() {
+            runs.remove(&interpreter);
         }
         output
     }
@@ -176,49 +202,54 @@ impl CodeRun<'_> {
         id: Option<&str>,
     ) -> Result<Arc<BackgroundRun>> {
         runs.check_room()?;
-        let of_ours = |kept: &&Arc<BackgroundRun>| {
-            RUNTIMES.iter().any(|runtime| runtime.language == kept.kind)
+        let is_interpreter = |interpreter: &&Arc<BackgroundRun>| {
+            RUNTIMES.iter().any(|runtime| runtime.language == interpreter.kind)
         };
-        let living = runs
+        let running_count = runs
             .list_oldest_first()
             .iter()
-            .filter(of_ours)
-            .filter(|kept| kept.end_status().is_none())
+            .filter(is_interpreter)
+            .filter(|interpreter| interpreter.end_status().is_none())
             .count();
-        if living >= MAX_INTERPRETERS {
+        if running_count >= MAX_INTERPRETERS {
             return Err(Error::new(
                 Kind::ResourceExhausted,
-                format!("{living} interpreters are already running in this session"),
+                format!("{running_count} interpreters are already running in this session"),
             )
             .with_hint(
                 "Use one of them (shell.session `op: list`), or end some with `op: close`.",
             ));
         }
-        let (line, theirs) = DriverSocket::new_pair(driver_messages::MAX_REPORT_BYTES)?;
+        let (socket, peer_fd) = DriverSocket::new_pair(driver_messages::MAX_REPORT_BYTES)?;
         let args = boot_args(self.installed.runtime.delivery, None);
-        let command = self.build_command(args, Some(theirs), StdinSource::Empty)?;
+        let command = self.build_command(args, Some(peer_fd), StdinSource::Empty)?;
         let started = command::start_command(self.cx, call, self.launcher, command, None).await?;
-        let shown = self.installed.program.name;
-        let mut kept =
-            BackgroundRun::new(self.installed.runtime.language, shown, started, Some(line));
+        let program_name = self.installed.program.name;
+        let mut interpreter = BackgroundRun::new(
+            self.installed.runtime.language,
+            program_name,
+            started,
+            Some(socket),
+        );
         if let Some(id) = id {
-            kept.id = id.to_owned();
+            interpreter.id = id.to_owned();
         }
-        Ok(runs.insert(kept))
+        Ok(runs.insert(interpreter))
     }
 
     async fn stop_interpreter(
         &self,
         runs: &BackgroundRuns,
-        kept: &Arc<BackgroundRun>,
+        interpreter: &Arc<BackgroundRun>,
     ) -> Result<()> {
-        kept.started.run_handle.stop(StopReason::Cancelled(CancelCause::Client));
-        runs.remove(kept);
+        interpreter.started.run_handle.stop(StopReason::Cancelled(CancelCause::Client));
+        runs.remove(interpreter);
         let cancel = self.cx.cancel.clone();
         let until = Box::pin(async move {
             cancel.cancelled().await;
         });
-        kept.started
+        interpreter
+            .started
             .read_output(OutputRequest { client: None, budget: 1024, until, yields_to_next: false })
             .await
             .map(drop)
@@ -228,41 +259,41 @@ impl CodeRun<'_> {
     async fn run_cell(
         &self,
         started: &StartedCommand,
-        (line, floor): (SharedDriverSocket, OwnedMutexGuard<DriverSocket>),
+        (socket, socket_guard): (SharedDriverSocket, OwnedMutexGuard<DriverSocket>),
         message: Vec<u8>,
-        lives_on: bool,
-        reports: bool,
-        before: FilesBefore,
-        kept: Option<&BackgroundRun>,
+        stays_alive: bool,
+        sends_report: bool,
+        files_before: FilesBefore,
+        interpreter: Option<&BackgroundRun>,
     ) -> Result<ToolOutput> {
         let (cx, budget) =
             (self.cx, StartedCommand::output_budget(self.cx, self.arguments.max_bytes));
         let turn = CodeTurn {
-            socket: line,
-            socket_guard: floor,
+            socket,
+            socket_guard,
             message,
-            stays_alive: lives_on,
-            sends_report: reports,
+            stays_alive,
+            sends_report,
             value_limit: value_limit(budget),
         };
         // Leaves a quarter for the value, the traceback and the files.
-        let begun = Instant::now();
-        let (seen, mut heard) = turn.run_code(cx, started, budget - budget / 4).await?;
-        let took = begun.elapsed();
-        let saved = heard
+        let started_at = Instant::now();
+        let (run_state, mut turn_report) = turn.run_code(cx, started, budget - budget / 4).await?;
+        let took = started_at.elapsed();
+        let saved_figures = turn_report
             .report
             .as_mut()
             .map(|report| std::mem::take(&mut report.saved_figures))
             .unwrap_or_default();
-        let made: ArtifactList = before.list_artifacts(saved).await;
-        let session = kept.map(|kept| kept.id.as_str());
-        let place = CodeRunInfo {
+        let artifacts: ArtifactList = files_before.list_artifacts(saved_figures).await;
+        let session = interpreter.map(|interpreter| interpreter.id.as_str());
+        let run_info = CodeRunInfo {
             profile: started.profile,
             took,
             session,
             language: self.installed.runtime.language,
         };
-        reply::build_output(cx, &place, seen, heard, made)
+        reply::build_output(cx, &run_info, run_state, turn_report, artifacts)
     }
 
     async fn capture_files(&self) -> FilesBefore {
@@ -272,7 +303,7 @@ impl CodeRun<'_> {
     fn build_command(
         &self,
         args: Vec<String>,
-        line: Option<OwnedFd>,
+        driver_socket: Option<OwnedFd>,
         stdin: StdinSource,
     ) -> Result<CommandRequest> {
         Ok(CommandRequest {
@@ -281,7 +312,7 @@ impl CodeRun<'_> {
             cwd: self.arguments.cwd.clone().unwrap_or_else(|| ".".to_owned()),
             env: self.arguments.build_env(self.installed.runtime.delivery)?,
             stdin,
-            driver_socket: line,
+            driver_socket,
             streaming: true,
             merged: false,
             max_bytes: self.arguments.max_bytes,
@@ -297,14 +328,14 @@ impl CodeRun<'_> {
 
     fn build_request<'r>(
         &'r self,
-        once: bool,
-        name: &'r str,
+        is_script: bool,
+        code_name: &'r str,
         file: Option<&'r str>,
     ) -> DriverRequest<'r> {
         let budget = StartedCommand::output_budget(self.cx, self.arguments.max_bytes);
         DriverRequest {
-            is_script: once,
-            code_name: name,
+            is_script,
+            code_name,
             code: self.arguments.code.as_deref().unwrap_or_default(),
             file: file.unwrap_or_default(),
             figures: match self.arguments.figures.unwrap_or_default() {
@@ -320,11 +351,11 @@ impl CodeRun<'_> {
 
 /// Wraps a socket that no other call uses.
 fn private_socket(
-    line: DriverSocket,
+    socket: DriverSocket,
 ) -> Result<(SharedDriverSocket, OwnedMutexGuard<DriverSocket>)> {
-    let line = Arc::new(tokio::sync::Mutex::new(line));
-    let floor = lock_driver_socket(&line)?;
-    Ok((line, floor))
+    let socket = Arc::new(tokio::sync::Mutex::new(socket));
+    let socket_guard = lock_driver_socket(&socket)?;
+    Ok((socket, socket_guard))
 }
 
 /// Returns the maximum length of a value and of a traceback.
@@ -335,17 +366,17 @@ fn value_limit(budget: usize) -> usize {
 /// Returns the arguments that an interpreter is started with. The driver itself follows over the
 /// socket, except that of bash, which must be on the first line so that the line numbers of the
 /// code are right.
-fn boot_args(way: CodeDelivery, name: Option<&str>) -> Vec<String> {
-    let words: &[&str] = match way {
+fn boot_args(delivery: CodeDelivery, script_name: Option<&str>) -> Vec<String> {
+    let args: &[&str] = match delivery {
         CodeDelivery::Python => &["-c", PYTHON[0].trim_ascii_end()],
         CodeDelivery::JavaScript => &["-e", JAVASCRIPT[0].trim_ascii_end()],
-        _ => &["--noprofile", "--norc", "-c", BASH, name.unwrap_or("bash")],
+        _ => &["--noprofile", "--norc", "-c", BASH, script_name.unwrap_or("bash")],
     };
-    words.iter().map(|word| (*word).to_owned()).collect()
+    args.iter().map(|arg| (*arg).to_owned()).collect()
 }
 
-fn driver_source(way: CodeDelivery) -> Option<&'static str> {
-    match way {
+fn driver_source(delivery: CodeDelivery) -> Option<&'static str> {
+    match delivery {
         CodeDelivery::Python => Some(PYTHON[1]),
         CodeDelivery::JavaScript => Some(JAVASCRIPT[1]),
         _ => None,
@@ -368,10 +399,11 @@ pub fn find_interpreter(
     id: &str,
     language: &str,
 ) -> Result<Arc<BackgroundRun>> {
-    let kept = runs.get(id)?;
-    if kept.kind != language {
-        let message = format!("`{}` is not a {language} session ({})", kept.id, kept.kind);
+    let interpreter = runs.get(id)?;
+    if interpreter.kind != language {
+        let message =
+            format!("`{}` is not a {language} session ({})", interpreter.id, interpreter.kind);
         return Err(Error::invalid_arguments(message).with_hint("`session: \"new\"` starts one."));
     }
-    Ok(kept)
+    Ok(interpreter)
 }

@@ -146,24 +146,26 @@ impl LanguageRuntime {
     fn find_in_path(&'static self, path: &str, hidden: &[PathBuf]) -> Option<InstalledRuntime> {
         self.programs.iter().find_map(|program| {
             let path = find_on_path(program.name, path, |file| {
-                !hidden.iter().any(|place| file.starts_with(place))
+                !hidden.iter().any(|hidden_path| file.starts_with(hidden_path))
             })?;
             Some(InstalledRuntime { runtime: self, program, path })
         })
     }
 }
 
-/// Returns the first program of this name in the absolute directories of `path` that `may_be`
+/// Returns the first program of this name in the absolute directories of `path` that `is_allowed`
 /// accepts.
-pub fn find_on_path(name: &str, path: &str, may_be: impl Fn(&Path) -> bool) -> Option<PathBuf> {
-    let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
-    folders.map(|folder| folder.join(name)).find(|file| is_program(file) && may_be(file))
+pub fn find_on_path(name: &str, path: &str, is_allowed: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let directories = std::env::split_paths(path).filter(|directory| directory.is_absolute());
+    directories
+        .map(|directory| directory.join(name))
+        .find(|file| is_program(file) && is_allowed(file))
 }
 
 /// Returns the `PATH` of a run.
 pub fn search_path() -> String {
-    let built = env::build(&[]).unwrap_or_default();
-    let path = built.into_iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
+    let variables = env::build(&[]).unwrap_or_default();
+    let path = variables.into_iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
     path.unwrap_or_else(|| env::DEFAULT_PATH.to_owned())
 }
 
@@ -182,10 +184,10 @@ pub fn installed_languages() -> Vec<&'static str> {
 
 /// Returns the runtime for `language`, or why it cannot be run.
 pub fn find_runtime(language: &str, hidden: &[PathBuf]) -> Result<InstalledRuntime> {
-    let known: Vec<&str> = RUNTIMES.iter().map(|runtime| runtime.language).collect();
+    let languages: Vec<&str> = RUNTIMES.iter().map(|runtime| runtime.language).collect();
     let Some(runtime) = RUNTIMES.iter().find(|runtime| runtime.language == language) else {
-        let hint = match suggest_name(language, &known) {
-            Some(near) => format!("Did you mean `{near}`?"),
+        let hint = match suggest_name(language, &languages) {
+            Some(suggestion) => format!("Did you mean `{suggestion}`?"),
             None => format!("Available: {}.", installed_languages().join(", ")),
         };
         return Err(Error::invalid_arguments("unknown `language`")

@@ -91,13 +91,9 @@ pub struct TopEntries {
 
 impl<'w> EntryCollector<'w> {
     /// Creates a collector for a walk that starts at `start`.
-    pub fn new(wanted: &'w ListQuery, start: &Path) -> EntryCollector<'w> {
+    pub fn new(query: &'w ListQuery, start: &Path) -> EntryCollector<'w> {
         let start = start.as_os_str().len();
-        EntryCollector {
-            query: wanted,
-            prefix_len: start + usize::from(start > 0),
-            kept: Mutex::default(),
-        }
+        EntryCollector { query, prefix_len: start + usize::from(start > 0), kept: Mutex::default() }
     }
 
     fn lock_entries(&self) -> MutexGuard<'_, CollectedEntries> {
@@ -125,9 +121,9 @@ impl<'w> EntryCollector<'w> {
         {
             return;
         }
-        let sorted = self.query.sort != ListOrder::Name;
-        let known = if sorted || self.query.details { stat() } else { None };
-        let key = match (self.query.sort, &known) {
+        let needs_stat = self.query.sort != ListOrder::Name;
+        let entry_stat = if needs_stat || self.query.details { stat() } else { None };
+        let key = match (self.query.sort, &entry_stat) {
             (ListOrder::Mtime, Some(stat)) => {
                 i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
             }
@@ -138,23 +134,26 @@ impl<'w> EntryCollector<'w> {
         };
         let rank = EntryRank { key, path };
         {
-            let mut kept = self.lock_entries();
-            kept.total += 1;
+            let mut collected = self.lock_entries();
+            collected.total += 1;
             if self
                 .query
                 .after_path
                 .as_ref()
                 .is_some_and(|after| compare_paths(&rank.path, after) != Ordering::Greater)
             {
-                kept.already_shown += 1;
+                collected.already_shown += 1;
                 return;
             }
-            if kept.last_rank.as_ref().is_some_and(|bound| rank.compare(bound) == Ordering::Greater)
+            if collected
+                .last_rank
+                .as_ref()
+                .is_some_and(|last_rank| rank.compare(last_rank) == Ordering::Greater)
             {
                 return;
             }
         }
-        let details = known.filter(|_| self.query.details);
+        let details = entry_stat.filter(|_| self.query.details);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let item = ListEntry {
             path: text(&rank.path),
@@ -166,13 +165,13 @@ impl<'w> EntryCollector<'w> {
             target: (kind == FileType::Symlink).then(target).flatten().map(|target| text(&target)),
             children,
         };
-        let mut kept = self.lock_entries();
-        kept.path_bytes += rank.path.len();
-        kept.found.push(RankedEntry { rank, item });
-        if kept.found.len() > self.query.limit.saturating_mul(2) + 64
-            || kept.path_bytes > 2 * MAX_PATH_BYTES
+        let mut collected = self.lock_entries();
+        collected.path_bytes += rank.path.len();
+        collected.found.push(RankedEntry { rank, item });
+        if collected.found.len() > self.query.limit.saturating_mul(2) + 64
+            || collected.path_bytes > 2 * MAX_PATH_BYTES
         {
-            kept.prune(self.query.limit);
+            collected.prune(self.query.limit);
         }
     }
 
@@ -198,27 +197,27 @@ impl<'w> EntryCollector<'w> {
 
     /// Returns the collected entries and warnings.
     pub fn into_top_entries(self) -> TopEntries {
-        let mut kept = self.kept.into_inner().ignore_poison();
-        kept.prune(self.query.limit);
+        let mut collected = self.kept.into_inner().ignore_poison();
+        collected.prune(self.query.limit);
         let mut warnings = Vec::new();
-        let mut warn = |count: u64, what: &str| {
+        let mut warn = |count: u64, message: &str| {
             if count > 0 {
-                warnings.push(format!("{count} {what}"));
+                warnings.push(format!("{count} {message}"));
             }
         };
-        warn(kept.unreadable, "directories could not be read");
-        warn(kept.truncated_dirs, "directories are too large to read completely");
-        warn(kept.too_long, "paths are too long to be named");
-        if kept.total == 0 && kept.ignored > 0 {
-            let more =
+        warn(collected.unreadable, "directories could not be read");
+        warn(collected.truncated_dirs, "directories are too large to read completely");
+        warn(collected.too_long, "paths are too long to be named");
+        if collected.total == 0 && collected.ignored > 0 {
+            let ignored_message =
                 "names are ignored by git or hidden: try `gitignore: false` or `hidden: true`";
-            warn(kept.ignored, more);
+            warn(collected.ignored, ignored_message);
         }
         TopEntries {
-            found: kept.found,
-            total: kept.total,
-            already_shown: kept.already_shown,
-            ignored: kept.ignored,
+            found: collected.found,
+            total: collected.total,
+            already_shown: collected.already_shown,
+            ignored: collected.ignored,
             warnings,
         }
     }
@@ -228,15 +227,15 @@ impl CollectedEntries {
     fn prune(&mut self, limit: usize) {
         self.found.sort_by(|one, two| one.rank.compare(&two.rank));
         let mut bytes = 0;
-        let fit = self.found.iter().take_while(|found| {
-            bytes += found.rank.path.len();
+        let fitting = self.found.iter().take_while(|entry| {
+            bytes += entry.rank.path.len();
             bytes <= MAX_PATH_BYTES
         });
-        let keep = fit.count().min(limit);
-        let full = keep == limit || keep < self.found.len();
-        self.found.truncate(keep);
-        self.path_bytes = self.found.iter().map(|found| found.rank.path.len()).sum();
-        if full {
+        let keep_count = fitting.count().min(limit);
+        let is_full = keep_count == limit || keep_count < self.found.len();
+        self.found.truncate(keep_count);
+        self.path_bytes = self.found.iter().map(|entry| entry.rank.path.len()).sum();
+        if is_full {
             self.last_rank = self.found.last().map(|last| last.rank.clone());
         }
     }
@@ -247,21 +246,21 @@ impl TreeVisitor for EntryCollector<'_> {
 
     fn new_thread_state(&self) {}
 
-    fn visit_dir(&self, _: &WorkspaceTree, directory: &TreeDir, seen: DirListing) -> NextSteps {
+    fn visit_dir(&self, _: &WorkspaceTree, directory: &TreeDir, listing: DirListing) -> NextSteps {
         {
-            let mut kept = self.lock_entries();
-            kept.ignored += seen.skipped;
-            kept.too_long += seen.too_long;
-            kept.truncated_dirs += u64::from(seen.is_truncated);
+            let mut collected = self.lock_entries();
+            collected.ignored += listing.skipped;
+            collected.too_long += listing.too_long;
+            collected.truncated_dirs += u64::from(listing.is_truncated);
         }
         let mut path = directory.path().as_os_str().as_bytes().to_vec();
         if !path.is_empty() {
             path.push(b'/');
         }
-        let above = path.len();
+        let parent_len = path.len();
         let mut entries = Vec::new();
-        for entry in seen.entries {
-            path.truncate(above);
+        for entry in listing.entries {
+            path.truncate(parent_len);
             path.extend_from_slice(entry.name.as_bytes());
             if !self
                 .query
@@ -279,16 +278,16 @@ impl TreeVisitor for EntryCollector<'_> {
         if depth > 0 {
             self.add_directory(directory, None);
         }
-        let deeper = self.query.depth == 0 || depth + 1 < self.query.depth;
-        let mut next = NextSteps::default();
+        let descends = self.query.depth == 0 || depth + 1 < self.query.depth;
+        let mut steps = NextSteps::default();
         for entry in entries {
             let (name, kind) = (&entry.name, entry.kind);
-            path.truncate(above);
+            path.truncate(parent_len);
             path.extend_from_slice(name.as_bytes());
             // A directory to descend into is added when it is entered: only then is it known
             // whether it is collapsed.
-            if kind == FileType::Directory && deeper {
-                next.descend.push(entry);
+            if kind == FileType::Directory && descends {
+                steps.descend.push(entry);
             } else {
                 self.add_entry(
                     path.clone(),
@@ -299,7 +298,7 @@ impl TreeVisitor for EntryCollector<'_> {
                 );
             }
         }
-        next
+        steps
     }
 
     fn process_entries(&self, (): &mut (), _: &WorkspaceTree, _: &TreeDir, _: Vec<TreeEntry>) {}
@@ -322,19 +321,19 @@ impl TopEntries {
     /// Takes as many entries as fit into `bytes` bytes of JSON. Returns them, their number, and the
     /// path of the last one.
     pub fn take_fitting(&mut self, bytes: usize) -> (Vec<ListEntry>, u64, Option<Vec<u8>>) {
-        let mut room = bytes;
-        let (mut items, mut last) = (Vec::new(), None);
-        for found in self.found.drain(..) {
-            let size = serde_json::to_string(&found.item).map_or(0, |json| json.len() + 1);
-            if size > room && !items.is_empty() {
+        let mut bytes_left = bytes;
+        let (mut entries, mut last_path) = (Vec::new(), None);
+        for ranked in self.found.drain(..) {
+            let size = serde_json::to_string(&ranked.item).map_or(0, |json| json.len() + 1);
+            if size > bytes_left && !entries.is_empty() {
                 break;
             }
-            room = room.saturating_sub(size);
-            items.push(found.item);
-            last = Some(found.rank.path);
+            bytes_left = bytes_left.saturating_sub(size);
+            entries.push(ranked.item);
+            last_path = Some(ranked.rank.path);
         }
-        let shown = items.len() as u64;
-        (items, shown, last)
+        let count = entries.len() as u64;
+        (entries, count, last_path)
     }
 }
 
@@ -351,8 +350,8 @@ fn kind_name(kind: FileType) -> &'static str {
 }
 
 fn format_mtime(stat: &Stat) -> String {
-    let since = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
-    format_utc(UNIX_EPOCH + since)
+    let since_epoch = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+    format_utc(UNIX_EPOCH + since_epoch)
 }
 
 /// Renders one entry per line, followed by notes in brackets.

@@ -37,17 +37,17 @@ pub struct TextExcerpt {
     pub lossy: bool,
 }
 
-/// Reads at most `max` bytes of text from the window.
+/// Reads at most `max_bytes` bytes of text from the window.
 pub fn read_excerpt(
     content: &FileContent,
     survey: &ContentSurvey,
     window: ExcerptWindow,
-    max: usize,
+    max_bytes: usize,
     cancel: &CancelToken,
 ) -> Result<TextExcerpt> {
     match window {
         ExcerptWindow::Bytes { from, length } => {
-            read_byte_window(content, survey, from, length, max)
+            read_byte_window(content, survey, from, length, max_bytes)
         }
         ExcerptWindow::Lines { from, limit, numbered, asked } => {
             let Some((start, line)) = locate_line(content, survey, from, cancel)? else {
@@ -57,7 +57,7 @@ pub fn read_excerpt(
                 return Err(too_large_error("to number lines from its end"));
             }
             let lines = LineWindow { first_line: line, limit, numbered, has_explicit_limit: asked };
-            lines.read_lines(content, survey, start, max)
+            lines.read_lines(content, survey, start, max_bytes)
         }
     }
 }
@@ -69,49 +69,50 @@ pub fn read_excerpt(
 fn mask_partial_secrets(
     content: &FileContent,
     survey: &ContentSurvey,
-    at: u64,
-    shown: &mut [u8],
+    offset: u64,
+    bytes: &mut [u8],
 ) -> Result<bool> {
-    if !known_secrets::has_secrets() || shown.is_empty() {
+    if !known_secrets::has_secrets() || bytes.is_empty() {
         return Ok(false);
     }
     // Decoded as UTF-16, an ASCII value becomes other characters, which reveal it and are not found
     // by later redaction.
     if !survey.format.encoding.is_ascii_compatible() {
-        return mask_raw_secrets(content, at, shown);
+        return mask_raw_secrets(content, offset, bytes);
     }
-    let reach = known_secrets::max_overlap();
-    let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
-    let around = content.read(at - before as u64, before + shown.len() + reach)?;
-    let cut = known_secrets::find_crossing(&around, before..around.len().min(before + shown.len()));
-    for byte in cut.iter().flat_map(|part| part.clone()) {
+    let overlap = known_secrets::max_overlap();
+    let leading = usize::try_from(offset).unwrap_or(usize::MAX).min(overlap);
+    let context = content.read(offset - leading as u64, leading + bytes.len() + overlap)?;
+    let crossing =
+        known_secrets::find_crossing(&context, leading..context.len().min(leading + bytes.len()));
+    for byte in crossing.iter().flat_map(|part| part.clone()) {
         // Keep line endings, so that line counts stay correct.
-        if !matches!(shown[byte - before], b'\n' | b'\r') {
-            shown[byte - before] = b'*';
+        if !matches!(bytes[byte - leading], b'\n' | b'\r') {
+            bytes[byte - leading] = b'*';
         }
     }
-    Ok(!cut.is_empty())
+    Ok(!crossing.is_empty())
 }
 
 /// Masks values that occur as raw bytes in the file. Values in the file's own encoding are found in
 /// its text later.
-fn mask_raw_secrets(content: &FileContent, at: u64, shown: &mut [u8]) -> Result<bool> {
-    let reach = known_secrets::max_overlap();
-    let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
-    let around = content.read(at - before as u64, before + shown.len() + reach)?;
-    let masked = known_secrets::mask_secrets(&around);
-    let hidden = &masked[before..around.len().min(before + shown.len())];
-    let is_hidden = shown.get(..hidden.len()).is_some_and(|plain| plain != hidden);
+fn mask_raw_secrets(content: &FileContent, offset: u64, bytes: &mut [u8]) -> Result<bool> {
+    let overlap = known_secrets::max_overlap();
+    let leading = usize::try_from(offset).unwrap_or(usize::MAX).min(overlap);
+    let context = content.read(offset - leading as u64, leading + bytes.len() + overlap)?;
+    let masked = known_secrets::mask_secrets(&context);
+    let masked_part = &masked[leading..context.len().min(leading + bytes.len())];
+    let is_hidden = bytes.get(..masked_part.len()).is_some_and(|plain| plain != masked_part);
     if is_hidden {
-        shown[..hidden.len()].copy_from_slice(hidden);
+        bytes[..masked_part.len()].copy_from_slice(masked_part);
     }
     Ok(is_hidden)
 }
 
-/// Returns the number of raw bytes that is enough for `max` bytes of text in every encoding. UTF-16
-/// needs two bytes per ASCII character.
-fn max_raw_bytes(max: usize) -> usize {
-    2 * max + 8
+/// Returns the number of raw bytes that is enough for `max_bytes` bytes of text in every encoding.
+/// UTF-16 needs two bytes per ASCII character.
+fn max_raw_bytes(max_bytes: usize) -> usize {
+    2 * max_bytes + 8
 }
 
 fn read_byte_window(
@@ -119,37 +120,39 @@ fn read_byte_window(
     survey: &ContentSurvey,
     from: u64,
     length: Option<u64>,
-    max: usize,
+    max_bytes: usize,
 ) -> Result<TextExcerpt> {
-    let bound = max_raw_bytes(max);
-    let wanted = length.map_or(bound, |length| usize::try_from(length).unwrap_or(bound).min(bound));
+    let max_raw = max_raw_bytes(max_bytes);
+    let requested =
+        length.map_or(max_raw, |length| usize::try_from(length).unwrap_or(max_raw).min(max_raw));
     let encoding = survey.format.encoding;
-    let mut at = from;
-    if at < survey.bom_len as u64 {
-        at = survey.bom_len as u64;
+    let mut offset = from;
+    if offset < survey.bom_len as u64 {
+        offset = survey.bom_len as u64;
     } else if CodeUnit::from_encoding(encoding) != CodeUnit::Byte {
-        at &= !1;
+        offset &= !1;
     }
-    let mut raw = content.read(at, wanted)?;
-    if encoding == encoding_rs::UTF_8 && at > survey.bom_len as u64 {
+    let mut raw = content.read(offset, requested)?;
+    if encoding == encoding_rs::UTF_8 && offset > survey.bom_len as u64 {
         // An offset that did not come from us may point into a character.
         let partial = raw.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
         raw.drain(..partial);
-        at += partial as u64;
+        offset += partial as u64;
     }
-    let more = at + (raw.len() as u64) < survey.size;
-    let mut decoded = text::decode_prefix(encoding, &raw, max, more);
+    let has_more = offset + (raw.len() as u64) < survey.size;
+    let mut decoded = text::decode_prefix(encoding, &raw, max_bytes, has_more);
     raw.truncate(decoded.bytes_used);
-    if mask_partial_secrets(content, survey, at, &mut raw)? {
-        decoded = text::decode_prefix(encoding, &raw, max, false);
+    if mask_partial_secrets(content, survey, offset, &mut raw)? {
+        decoded = text::decode_prefix(encoding, &raw, max_bytes, false);
     }
-    let end = at + decoded.bytes_used as u64;
-    let asked_end = length.map_or(u64::MAX, |length| from.saturating_add(length));
+    let end = offset + decoded.bytes_used as u64;
+    let requested_end = length.map_or(u64::MAX, |length| from.saturating_add(length));
     // A partial character at the end of the requested range is not a truncation.
-    let truncated = end < survey.size && (length.is_none() || end.saturating_add(3) < asked_end);
+    let truncated =
+        end < survey.size && (length.is_none() || end.saturating_add(3) < requested_end);
     Ok(TextExcerpt {
         text: decoded.text,
-        byte_offset: Some(at),
+        byte_offset: Some(offset),
         truncated,
         next_byte_offset: (decoded.bytes_used > 0 && end < survey.size).then_some(end),
         lossy: decoded.is_lossy,
@@ -196,18 +199,19 @@ impl LineWindow {
         content: &FileContent,
         survey: &ContentSurvey,
         start: u64,
-        max: usize,
+        max_bytes: usize,
     ) -> Result<TextExcerpt> {
-        let mut raw = content.read(start, max_raw_bytes(max))?;
-        let to_end = start + raw.len() as u64 >= survey.size;
-        let (mut excerpt, at, count) = self.fill_excerpt(survey, &raw, to_end, max);
-        raw.truncate(at);
+        let mut raw = content.read(start, max_raw_bytes(max_bytes))?;
+        let reaches_end = start + raw.len() as u64 >= survey.size;
+        let (mut excerpt, bytes_used, count) =
+            self.fill_excerpt(survey, &raw, reaches_end, max_bytes);
+        raw.truncate(bytes_used);
         if mask_partial_secrets(content, survey, start, &mut raw)? {
             let truncated = excerpt.truncated;
-            (excerpt, ..) = self.fill_excerpt(survey, &raw, to_end, max);
+            (excerpt, ..) = self.fill_excerpt(survey, &raw, reaches_end, max_bytes);
             excerpt.truncated |= truncated;
         }
-        self.set_position(&mut excerpt, survey, start + at as u64, count);
+        self.set_position(&mut excerpt, survey, start + bytes_used as u64, count);
         Ok(excerpt)
     }
 
@@ -217,22 +221,22 @@ impl LineWindow {
         &self,
         survey: &ContentSurvey,
         raw: &[u8],
-        to_end: bool,
-        max: usize,
+        reaches_end: bool,
+        max_bytes: usize,
     ) -> (TextExcerpt, usize, u64) {
         let encoding = survey.format.encoding;
         let unit = CodeUnit::from_encoding(encoding);
         let mut excerpt = TextExcerpt::default();
-        let (mut at, mut count) = (0, 0);
-        while at < raw.len() && count < self.limit {
-            let (line, whole) = match unit.position_after_newline(&raw[at..]) {
-                Some(after) => (&raw[at..at + after], true),
-                None => (&raw[at..], to_end),
+        let (mut offset, mut count) = (0, 0);
+        while offset < raw.len() && count < self.limit {
+            let (line, is_complete) = match unit.position_after_newline(&raw[offset..]) {
+                Some(after) => (&raw[offset..offset + after], true),
+                None => (&raw[offset..], reaches_end),
             };
-            let number = self.number_prefix(count);
-            let room = max.saturating_sub(excerpt.text.len() + number.len());
-            let decoded = text::decode_prefix(encoding, line, room, !whole);
-            let fits = whole && decoded.bytes_used == line.len();
+            let prefix = self.number_prefix(count);
+            let bytes_left = max_bytes.saturating_sub(excerpt.text.len() + prefix.len());
+            let decoded = text::decode_prefix(encoding, line, bytes_left, !is_complete);
+            let fits = is_complete && decoded.bytes_used == line.len();
             if !fits {
                 excerpt.truncated = true;
                 // A line that does not fit is left for the next read, unless it is the first and
@@ -242,16 +246,16 @@ impl LineWindow {
                 }
                 excerpt.line_cut = true;
             }
-            excerpt.text.push_str(&number);
+            excerpt.text.push_str(&prefix);
             excerpt.text.push_str(&decoded.text);
             excerpt.lossy |= decoded.is_lossy;
-            at += decoded.bytes_used;
+            offset += decoded.bytes_used;
             count += 1;
             if !fits {
                 break;
             }
         }
-        (excerpt, at, count)
+        (excerpt, offset, count)
     }
 
     fn number_prefix(&self, count: u64) -> String {
@@ -268,13 +272,13 @@ impl LineWindow {
         end: u64,
         count: u64,
     ) {
-        let more = end < survey.size;
+        let has_more = end < survey.size;
         if count > 0 {
             excerpt.start_line = self.first_line;
             excerpt.end_line = self.first_line.map(|line| line + count - 1);
         }
-        excerpt.truncated |= more && !self.has_explicit_limit;
-        if more {
+        excerpt.truncated |= has_more && !self.has_explicit_limit;
+        if has_more {
             excerpt.next_byte_offset = Some(end);
             // Next line after a truncated one, if any. Where the file ends is known only for files
             // that were read completely.

@@ -42,25 +42,25 @@ pub struct TextSplice<'n> {
 }
 
 impl<'b> TextDocument<'b> {
-    /// Decodes `bytes`, whose first `bom` bytes are a byte order mark.
+    /// Decodes `bytes`, whose first `bom_len` bytes are a byte order mark.
     pub fn new(
         bytes: Cow<'b, [u8]>,
-        bom: usize,
+        bom_len: usize,
         encoding: &'static Encoding,
         eol: LineEnding,
     ) -> TextDocument<'b> {
         let mut text = String::with_capacity(bytes.len());
         let mut pieces = Vec::new();
-        let mut at = bom;
-        while at < bytes.len() {
-            pieces.push(TextPosition { text: text.len(), byte: at });
-            let end = find_piece_end(&bytes, at, encoding);
-            let (part, _) = encoding.decode_without_bom_handling(&bytes[at..end]);
+        let mut offset = bom_len;
+        while offset < bytes.len() {
+            pieces.push(TextPosition { text: text.len(), byte: offset });
+            let end = find_piece_end(&bytes, offset, encoding);
+            let (part, _) = encoding.decode_without_bom_handling(&bytes[offset..end]);
             push_normalised(&mut text, &part);
-            at = end;
+            offset = end;
         }
         pieces.push(TextPosition { text: text.len(), byte: bytes.len() });
-        TextDocument { bytes, bom_len: bom, encoding, eol, text, pieces }
+        TextDocument { bytes, bom_len, encoding, eol, text, pieces }
     }
 
     /// Returns the decoded text, with `\n` for every line ending.
@@ -83,30 +83,31 @@ impl<'b> TextDocument<'b> {
     pub fn apply_splices(
         &self,
         splices: &[TextSplice<'_>],
-        max: usize,
+        max_bytes: usize,
     ) -> Result<TextDocument<'static>> {
-        let mut places = PositionFinder::new(self);
-        let mut ends = LineEndingPicker::new(self);
+        let mut positions = PositionFinder::new(self);
+        let mut line_endings = LineEndingPicker::new(self);
         let mut bytes = Vec::with_capacity(self.bytes.len());
-        let mut kept = 0;
+        let mut copied_end = 0;
         for splice in splices {
-            let start = places.find_byte(splice.range.start).ok_or_else(inseparable_bytes_error)?;
-            let end = places.find_byte(splice.range.end).ok_or_else(inseparable_bytes_error)?;
+            let start =
+                positions.find_byte(splice.range.start).ok_or_else(inseparable_bytes_error)?;
+            let end = positions.find_byte(splice.range.end).ok_or_else(inseparable_bytes_error)?;
             self.check_invalid_bytes(splice, &self.bytes[start..end])?;
-            bytes.extend_from_slice(&self.bytes[kept..start]);
-            let new = text::convert_line_endings(&splice.new, ends.ending_at(start));
+            bytes.extend_from_slice(&self.bytes[copied_end..start]);
+            let new = text::convert_line_endings(&splice.new, line_endings.ending_at(start));
             bytes.extend_from_slice(
                 &text::encode_text(self.encoding, &new)
                     .ok_or_else(|| self.unmappable_error(&new))?,
             );
-            kept = end;
-            if bytes.len() > max {
-                return Err(too_large_error(max));
+            copied_end = end;
+            if bytes.len() > max_bytes {
+                return Err(too_large_error(max_bytes));
             }
         }
-        bytes.extend_from_slice(&self.bytes[kept..]);
-        if bytes.len() > max {
-            return Err(too_large_error(max));
+        bytes.extend_from_slice(&self.bytes[copied_end..]);
+        if bytes.len() > max_bytes {
+            return Err(too_large_error(max_bytes));
         }
         let spliced = TextDocument::new(Cow::Owned(bytes), self.bom_len, self.encoding, self.eol);
         // An encoding may combine new bytes with their neighbours (a partial character, a shift
@@ -123,22 +124,22 @@ impl<'b> TextDocument<'b> {
 
     fn expected_text(&self, splices: &[TextSplice<'_>]) -> String {
         let mut joined = String::with_capacity(self.text.len());
-        let mut kept = 0;
+        let mut copied_end = 0;
         for splice in splices {
-            joined.push_str(&self.text[kept..splice.range.start]);
+            joined.push_str(&self.text[copied_end..splice.range.start]);
             joined.push_str(&splice.new);
-            kept = splice.range.end;
+            copied_end = splice.range.end;
         }
-        joined.push_str(&self.text[kept..]);
+        joined.push_str(&self.text[copied_end..]);
         joined
     }
 
     /// Refuses a replacement that would lose invalid bytes. They appear as U+FFFD in the text, and
     /// writing that character back would overwrite them.
     fn check_invalid_bytes(&self, splice: &TextSplice<'_>, bytes: &[u8]) -> Result<()> {
-        let shown =
+        let has_replacement_char =
             self.text[splice.range.clone()].contains('\u{fffd}') && splice.new.contains('\u{fffd}');
-        if shown && self.encoding.decode_without_bom_handling(bytes).1 {
+        if has_replacement_char && self.encoding.decode_without_bom_handling(bytes).1 {
             return Err(Error::invalid_arguments(
                 "the replacement would write U+FFFD over bytes that are not valid in the file's encoding",
             )
@@ -151,19 +152,19 @@ impl<'b> TextDocument<'b> {
     fn unmappable_error(&self, text: &str) -> Error {
         let name = self.encoding.name();
         let mut buffer = [0; 4];
-        let odd = text
+        let unmappable = text
             .chars()
             .find(|c| text::encode_text(self.encoding, c.encode_utf8(&mut buffer)).is_none());
-        let odd = odd.map_or(String::new(), |c| format!(": U+{:04X}", u32::from(c)));
-        Error::invalid_arguments(format!("the file is in {name}, which cannot express the new text{odd}"))
+        let unmappable = unmappable.map_or(String::new(), |c| format!(": U+{:04X}", u32::from(c)));
+        Error::invalid_arguments(format!("the file is in {name}, which cannot express the new text{unmappable}"))
             .with_reason("encoding_error")
             .with_hint("Leave that character out, or convert the file to UTF-8 first (file.write with encoding utf-8).")
             .with_fact("encoding", name.to_ascii_lowercase())
     }
 }
 
-fn too_large_error(max: usize) -> Error {
-    Error::new(Kind::TooLarge, format!("the file would become larger than {max} bytes"))
+fn too_large_error(max_bytes: usize) -> Error {
+    Error::new(Kind::TooLarge, format!("the file would become larger than {max_bytes} bytes"))
         .with_hint("Replace less, or with less text.")
 }
 
@@ -175,14 +176,14 @@ fn inseparable_bytes_error() -> Error {
 
 /// Returns where a piece ends: after a newline. ISO-2022-JP is the only encoding that carries state
 /// across a newline, so such a file is a single piece.
-fn find_piece_end(bytes: &[u8], at: usize, encoding: &'static Encoding) -> usize {
-    if bytes.len() - at <= PIECE_BYTES || encoding == ISO_2022_JP {
+fn find_piece_end(bytes: &[u8], start: usize, encoding: &'static Encoding) -> usize {
+    if bytes.len() - start <= PIECE_BYTES || encoding == ISO_2022_JP {
         return bytes.len();
     }
-    let from = at + PIECE_BYTES;
+    let search_start = start + PIECE_BYTES;
     CodeUnit::from_encoding(encoding)
-        .position_after_newline(&bytes[from..])
-        .map_or(bytes.len(), |after| from + after)
+        .position_after_newline(&bytes[search_start..])
+        .map_or(bytes.len(), |after| search_start + after)
 }
 
 fn push_normalised(text: &mut String, part: &str) {
@@ -190,9 +191,9 @@ fn push_normalised(text: &mut String, part: &str) {
         return text.push_str(part);
     }
     let mut rest = part;
-    while let Some(at) = rest.find("\r\n") {
-        text.push_str(&rest[..at]);
-        rest = &rest[at + 1..];
+    while let Some(line_end) = rest.find("\r\n") {
+        text.push_str(&rest[..line_end]);
+        rest = &rest[line_end + 1..];
     }
     text.push_str(rest);
 }
@@ -220,7 +221,7 @@ struct PositionFinder<'d> {
 
 impl<'d> PositionFinder<'d> {
     fn new(document: &'d TextDocument<'_>) -> PositionFinder<'d> {
-        let mut places = PositionFinder {
+        let mut finder = PositionFinder {
             document,
             piece: 0,
             decoder: document.encoding.new_decoder_without_bom_handling(),
@@ -229,8 +230,8 @@ impl<'d> PositionFinder<'d> {
             ready: VecDeque::new(),
             position: document.pieces[0],
         };
-        places.enter_piece(0);
-        places
+        finder.enter_piece(0);
+        finder
     }
 
     fn enter_piece(&mut self, piece: usize) {
@@ -242,33 +243,36 @@ impl<'d> PositionFinder<'d> {
     }
 
     /// Returns the byte offset of a text position, or `None` if it is inside a character.
-    fn find_byte(&mut self, text: usize) -> Option<usize> {
+    fn find_byte(&mut self, text_offset: usize) -> Option<usize> {
         let pieces = &self.document.pieces;
-        let piece = pieces.partition_point(|place| place.text <= text).saturating_sub(1);
+        let piece =
+            pieces.partition_point(|position| position.text <= text_offset).saturating_sub(1);
         if piece > self.piece {
             self.enter_piece(piece);
         }
-        while self.position.text < text {
-            let atom = self.next_char()?;
-            self.position =
-                TextPosition { text: self.position.text + atom.text_len, byte: atom.byte_end };
+        while self.position.text < text_offset {
+            let decoded = self.next_char()?;
+            self.position = TextPosition {
+                text: self.position.text + decoded.text_len,
+                byte: decoded.byte_end,
+            };
         }
-        (self.position.text == text).then_some(self.position.byte)
+        (self.position.text == text_offset).then_some(self.position.byte)
     }
 
     /// Returns the next character; `\r\n` is one, and one byte of text.
     fn next_char(&mut self) -> Option<DecodedChar> {
-        let atom = self.next_raw_char()?;
-        if atom.last != '\r' || atom.text_len != 1 {
-            return Some(atom);
+        let decoded = self.next_raw_char()?;
+        if decoded.last != '\r' || decoded.text_len != 1 {
+            return Some(decoded);
         }
         match self.next_raw_char() {
             Some(next) if next.last == '\n' && next.text_len == 1 => Some(next),
             Some(next) => {
                 self.ready.push_front(next);
-                Some(atom)
+                Some(decoded)
             }
-            None => Some(atom),
+            None => Some(decoded),
         }
     }
 
@@ -277,11 +281,11 @@ impl<'d> PositionFinder<'d> {
         while self.ready.is_empty() && !self.finished {
             let last = self.fed == end;
             let byte = if last { &[][..] } else { &self.document.bytes[self.fed..=self.fed] };
-            let mut out = [0; 64];
+            let mut buffer = [0; 64];
             let (result, read, written) =
-                self.decoder.decode_to_utf8_without_replacement(byte, &mut out, last);
+                self.decoder.decode_to_utf8_without_replacement(byte, &mut buffer, last);
             self.fed += read;
-            let (until, broken) = match result {
+            let (char_end, malformed_end) = match result {
                 DecoderResult::Malformed(length, after) => {
                     let end = self.fed - usize::from(after);
                     (end - usize::from(length), Some(end))
@@ -292,12 +296,13 @@ impl<'d> PositionFinder<'d> {
                 }
                 DecoderResult::OutputFull => (self.fed, None),
             };
-            if let Some(last) =
-                std::str::from_utf8(&out[..written]).ok().and_then(|text| text.chars().next_back())
+            if let Some(last) = std::str::from_utf8(&buffer[..written])
+                .ok()
+                .and_then(|text| text.chars().next_back())
             {
-                self.ready.push_back(DecodedChar { text_len: written, last, byte_end: until });
+                self.ready.push_back(DecodedChar { text_len: written, last, byte_end: char_end });
             }
-            if let Some(end) = broken {
+            if let Some(end) = malformed_end {
                 self.ready.push_back(DecodedChar {
                     text_len: '\u{fffd}'.len_utf8(),
                     last: '\u{fffd}',
@@ -323,7 +328,7 @@ impl<'d> LineEndingPicker<'d> {
     }
 
     fn ending_at(&mut self, byte: usize) -> LineEnding {
-        let TextDocument { eol, encoding, bytes, bom_len: bom, .. } = self.document;
+        let TextDocument { eol, encoding, bytes, bom_len, .. } = self.document;
         if *eol != LineEnding::Mixed {
             return *eol;
         }
@@ -334,19 +339,22 @@ impl<'d> LineEndingPicker<'d> {
         }
         let unit = CodeUnit::from_encoding(encoding);
         // The last line has no line ending, so use that of the line before.
-        let (end, until) = match unit.position_after_newline(&bytes[byte..]) {
+        let (end, valid_until) = match unit.position_after_newline(&bytes[byte..]) {
             Some(after) => (byte + after, byte + after),
             None => (
-                position_after_last_newline(unit, &bytes[*bom..byte]).map_or(0, |end| bom + end),
+                position_after_last_newline(unit, &bytes[*bom_len..byte])
+                    .map_or(0, |end| bom_len + end),
                 usize::MAX,
             ),
         };
         let width = unit.width();
-        let before = end.checked_sub(bom + 2 * width).map(|at| &bytes[at + bom..][..width]);
-        let crlf = before.is_some_and(|unit_before| unit.is_ascii_char(unit_before, b'\r'));
-        let found = if crlf { LineEnding::Crlf } else { LineEnding::Lf };
-        self.cached = Some((until, found));
-        found
+        let previous_unit =
+            end.checked_sub(bom_len + 2 * width).map(|at| &bytes[at + bom_len..][..width]);
+        let is_crlf =
+            previous_unit.is_some_and(|unit_before| unit.is_ascii_char(unit_before, b'\r'));
+        let ending = if is_crlf { LineEnding::Crlf } else { LineEnding::Lf };
+        self.cached = Some((valid_until, ending));
+        ending
     }
 }
 
@@ -375,7 +383,8 @@ mod tests {
         TextDocument::new(Cow::Borrowed(bytes), 0, encoding, eol)
     }
 
-    /// Every character of a long text is found at the bytes that its encoding gives it, broken bytes or not.
+    /// Every character of a long text is found at the bytes that its encoding gives it, broken
+    /// bytes or not.
     #[test]
     fn every_place_in_the_text_is_found_in_the_bytes() {
         let line = "a\tbé漢字 ü日本語か 中文 ¥\r\nx\ny\r\r\n";

@@ -47,12 +47,13 @@ pub struct MatchTally {
 }
 
 impl CompiledEdit {
-    /// Compiles the edit at index `at`. `expect` is the required number of matches if the caller
+    /// Compiles the edit at index `index`. `expect` is the required number of matches if the caller
     /// does not give one.
-    pub fn compile(raw: &RawEdit, at: usize, expect: u64) -> Result<CompiledEdit> {
-        let wrong = |message: String| Error::invalid_arguments(message).with_fact("edit", at);
+    pub fn compile(raw: &RawEdit, index: usize, expect: u64) -> Result<CompiledEdit> {
+        let argument_error =
+            |message: String| Error::invalid_arguments(message).with_fact("edit", index);
         if raw.old.is_empty() {
-            return Err(wrong(format!("`edits[{at}].old` is empty")).with_hint(
+            return Err(argument_error(format!("`edits[{index}].old` is empty")).with_hint(
                 "Give the text to replace. To write a whole file or append to it, use file.write.",
             ));
         }
@@ -60,8 +61,8 @@ impl CompiledEdit {
         let old = raw.old.replace("\r\n", "\n");
         let pattern = if raw.regex.unwrap_or(false) {
             if old.len() > MAX_PATTERN_BYTES {
-                return Err(wrong(format!(
-                    "the pattern of `edits[{at}]` is longer than {MAX_PATTERN_BYTES} bytes"
+                return Err(argument_error(format!(
+                    "the pattern of `edits[{index}]` is longer than {MAX_PATTERN_BYTES} bytes"
                 )));
             }
             let built = RegexBuilder::new(&old)
@@ -69,7 +70,7 @@ impl CompiledEdit {
                 .dfa_size_limit(2 * MAX_COMPILED_BYTES)
                 .build();
             let regex = built.map_err(|error| {
-                wrong(mismatch_help::bad_pattern_message(at, &error))
+                argument_error(mismatch_help::bad_pattern_message(index, &error))
                     .with_reason("bad_pattern")
                     .with_hint(match error {
                         regex::Error::CompiledTooBig(_) => TOO_BIG,
@@ -78,14 +79,16 @@ impl CompiledEdit {
             })?;
             if let Some((name, hint)) = groups::find_unknown_group(&regex, &raw.new) {
                 let message = format!(
-                    "`new` of `edits[{at}]` names the group `{name}`, which the pattern does not have"
+                    "`new` of `edits[{index}]` names the group `{name}`, which the pattern does not have"
                 );
-                return Err(wrong(message).with_reason("no_such_group").with_hint(hint));
+                return Err(argument_error(message).with_reason("no_such_group").with_hint(hint));
             }
             EditPattern::Regex(regex)
         } else {
             if raw.old == raw.new {
-                return Err(wrong(format!("`old` and `new` of `edits[{at}]` are the same")));
+                return Err(argument_error(format!(
+                    "`old` and `new` of `edits[{index}]` are the same"
+                )));
             }
             EditPattern::Literal(old)
         };
@@ -114,13 +117,13 @@ impl CompiledEdit {
     fn find_matches<'a>(
         &'a self,
         text: &str,
-        max: usize,
+        max_bytes: usize,
         cancel: &CancelToken,
     ) -> Result<Vec<TextSplice<'a>>> {
-        let mut found: Vec<TextSplice<'a>> = Vec::new();
-        let mut room = max;
-        let mut push = |range: std::ops::Range<usize>, new: Cow<'a, str>| -> Result<()> {
-            if found.len() >= MAX_MATCHES {
+        let mut splices: Vec<TextSplice<'a>> = Vec::new();
+        let mut bytes_left = max_bytes;
+        let mut add_match = |range: std::ops::Range<usize>, new: Cow<'a, str>| -> Result<()> {
+            if splices.len() >= MAX_MATCHES {
                 return Err(Error::new(
                     Kind::TooLarge,
                     format!("there are more than {MAX_MATCHES} matches"),
@@ -128,59 +131,64 @@ impl CompiledEdit {
                 .with_hint("Look for something more specific."));
             }
             check_cancelled(cancel)?;
-            room = room.checked_sub(new.len()).ok_or_else(|| {
-                Error::new(Kind::TooLarge, format!("the new text exceeds {max} bytes"))
+            bytes_left = bytes_left.checked_sub(new.len()).ok_or_else(|| {
+                Error::new(Kind::TooLarge, format!("the new text exceeds {max_bytes} bytes"))
                     .with_hint("Replace less, or with less text.")
             })?;
-            found.push(TextSplice { range, new });
+            splices.push(TextSplice { range, new });
             Ok(())
         };
         match &self.pattern {
             EditPattern::Literal(old) => {
-                for (at, _) in text.match_indices(old.as_str()) {
-                    push(at..at + old.len(), Cow::Borrowed(&self.new))?;
+                for (start, _) in text.match_indices(old.as_str()) {
+                    add_match(start..start + old.len(), Cow::Borrowed(&self.new))?;
                 }
             }
             EditPattern::Regex(regex) => {
                 probe_pattern(regex, text, MAX_PROBE_TIME, cancel)?;
                 for captures in regex.captures_iter(text) {
-                    let Some(whole) = captures.get(0) else { continue };
+                    let Some(full_match) = captures.get(0) else { continue };
                     let mut new = String::new();
                     captures.expand(&self.new, &mut new);
-                    push(whole.range(), Cow::Owned(new))?;
+                    add_match(full_match.range(), Cow::Owned(new))?;
                 }
             }
         }
-        Ok(found)
+        Ok(splices)
     }
 }
 
 /// Estimates the cost of a pattern on a long text. A single search cannot be interrupted, so the
 /// text is first searched in small pieces, between which we can stop.
-fn probe_pattern(regex: &Regex, text: &str, most: Duration, cancel: &CancelToken) -> Result<()> {
-    let until = Instant::now() + most;
+fn probe_pattern(
+    regex: &Regex,
+    text: &str,
+    max_time: Duration,
+    cancel: &CancelToken,
+) -> Result<()> {
+    let deadline = Instant::now() + max_time;
     let mut rest = if text.len() > 2 * MAX_CHUNK_BYTES { text } else { "" };
-    let mut stride = ChunkSize::default();
+    let mut chunk_size = ChunkSize::default();
     while !rest.is_empty() {
-        let end = (stride.bytes()..rest.len())
+        let end = (chunk_size.bytes()..rest.len())
             .find(|at| rest.is_char_boundary(*at))
             .unwrap_or(rest.len());
-        let (slice, after) = rest.split_at(end);
-        rest = after;
-        let begun = Instant::now();
-        let mut found = regex.captures_iter(slice);
+        let (slice, tail) = rest.split_at(end);
+        rest = tail;
+        let started_at = Instant::now();
+        let mut captures = regex.captures_iter(slice);
         loop {
             check_cancelled(cancel)?;
-            if Instant::now() > until {
+            if Instant::now() > deadline {
                 return Err(Error::new(Kind::DeadlineExceeded, "the pattern takes too long on this file")
                     .with_reason("slow_pattern")
                     .with_hint("Nothing was written. Simplify the pattern: fewer repetitions within repetitions."));
             }
-            if found.next().is_none() {
+            if captures.next().is_none() {
                 break;
             }
         }
-        stride = stride.adjusted_since(begun);
+        chunk_size = chunk_size.adjusted_since(started_at);
     }
     Ok(())
 }
@@ -191,23 +199,23 @@ pub fn apply_edits<'b>(
     mut document: TextDocument<'b>,
     edits: &[CompiledEdit],
     strict: bool,
-    max: usize,
+    max_bytes: usize,
     cancel: &CancelToken,
 ) -> Result<(TextDocument<'b>, Vec<MatchTally>)> {
     let mut tallies = Vec::new();
-    for (at, edit) in edits.iter().enumerate() {
+    for (index, edit) in edits.iter().enumerate() {
         check_cancelled(cancel)?;
-        let splices = edit.find_matches(document.text(), max, cancel)?;
+        let splices = edit.find_matches(document.text(), max_bytes, cancel)?;
         let tally = MatchTally {
             count: splices.len() as u64,
             lines: match_lines(document.text(), &splices),
         };
         if strict && edit.expected_count.is_some_and(|expect| expect != tally.count) {
-            return Err(mismatch_help::mismatch_error(&document, edits, at, &tally, cancel)?);
+            return Err(mismatch_help::mismatch_error(&document, edits, index, &tally, cancel)?);
         }
         tallies.push(tally);
         if !splices.is_empty() {
-            document = document.apply_splices(&splices, max)?;
+            document = document.apply_splices(&splices, max_bytes)?;
         }
     }
     Ok((document, tallies))
@@ -215,13 +223,14 @@ pub fn apply_edits<'b>(
 
 /// Returns the lines in which the first matches begin.
 fn match_lines(text: &str, splices: &[TextSplice<'_>]) -> Vec<u64> {
-    let (mut line, mut at) = (1, 0);
+    let (mut line, mut position) = (1, 0);
     let mut lines = Vec::new();
     for splice in splices.iter().take(MAX_LINES) {
-        line +=
-            text.as_bytes()[at..splice.range.start].iter().filter(|byte| **byte == b'\n').count()
-                as u64;
-        at = splice.range.start;
+        line += text.as_bytes()[position..splice.range.start]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count() as u64;
+        position = splice.range.start;
         lines.push(line);
     }
     lines

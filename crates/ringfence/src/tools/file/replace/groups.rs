@@ -5,7 +5,7 @@ use regex::Regex;
 /// Returns the first group named in `new` that the pattern does not have, and what to write
 /// instead.
 pub fn find_unknown_group(regex: &Regex, new: &str) -> Option<(String, String)> {
-    let known = |name: &str| match name.parse::<usize>() {
+    let is_known = |name: &str| match name.parse::<usize>() {
         Ok(number) => number < regex.captures_len(),
         Err(_) => regex.capture_names().flatten().any(|group| group == name),
     };
@@ -21,8 +21,8 @@ pub fn find_unknown_group(regex: &Regex, new: &str) -> Option<(String, String)> 
             Some((name, _)) => (name, true),
             None => (&rest[..bare_name_len(rest)], false),
         };
-        if !name.is_empty() && !known(name) {
-            return Some((name.to_owned(), unknown_group_hint(name, braced, known)));
+        if !name.is_empty() && !is_known(name) {
+            return Some((name.to_owned(), unknown_group_hint(name, braced, is_known)));
         }
     }
     None
@@ -33,12 +33,12 @@ fn bare_name_len(text: &str) -> usize {
     text.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count()
 }
 
-fn unknown_group_hint(name: &str, braced: bool, known: impl Fn(&str) -> bool) -> String {
-    let meant = (1..name.len())
+fn unknown_group_hint(name: &str, braced: bool, is_known: impl Fn(&str) -> bool) -> String {
+    let intended = (1..name.len())
         .rev()
         .filter(|_| !braced)
-        .find_map(|end| name.split_at_checked(end).filter(|(group, _)| known(group)));
-    match meant {
+        .find_map(|end| name.split_at_checked(end).filter(|(group, _)| is_known(group)));
+    match intended {
         Some((group, tail)) => {
             format!("A group name extends as far as possible: write `${{{group}}}{tail}`.")
         }

@@ -21,24 +21,24 @@ const MAX_PROBED_BYTES: usize = 32 << 10;
 const MAX_COMPILED_BYTES: usize = 256 << 10;
 
 /// Returns the message for a pattern that does not compile.
-pub fn bad_pattern_message(at: usize, error: &regex::Error) -> String {
+pub fn bad_pattern_message(index: usize, error: &regex::Error) -> String {
     let text: String = error.to_string().chars().take(300).collect();
-    format!("the pattern of `edits[{at}]` is not valid: {text}")
+    format!("the pattern of `edits[{index}]` is not valid: {text}")
 }
 
-/// Returns the error for the edit at index `at`, whose number of matches `tally` is not the
+/// Returns the error for the edit at index `index`, whose number of matches `tally` is not the
 /// required one.
 pub fn mismatch_error(
     document: &TextDocument<'_>,
     edits: &[CompiledEdit],
-    at: usize,
+    index: usize,
     tally: &MatchTally,
     cancel: &CancelToken,
 ) -> Result<Error> {
-    let edit = &edits[at];
+    let edit = &edits[index];
     let expected = edit.expected_count.unwrap_or_default();
     if tally.count > 0 {
-        return Ok(ambiguous_error(at, expected, tally));
+        return Ok(ambiguous_error(index, expected, tally));
     }
     let text = text_head(document.text());
     let cause = if edit.is_regex() {
@@ -53,18 +53,19 @@ pub fn mismatch_error(
     let cause = cause.or_else(|| {
         folded.and_then(|fold| explain_difference(fold, edit.search_text(), text, regions.first()))
     });
-    let after = if at > 0 { " (each edit applies to the result of the previous ones)" } else { "" };
+    let order_note =
+        if index > 0 { " (each edit applies to the result of the previous ones)" } else { "" };
     let mut error =
-        Error::new(Kind::NotFound, format!("`edits[{at}].old` is not in the file{after}"))
+        Error::new(Kind::NotFound, format!("`edits[{index}].old` is not in the file{order_note}"))
             .with_reason("no_match")
-            .with_fact("edit", at);
+            .with_fact("edit", index);
     if let Some(cause) = &cause {
         error = error.with_fact("cause", cause.as_str());
     }
     if !regions.is_empty() {
-        let shown: Vec<Value> =
+        let nearest: Vec<Value> =
             regions.iter().map(|region| render_region(edit.search_text(), text, region)).collect();
-        error = error.with_fact("nearest", shown);
+        error = error.with_fact("nearest", nearest);
     }
     Ok(error.with_hint(match (cause, regions.is_empty()) {
         (Some(cause), _) => format!("Nothing was written. {cause}"),
@@ -75,10 +76,11 @@ pub fn mismatch_error(
     }))
 }
 
-fn ambiguous_error(at: usize, expected: u64, tally: &MatchTally) -> Error {
+fn ambiguous_error(index: usize, expected: u64, tally: &MatchTally) -> Error {
     let MatchTally { count, lines } = tally;
     let times = |n: u64| if n == 1 { "once".to_owned() } else { format!("{n} times") };
-    let message = format!("`edits[{at}].old` matches {}, not {}", times(*count), times(expected));
+    let message =
+        format!("`edits[{index}].old` matches {}, not {}", times(*count), times(expected));
     let hint = if *count > expected {
         format!(
             "Nothing was written. Add surrounding text to `old`, or set expect to {count} (0: any number)."
@@ -91,7 +93,7 @@ fn ambiguous_error(at: usize, expected: u64, tally: &MatchTally) -> Error {
     Error::new(Kind::Conflict, message)
         .with_reason("ambiguous_match")
         .with_hint(hint)
-        .with_fact("edit", at)
+        .with_fact("edit", index)
         .with_fact("count", *count)
         .with_fact("expected", expected)
         .with_fact("lines", json!(lines))
@@ -103,8 +105,8 @@ fn text_head(text: &str) -> &str {
     &text[..end]
 }
 
-fn line_number(text: &str, at: usize) -> usize {
-    1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count()
+fn line_number(text: &str, offset: usize) -> usize {
+    1 + text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count()
 }
 
 /// Returns whether a text is short enough to probe. A regex search cannot be interrupted, so a
@@ -127,20 +129,20 @@ fn explain_pattern(pattern: &str, text: &str) -> Option<String> {
     if !is_probeable(text) {
         return None;
     }
-    let finds = |change: fn(&mut RegexBuilder) -> &mut RegexBuilder| {
+    let find_line = |change: fn(&mut RegexBuilder) -> &mut RegexBuilder| {
         let built =
             change(RegexBuilder::new(pattern).size_limit(MAX_COMPILED_BYTES)).build().ok()?;
         built.find(text).map(|found| line_number(text, found.start()))
     };
-    if let Some(line) = finds(|builder| builder.case_insensitive(true)) {
+    if let Some(line) = find_line(|builder| builder.case_insensitive(true)) {
         return Some(format!("The case differs in line {line}: start the pattern with (?i)."));
     }
-    if let Some(line) = finds(|builder| builder.multi_line(true)) {
+    if let Some(line) = find_line(|builder| builder.multi_line(true)) {
         return Some(format!(
             "^ and $ match only at the ends of the file: with (?m) it matches in line {line}."
         ));
     }
-    let line = finds(|builder| builder.dot_matches_new_line(true))?;
+    let line = find_line(|builder| builder.dot_matches_new_line(true))?;
     Some(format!("`.` does not match a line ending: with (?s) it matches in line {line}."))
 }
 
@@ -153,9 +155,9 @@ fn explain_literal(old: &str, text: &str) -> Option<String> {
                 .to_owned(),
         );
     }
-    let numbered =
+    let is_numbered =
         |line: &str| line.split_once('\t').is_some_and(|(n, _)| n.trim().parse::<u64>().is_ok());
-    if old.lines().all(numbered) {
+    if old.lines().all(is_numbered) {
         let bare: Vec<&str> =
             old.lines().filter_map(|line| Some(line.split_once('\t')?.1)).collect();
         if text.contains(&bare.join("\n")) {
@@ -187,39 +189,45 @@ fn explain_difference(
 ) -> Option<String> {
     let region = region?;
     // If `old` starts with whitespace, compare it with the region including its indentation.
-    let found = if old.starts_with([' ', '\t']) {
+    let region_text = if old.starts_with([' ', '\t']) {
         region.indented_text(text)
     } else {
         region.match_text(text)
     };
     let line = region.first_line;
-    let tabs = |text: &str| text.contains('\t');
-    let ends = |text: &str| -> Vec<String> {
+    let has_tabs = |text: &str| text.contains('\t');
+    let trimmed_lines = |text: &str| -> Vec<String> {
         text.lines().map(|line| line.trim_end().to_owned()).collect()
     };
-    let what = match fold {
+    let difference = match fold {
         TextFold::Case => "case",
         TextFold::LookAlikes => "quotes, dashes or other characters that only look alike",
-        TextFold::Space if found.contains('\r') && !old.contains('\r') => {
+        TextFold::Space if region_text.contains('\r') && !old.contains('\r') => {
             "carriage returns without a line feed"
         }
-        TextFold::Space if tabs(found) && !tabs(old) => "whitespace (the file has tabs)",
-        TextFold::Space if tabs(old) && !tabs(found) => {
+        TextFold::Space if has_tabs(region_text) && !has_tabs(old) => {
+            "whitespace (the file has tabs)"
+        }
+        TextFold::Space if has_tabs(old) && !has_tabs(region_text) => {
             "whitespace (the file has spaces, not tabs)"
         }
-        TextFold::Space if found.contains('\u{a0}') => "whitespace (the file has no-break spaces)",
-        TextFold::Space if ends(old) == ends(found) => "whitespace at the end of a line",
+        TextFold::Space if region_text.contains('\u{a0}') => {
+            "whitespace (the file has no-break spaces)"
+        }
+        TextFold::Space if trimmed_lines(old) == trimmed_lines(region_text) => {
+            "whitespace at the end of a line"
+        }
         TextFold::Space => "whitespace",
         TextFold::All => "whitespace and case, or characters that look alike",
     };
-    Some(format!("Line {line} differs only in {what}: copy it exactly."))
+    Some(format!("Line {line} differs only in {difference}: copy it exactly."))
 }
 
 /// Renders a region with the lines in which it differs: `-` is `old`, `+` is the file.
 fn render_region(old: &str, text: &str, region: &TextRegion) -> Value {
-    let found = region.whole_lines(text);
-    let diff = TextDiff::from_lines(old, found);
-    let mut shown = String::new();
+    let region_text = region.whole_lines(text);
+    let diff = TextDiff::from_lines(old, region_text);
+    let mut rendered = String::new();
     for change in diff.iter_all_changes() {
         let sign = match change.tag() {
             ChangeTag::Delete => '-',
@@ -227,13 +235,13 @@ fn render_region(old: &str, text: &str, region: &TextRegion) -> Value {
             ChangeTag::Equal => ' ',
         };
         let line = change.value().trim_end_matches('\n');
-        let cut: String = line.chars().take(MAX_LINE).collect();
-        let more = if cut.len() < line.len() { "…" } else { "" };
-        if shown.len() + cut.len() > MAX_DIFF {
-            shown.push_str("…\n");
+        let shown_line: String = line.chars().take(MAX_LINE).collect();
+        let ellipsis = if shown_line.len() < line.len() { "…" } else { "" };
+        if rendered.len() + shown_line.len() > MAX_DIFF {
+            rendered.push_str("…\n");
             break;
         }
-        shown.push_str(&format!("{sign}{cut}{more}\n"));
+        rendered.push_str(&format!("{sign}{shown_line}{ellipsis}\n"));
     }
-    json!({"line": region.first_line, "end_line": region.last_line, "diff": shown})
+    json!({"line": region.first_line, "end_line": region.last_line, "diff": rendered})
 }

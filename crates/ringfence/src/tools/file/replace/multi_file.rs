@@ -51,12 +51,14 @@ pub fn replace_in_files(
     let edits = args.compile_edits()?;
     let (dir, paths, skipped) = select_files(workspace, args, cancel)?;
     let mut reply = Reply { path: dir, skipped, dry_run: args.is_dry_run(), ..Reply::default() };
-    let mut names = HashSet::new();
+    let mut seen_inodes = HashSet::new();
     let mut tallies = vec![MatchTally::default(); edits.len()];
     for path in &paths {
         check_cancelled(cancel)?;
-        match preview_file(workspace, path, &edits, args, &mut names, &mut reply, cancel) {
-            Ok(found) => found.iter().zip(&mut tallies).for_each(|(one, all)| all.count += one),
+        match preview_file(workspace, path, &edits, args, &mut seen_inodes, &mut reply, cancel) {
+            Ok(counts) => {
+                counts.iter().zip(&mut tallies).for_each(|(count, tally)| tally.count += count)
+            }
             // A file that cannot be edited is skipped and counted, because among many files there
             // usually are some.
             Err(error) if is_single_file_error(&error) => reply.skipped += 1,
@@ -73,8 +75,8 @@ pub fn replace_in_files(
 }
 
 fn is_single_file_error(error: &Error) -> bool {
-    let reason = matches!(error.reason_name(), Some("binary_file"));
-    reason || matches!(error.kind(), Kind::PermissionDenied | Kind::NotFound | Kind::TooLarge)
+    let is_binary = matches!(error.reason_name(), Some("binary_file"));
+    is_binary || matches!(error.kind(), Kind::PermissionDenied | Kind::NotFound | Kind::TooLarge)
 }
 
 /// Returns how often each edit matches in one file, and adds the file to the reply if it would
@@ -84,40 +86,40 @@ fn preview_file(
     path: &str,
     edits: &[CompiledEdit],
     args: &Args,
-    names: &mut HashSet<(u64, u64)>,
+    seen_inodes: &mut HashSet<(u64, u64)>,
     reply: &mut Reply,
     cancel: &CancelToken,
 ) -> Result<Vec<u64>> {
     let file = EditTarget::open(workspace, path, cancel)?;
     let stat = &file.old.content.stat;
-    if stat.st_nlink > 1 && !names.insert((stat.st_dev, stat.st_ino)) {
+    if stat.st_nlink > 1 && !seen_inodes.insert((stat.st_dev, stat.st_ino)) {
         // Another hard link to a file that was already counted.
         return Ok(Vec::new());
     }
-    let edited = file.preview_edits(edits, false, cancel)?;
-    if edited.bytes.is_some() {
+    let outcome = file.preview_edits(edits, false, cancel)?;
+    if outcome.bytes.is_some() {
         OldFile::check_writable(&file.old.object)?;
     }
-    reply.replacements += edited.total_matches();
-    if edited.bytes.is_some() {
+    reply.replacements += outcome.total_matches();
+    if outcome.bytes.is_some() {
         if reply.files.len() >= MAX_FILES {
             return Err(Error::invalid_arguments(format!("more than {MAX_FILES} files would be changed"))
                 .with_reason("too_many_files")
                 .with_hint("Nothing was written. Select fewer with `glob` or `path`, and make one call for each part."));
         }
-        add_changes(&edited, path, args, reply);
+        add_changes(&outcome, path, args, reply);
         reply.files.push(FileReply {
             path: path.to_owned(),
-            replacements: edited.total_matches(),
-            etag: edited.etag.clone(),
+            replacements: outcome.total_matches(),
+            etag: outcome.etag.clone(),
             previous_etag: file.old.survey.etag.clone(),
         });
     }
-    Ok(edited.tallies.iter().map(|tally| tally.count).collect())
+    Ok(outcome.tallies.iter().map(|tally| tally.count).collect())
 }
 
-fn add_changes(edited: &EditOutcome, path: &str, args: &Args, reply: &mut Reply) {
-    let Some(changes) = edited.line_changes(path, args.diff.unwrap_or_default()) else { return };
+fn add_changes(outcome: &EditOutcome, path: &str, args: &Args, reply: &mut Reply) {
+    let Some(changes) = outcome.line_changes(path, args.diff.unwrap_or_default()) else { return };
     *reply.lines_added.get_or_insert(0) += changes.added;
     *reply.lines_removed.get_or_insert(0) += changes.removed;
     if let Some(unified) = changes.unified_diff {
@@ -132,12 +134,12 @@ fn add_changes(edited: &EditOutcome, path: &str, args: &Args, reply: &mut Reply)
 
 /// Checks that each edit matches as often as required in all files together.
 fn check_counts(edits: &[CompiledEdit], tallies: &[MatchTally], reply: &Reply) -> Result<()> {
-    let wrong = edits
+    let mismatch = edits
         .iter()
         .zip(tallies)
         .position(|(edit, tally)| edit.expected_count.is_some_and(|n| n != tally.count));
-    let Some(at) = wrong else { return Ok(()) };
-    let (count, expected) = (tallies[at].count, edits[at].expected_count.unwrap_or_default());
+    let Some(index) = mismatch else { return Ok(()) };
+    let (count, expected) = (tallies[index].count, edits[index].expected_count.unwrap_or_default());
     let (kind, reason) =
         if count == 0 { (Kind::NotFound, "no_match") } else { (Kind::Conflict, "ambiguous_match") };
     let files: Vec<_> = reply
@@ -146,10 +148,10 @@ fn check_counts(edits: &[CompiledEdit], tallies: &[MatchTally], reply: &Reply) -
         .take(MAX_LINES)
         .map(|file| json!([file.path, file.replacements]))
         .collect();
-    Err(Error::new(kind, format!("`edits[{at}].old` matches {count} times in total, not {expected}"))
+    Err(Error::new(kind, format!("`edits[{index}].old` matches {count} times in total, not {expected}"))
         .with_reason(reason)
         .with_hint("Nothing was written. Check with dry_run and diff unified, then correct `old`, `expect` or `glob`.")
-        .with_fact("edit", at)
+        .with_fact("edit", index)
         .with_fact("count", count)
         .with_fact("expected", expected)
         .with_fact("files", files))
@@ -162,9 +164,9 @@ fn select_files(
     args: &Args,
     cancel: &CancelToken,
 ) -> Result<(String, Vec<String>, u64)> {
-    let selection = PathFilter::new(args.glob.as_deref().unwrap_or_default(), &[], None)?;
+    let filter = PathFilter::new(args.glob.as_deref().unwrap_or_default(), &[], None)?;
     let sight =
-        WalkFilter { skip_ignored: true, show_hidden: selection.names_hidden, inverted: false };
+        WalkFilter { skip_ignored: true, show_hidden: filter.names_hidden, inverted: false };
     let tree = match WorkspaceTree::find_start(workspace, &args.path, sight)? {
         WalkStart::Tree(tree) => tree,
         WalkStart::File(..) => {
@@ -173,20 +175,19 @@ fn select_files(
         }
     };
     let start = tree.path().to_owned();
-    let prefix = start.as_os_str().len() + usize::from(!start.as_os_str().is_empty());
+    let prefix_len = start.as_os_str().len() + usize::from(!start.as_os_str().is_empty());
     let halt = WalkStop::without_deadline(cancel);
-    let chooser = PathSelector {
-        filter: selection,
-        prefix_len: prefix,
+    let selector = PathSelector {
+        filter,
+        prefix_len,
         halt: &halt,
         selected: Mutex::default(),
         skipped: AtomicU64::new(0),
     };
-    tree.walk(&chooser, thread_count(), &halt);
+    tree.walk(&selector, thread_count(), &halt);
     check_cancelled(cancel)?;
-    let SelectedPaths { mut paths, is_full: full, .. } =
-        chooser.selected.into_inner().ignore_poison();
-    if full {
+    let SelectedPaths { mut paths, is_full, .. } = selector.selected.into_inner().ignore_poison();
+    if is_full {
         return Err(Error::new(
             Kind::TooLarge,
             format!("more than {MAX_SELECTED_FILES} files are selected, or their names are too long"),
@@ -194,8 +195,9 @@ fn select_files(
         .with_hint("Select fewer with `glob` or `path`; use file.search to find out where the matches are."));
     }
     paths.sort_by(|one, two| compare_paths(one.as_bytes(), two.as_bytes()));
-    let shown = if prefix == 0 { ".".to_owned() } else { start.to_string_lossy().into_owned() };
-    Ok((shown, paths, chooser.skipped.into_inner()))
+    let shown_dir =
+        if prefix_len == 0 { ".".to_owned() } else { start.to_string_lossy().into_owned() };
+    Ok((shown_dir, paths, selector.skipped.into_inner()))
 }
 
 #[derive(Default)]
@@ -218,14 +220,14 @@ struct PathSelector<'h> {
 
 impl PathSelector<'_> {
     fn add_path(&self, path: String) {
-        let mut found = self.selected.lock().ignore_poison();
-        found.bytes += path.len();
-        if found.paths.len() >= MAX_SELECTED_FILES || found.bytes > MAX_PATH_BYTES {
-            found.is_full = true;
+        let mut selected = self.selected.lock().ignore_poison();
+        selected.bytes += path.len();
+        if selected.paths.len() >= MAX_SELECTED_FILES || selected.bytes > MAX_PATH_BYTES {
+            selected.is_full = true;
             self.halt.stop();
             return;
         }
-        found.paths.push(path);
+        selected.paths.push(path);
     }
 
     fn count_skipped(&self, count: u64) {
@@ -238,19 +240,20 @@ impl TreeVisitor for PathSelector<'_> {
 
     fn new_thread_state(&self) {}
 
-    fn visit_dir(&self, _: &WorkspaceTree, directory: &TreeDir, seen: DirListing) -> NextSteps {
-        let mut next = NextSteps::default();
-        self.count_skipped(seen.too_long + u64::from(seen.is_truncated));
-        for entry in seen.entries {
+    fn visit_dir(&self, _: &WorkspaceTree, directory: &TreeDir, listing: DirListing) -> NextSteps {
+        let mut steps = NextSteps::default();
+        self.count_skipped(listing.too_long + u64::from(listing.is_truncated));
+        for entry in listing.entries {
             let path = directory.path().join(&entry.name);
-            let below = path.as_os_str().as_bytes().get(self.prefix_len..).unwrap_or_default();
+            let relative_path =
+                path.as_os_str().as_bytes().get(self.prefix_len..).unwrap_or_default();
             match entry.kind {
-                FileType::Directory if !self.filter.excludes(below, true) => {
-                    next.descend.push(entry)
+                FileType::Directory if !self.filter.excludes(relative_path, true) => {
+                    steps.descend.push(entry)
                 }
                 FileType::RegularFile
-                    if !self.filter.excludes(below, false)
-                        && self.filter.includes(below, false) =>
+                    if !self.filter.excludes(relative_path, false)
+                        && self.filter.includes(relative_path, false) =>
                 {
                     // A path that is not UTF-8 can neither be named in a result nor by a caller.
                     match path.into_os_string().into_string() {
@@ -264,7 +267,7 @@ impl TreeVisitor for PathSelector<'_> {
                 _ => {}
             }
         }
-        next
+        steps
     }
 
     fn process_entries(&self, (): &mut (), _: &WorkspaceTree, _: &TreeDir, _: Vec<TreeEntry>) {}
@@ -305,7 +308,7 @@ pub fn stage_files(
     cancel: &CancelToken,
 ) -> Result<Vec<StagedFile>> {
     let mut dirs: HashMap<(u64, u64), Arc<OwnedFd>> = HashMap::new();
-    let mut held = 0;
+    let mut held_bytes = 0;
     let mut staged = Vec::new();
     for FileReply { path, previous_etag, .. } in files {
         check_cancelled(cancel)?;
@@ -317,8 +320,8 @@ pub fn stage_files(
         let stat = fstat(&file.dir).map_err(|errno| os_error(errno, path))?;
         file.dir = Arc::clone(dirs.entry((stat.st_dev, stat.st_ino)).or_insert(file.dir));
         let change = if file.old.content.stat.st_nlink > 1 {
-            held += bytes.len() + file.old.content.snapshot_bytes().map_or(0, <[u8]>::len);
-            if held > MAX_RESTORE_BYTES {
+            held_bytes += bytes.len() + file.old.content.snapshot_bytes().map_or(0, <[u8]>::len);
+            if held_bytes > MAX_RESTORE_BYTES {
                 return Err(Error::new(
                     Kind::TooLarge,
                     "there is too much to change in files with several hard links",
@@ -363,7 +366,7 @@ impl CommittedChange {
 
 /// Puts all files in place, or none.
 pub fn commit_files(staged: Vec<StagedFile>, cancel: &CancelToken) -> Result<()> {
-    let mut done: Vec<(String, CommittedChange)> = Vec::new();
+    let mut committed: Vec<(String, CommittedChange)> = Vec::new();
     for StagedFile { path, change } in staged {
         let result = check_cancelled(cancel).and_then(|()| match change {
             StagedChange::Exchange { temporary, name, old } => {
@@ -375,9 +378,9 @@ pub fn commit_files(staged: Vec<StagedFile>, cancel: &CancelToken) -> Result<()>
                     .map(CommittedChange::Exchanged))
             }
             StagedChange::InPlace { file, bytes } => {
-                let write = |to: &std::fs::File| {
+                let write = |target: &std::fs::File| {
                     atomic_write::overwrite_in_place(
-                        to,
+                        target,
                         file.old.content.snapshot_bytes(),
                         &bytes,
                         &path,
@@ -389,7 +392,7 @@ pub fn commit_files(staged: Vec<StagedFile>, cancel: &CancelToken) -> Result<()>
         });
         let error = match result {
             Ok(Some(change)) => {
-                done.push((path, change));
+                committed.push((path, change));
                 continue;
             }
             Ok(None) => Error::new(
@@ -399,36 +402,39 @@ pub fn commit_files(staged: Vec<StagedFile>, cancel: &CancelToken) -> Result<()>
             .with_reason("stale"),
             Err(error) => error,
         };
-        return Err(roll_back(error, done));
+        return Err(roll_back(error, committed));
     }
     Ok(())
 }
 
 /// Rolls back what was done and reports what could not be restored.
 fn roll_back(error: Error, done: Vec<(String, CommittedChange)>) -> Error {
-    let left: Vec<String> =
+    let not_restored: Vec<String> =
         done.into_iter().rev().filter_map(|(path, done)| (!done.undo()).then_some(path)).collect();
     // The error for a file that was kept under another name has its own hint.
-    if left.is_empty() && error.reason_name() == Some("displaced") {
+    if not_restored.is_empty() && error.reason_name() == Some("displaced") {
         return error;
     }
-    if left.is_empty() {
+    if not_restored.is_empty() {
         return error.with_hint("Nothing was changed: files that had been written were restored. Check the files and repeat the call.");
     }
     error
         .with_hint("The files in `written` keep their edits: another process changed them in the meantime, or they could not be restored.")
-        .with_fact("written_count", left.len())
-        .with_fact("written", left.into_iter().take(MAX_LINES).collect::<Vec<_>>())
+        .with_fact("written_count", not_restored.len())
+        .with_fact("written", not_restored.into_iter().take(MAX_LINES).collect::<Vec<_>>())
 }
 
-fn restore_in_place(file: &EditTarget, ours: &[u8]) -> Result<bool> {
+fn restore_in_place(file: &EditTarget, written: &[u8]) -> Result<bool> {
     let cancel = CancelToken::new();
     let old = file.old.content.snapshot_bytes().unwrap_or_default();
-    let Some(now) = file.old.inspect_again(ours.len() as u64, &cancel)? else { return Ok(false) };
-    if now.content.snapshot_bytes() != Some(ours) {
+    let Some(current) = file.old.inspect_again(written.len() as u64, &cancel)? else {
+        return Ok(false);
+    };
+    if current.content.snapshot_bytes() != Some(written) {
         return Ok(false);
     }
     let path = &file.old.object.path;
-    let write = |to: &std::fs::File| atomic_write::overwrite_in_place(to, Some(ours), old, path);
-    Ok(now.write_in_place(file.old.content.stat.st_mode & 0o7777, &cancel, write)?.is_some())
+    let write =
+        |target: &std::fs::File| atomic_write::overwrite_in_place(target, Some(written), old, path);
+    Ok(current.write_in_place(file.old.content.stat.st_mode & 0o7777, &cancel, write)?.is_some())
 }

@@ -29,8 +29,8 @@ impl TextRegion {
 
     /// Returns the matching text together with the whitespace before it.
     pub fn indented_text<'t>(&self, text: &'t str) -> &'t str {
-        let before = text[..self.start].trim_end_matches([' ', '\t']).len();
-        &text[before..self.end]
+        let start = text[..self.start].trim_end_matches([' ', '\t']).len();
+        &text[start..self.end]
     }
 
     /// Returns the whole lines that contain the match.
@@ -76,40 +76,40 @@ impl TextFold {
 
     /// Returns the folded text, and for each of its bytes the offset of the original character.
     fn fold_text(self, text: &str) -> (String, Vec<u32>) {
-        let (mut folded, mut places) = (String::new(), Vec::new());
-        for (at, c) in text.char_indices() {
+        let (mut folded, mut offsets) = (String::new(), Vec::new());
+        for (offset, c) in text.char_indices() {
             if self.ignores_space() && c.is_whitespace() {
                 continue;
             }
             let c = self.fold_char(c);
             folded.push(c);
-            places.resize(folded.len(), u32::try_from(at).unwrap_or(u32::MAX));
+            offsets.resize(folded.len(), u32::try_from(offset).unwrap_or(u32::MAX));
         }
-        (folded, places)
+        (folded, offsets)
     }
 }
 
-/// Finds up to `most` regions that are most similar to `old`. Also returns which difference must be
-/// ignored, if that alone makes them equal.
+/// Finds up to `max_regions` regions that are most similar to `old`. Also returns which difference
+/// must be ignored, if that alone makes them equal.
 pub fn find_nearest(
     old: &str,
     text: &str,
-    most: usize,
+    max_regions: usize,
     cancel: &CancelToken,
 ) -> Result<(Option<TextFold>, Vec<TextRegion>)> {
     for fold in [TextFold::Space, TextFold::Case, TextFold::LookAlikes, TextFold::All] {
         check_cancelled(cancel)?;
-        let (sought, _) = fold.fold_text(old);
-        if sought.trim().len() < 2 {
+        let (needle, _) = fold.fold_text(old);
+        if needle.trim().len() < 2 {
             continue;
         }
-        let (folded, places) = fold.fold_text(text);
+        let (folded, offsets) = fold.fold_text(text);
         let regions: Vec<TextRegion> = folded
-            .match_indices(&sought)
-            .take(most)
-            .filter_map(|(at, _)| {
-                let start = *places.get(at)? as usize;
-                let last = *places.get(at + sought.len() - 1)? as usize;
+            .match_indices(&needle)
+            .take(max_regions)
+            .filter_map(|(index, _)| {
+                let start = *offsets.get(index)? as usize;
+                let last = *offsets.get(index + needle.len() - 1)? as usize;
                 let end = last + text[last..].chars().next().map_or(0, char::len_utf8);
                 Some(region_at(text, start, end))
             })
@@ -118,64 +118,65 @@ pub fn find_nearest(
             return Ok((Some(fold), regions));
         }
     }
-    Ok((None, find_similar(old, text, most, cancel)?))
+    Ok((None, find_similar(old, text, max_regions, cancel)?))
 }
 
 fn region_at(text: &str, start: usize, end: usize) -> TextRegion {
     let count = |part: &str| part.as_bytes().iter().filter(|byte| **byte == b'\n').count();
-    let first = 1 + count(&text[..start]);
-    TextRegion { first_line: first, last_line: first + count(&text[start..end]), start, end }
+    let first_line = 1 + count(&text[..start]);
+    TextRegion { first_line, last_line: first_line + count(&text[start..end]), start, end }
 }
 
 /// Finds regions in which a line is similar to the longest line of `old`, best first.
 fn find_similar(
     old: &str,
     text: &str,
-    most: usize,
+    max_regions: usize,
     cancel: &CancelToken,
 ) -> Result<Vec<TextRegion>> {
-    let sought: Vec<&str> = old.lines().collect();
-    let Some((anchor, line)) = sought.iter().enumerate().max_by_key(|(_, line)| line.trim().len())
+    let old_lines: Vec<&str> = old.lines().collect();
+    let Some((anchor, line)) =
+        old_lines.iter().enumerate().max_by_key(|(_, line)| line.trim().len())
     else {
         return Ok(Vec::new());
     };
-    let pairs_sought = character_pairs(line);
-    let until = Instant::now() + SIMILARITY_TIMEOUT;
-    let mut starts = vec![0];
+    let anchor_pairs = character_pairs(line);
+    let deadline = Instant::now() + SIMILARITY_TIMEOUT;
+    let mut line_starts = vec![0];
     let mut best: Vec<(f32, usize)> = Vec::new();
-    for (number, line) in text.split_inclusive('\n').enumerate() {
-        starts.push(starts[number] + line.len());
-        if number.is_multiple_of(1024) {
+    for (line_index, line) in text.split_inclusive('\n').enumerate() {
+        line_starts.push(line_starts[line_index] + line.len());
+        if line_index.is_multiple_of(1024) {
             check_cancelled(cancel)?;
-            if Instant::now() > until {
+            if Instant::now() > deadline {
                 break;
             }
         }
-        let score = pair_similarity(&pairs_sought, &character_pairs(line));
+        let score = pair_similarity(&anchor_pairs, &character_pairs(line));
         if score >= MIN_SIMILARITY {
-            best.push((score, number));
+            best.push((score, line_index));
             best.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
             best.truncate(MAX_CANDIDATES);
         }
     }
-    let all_sought = character_pairs(&old.replace('\n', " "));
+    let old_pairs = character_pairs(&old.replace('\n', " "));
     let mut regions: Vec<(f32, TextRegion)> = Vec::new();
-    for (_, number) in best {
-        let first = number.saturating_sub(anchor);
-        let last = (first + sought.len()).min(starts.len() - 1);
-        let (start, end) = (starts[first], starts[last]);
+    for (_, line_index) in best {
+        let first = line_index.saturating_sub(anchor);
+        let last = (first + old_lines.len()).min(line_starts.len() - 1);
+        let (start, end) = (line_starts[first], line_starts[last]);
         let score =
-            pair_similarity(&all_sought, &character_pairs(&text[start..end].replace('\n', " ")));
+            pair_similarity(&old_pairs, &character_pairs(&text[start..end].replace('\n', " ")));
         let end = if text[..end].ends_with('\n') { end - 1 } else { end };
-        let found = region_at(text, start, end.max(start));
+        let candidate = region_at(text, start, end.max(start));
         if regions.iter().all(|(_, other)| {
-            other.last_line < found.first_line || found.last_line < other.first_line
+            other.last_line < candidate.first_line || candidate.last_line < other.first_line
         }) {
-            regions.push((score, found));
+            regions.push((score, candidate));
         }
     }
     regions.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.first_line.cmp(&b.1.first_line)));
-    regions.truncate(most);
+    regions.truncate(max_regions);
     Ok(regions.into_iter().map(|(_, region)| region).collect())
 }
 

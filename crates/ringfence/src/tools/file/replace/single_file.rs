@@ -24,16 +24,20 @@ pub fn replace_in_file(workspace: &Workspace, args: &Args, cancel: &CancelToken)
     for _ in 0..MAX_ATTEMPTS {
         check_cancelled(cancel)?;
         let file = EditTarget::open(workspace, &args.path, cancel)?;
-        if args.if_match.as_ref().is_some_and(|wanted| *wanted != file.old.survey.etag) {
+        if args
+            .if_match
+            .as_ref()
+            .is_some_and(|expected_etag| *expected_etag != file.old.survey.etag)
+        {
             return Err(stale_error(&file.old.object.path, Some(&file.old.survey.etag)));
         }
-        let edited = file.preview_edits(&edits, true, cancel)?;
-        args.check_total(edited.total_matches())?;
-        let reply = edited.build_reply(&file.old, args);
-        if args.is_dry_run() && edited.bytes.is_some() {
+        let outcome = file.preview_edits(&edits, true, cancel)?;
+        args.check_total(outcome.total_matches())?;
+        let reply = outcome.build_reply(&file.old, args);
+        if args.is_dry_run() && outcome.bytes.is_some() {
             OldFile::check_writable(&file.old.object)?;
         }
-        if args.is_dry_run() || edited.bytes.is_none() || file.write_back(&edited, cancel)? {
+        if args.is_dry_run() || outcome.bytes.is_none() || file.write_back(&outcome, cancel)? {
             return Ok(reply);
         }
     }
@@ -85,7 +89,7 @@ impl EditTarget {
     fn open_with(
         workspace: &Workspace,
         path: &str,
-        write: bool,
+        for_writing: bool,
         cancel: &CancelToken,
     ) -> Result<EditTarget> {
         let WriteTarget::Ready { dir, name, existing: Some(object), .. } =
@@ -93,20 +97,20 @@ impl EditTarget {
         else {
             return Err(workspace.not_found_error(path));
         };
-        if write {
+        if for_writing {
             OldFile::check_writable(&object)?;
         }
         let old = OldFile::inspect(object, MAX_BYTES as u64, cancel)?;
-        let shown = quote_path(&old.object.path);
+        let shown_path = quote_path(&old.object.path);
         if old.content.snapshot_bytes().is_none() {
             return Err(Error::new(
                 Kind::TooLarge,
-                format!("{shown} is larger than {MAX_BYTES} bytes"),
+                format!("{shown_path} is larger than {MAX_BYTES} bytes"),
             )
             .with_hint("Edit it with a command (sed, a script) through shell.exec."));
         }
         if !old.is_text() {
-            return Err(Error::invalid_arguments(format!("{shown} is not a text file"))
+            return Err(Error::invalid_arguments(format!("{shown_path} is not a text file"))
                 .with_reason("binary_file")
                 .with_hint(
                     "Use file.write with encoding base64, or a command through shell.exec.",
@@ -146,8 +150,8 @@ impl EditTarget {
 
     /// Writes the new bytes. Returns false, with nothing changed, if the file is no longer what was
     /// read.
-    fn write_back(&self, edited: &EditOutcome, cancel: &CancelToken) -> Result<bool> {
-        let (old, bytes) = (&self.old, edited.bytes.as_deref().unwrap_or_default());
+    fn write_back(&self, outcome: &EditOutcome, cancel: &CancelToken) -> Result<bool> {
+        let (old, bytes) = (&self.old, outcome.bytes.as_deref().unwrap_or_default());
         let mode = old.permission_bits();
         if old.content.stat.st_nlink > 1 {
             let write = |file: &std::fs::File| {

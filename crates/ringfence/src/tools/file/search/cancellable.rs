@@ -57,14 +57,14 @@ impl<'m> CancellableMatcher<'m> {
         if self.halt.is_stopped() { Err(SearchHalted) } else { Ok(()) }
     }
 
-    /// Calls `look` with one range of the text after another until it finds something.
+    /// Calls `search` with one range of the text after another until it finds something.
     fn search_in_parts<T>(
         &self,
         text: &[u8],
-        at: usize,
-        mut look: impl FnMut(usize, usize) -> Option<T>,
+        start: usize,
+        mut search: impl FnMut(usize, usize) -> Option<T>,
     ) -> Result<Option<T>, SearchHalted> {
-        let mut from = at;
+        let mut from = start;
         loop {
             self.check_halt()?;
             let to = if self.by_line {
@@ -73,9 +73,9 @@ impl<'m> CancellableMatcher<'m> {
                 text.len()
             };
             self.probe_cost(&text[from.min(to)..to])?;
-            let begun = Instant::now();
-            let found = look(from, to);
-            self.chunk_size.set(self.chunk_size.get().adjusted_since(begun));
+            let started_at = Instant::now();
+            let found = search(from, to);
+            self.chunk_size.set(self.chunk_size.get().adjusted_since(started_at));
             if let Some(found) = found {
                 return Ok(Some(found));
             }
@@ -93,47 +93,50 @@ impl<'m> CancellableMatcher<'m> {
             return Ok(());
         }
         // With multiline, each search covers the rest of the text that the first one covered.
-        let here = text.as_ptr_range();
+        let range = text.as_ptr_range();
         if !self.by_line
-            && let Some(tried) = self.probed.take()
+            && let Some(probed_range) = self.probed.take()
         {
-            let known = tried.start <= here.start && here.end <= tried.end;
-            self.probed.set(Some(tried));
-            if known {
+            let is_covered = probed_range.start <= range.start && range.end <= probed_range.end;
+            self.probed.set(Some(probed_range));
+            if is_covered {
                 return Ok(());
             }
         }
-        let begun = Instant::now();
-        let mut stride = ChunkSize::default();
+        let started_at = Instant::now();
+        let mut chunk_size = ChunkSize::default();
         let mut rest = text;
         while !rest.is_empty() {
-            let (slice, after) = rest.split_at(stride.bytes().min(rest.len()));
+            let (slice, after) = rest.split_at(chunk_size.bytes().min(rest.len()));
             rest = after;
-            let step = Instant::now();
-            let mut at = 0;
-            while at <= slice.len() {
+            let chunk_started = Instant::now();
+            let mut position = 0;
+            while position <= slice.len() {
                 self.check_halt()?;
-                let Ok(Some(found)) = self.matcher.find_at(slice, at) else { break };
-                at = found.end().max(at + 1);
+                let Ok(Some(found)) = self.matcher.find_at(slice, position) else { break };
+                position = found.end().max(position + 1);
             }
-            stride = stride.adjusted_since(step);
+            chunk_size = chunk_size.adjusted_since(chunk_started);
         }
-        let took = begun.elapsed();
-        if took > CHEAP_PROBE
-            && self.halt.time_left().is_some_and(|left| took * WHOLE_COST_FACTOR > left)
+        let elapsed = started_at.elapsed();
+        if elapsed > CHEAP_PROBE
+            && self
+                .halt
+                .time_left()
+                .is_some_and(|time_left| elapsed * WHOLE_COST_FACTOR > time_left)
         {
             self.halt.stop();
             return Err(SearchHalted);
         }
-        self.probed.set(Some(here));
+        self.probed.set(Some(range));
         Ok(())
     }
 }
 
-/// Returns the position just after the first line ending at or after `at`.
-fn find_line_end(text: &[u8], at: usize) -> usize {
-    let Some(rest) = text.get(at..) else { return text.len() };
-    rest.iter().position(|byte| *byte == b'\n').map_or(text.len(), |found| at + found + 1)
+/// Returns the position just after the first line ending at or after `offset`.
+fn find_line_end(text: &[u8], offset: usize) -> usize {
+    let Some(rest) = text.get(offset..) else { return text.len() };
+    rest.iter().position(|byte| *byte == b'\n').map_or(text.len(), |found| offset + found + 1)
 }
 
 impl Matcher for CancellableMatcher<'_> {

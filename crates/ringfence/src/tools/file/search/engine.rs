@@ -64,17 +64,17 @@ impl SearchSpec {
 
 /// Searches a file that the caller named, even if it is binary. Returns whether it is.
 pub fn search_one_file(
-    want: &SearchSpec,
+    spec: &SearchSpec,
     file: &File,
     path: &str,
-    found: &SearchResults,
+    results: &SearchResults,
     halt: &WalkStop,
 ) -> bool {
-    let mut hands = WorkerSearcher {
-        searcher: want.build_searcher(BinaryDetection::convert(0)),
-        matcher: want.matcher.clone(),
+    let mut worker = WorkerSearcher {
+        searcher: spec.build_searcher(BinaryDetection::convert(0)),
+        matcher: spec.matcher.clone(),
     };
-    hands.search_file(want, file, path.as_bytes(), found, halt)
+    worker.search_file(spec, file, path.as_bytes(), results, halt)
 }
 
 /// Tree visitor that searches the selected files.
@@ -90,20 +90,14 @@ pub struct SearchVisitor<'s> {
 impl<'s> SearchVisitor<'s> {
     /// Creates a visitor for a walk that starts at `start`.
     pub fn new(
-        want: &'s SearchSpec,
-        selection: &'s PathFilter,
+        spec: &'s SearchSpec,
+        filter: &'s PathFilter,
         start: &Path,
-        found: &'s SearchResults,
+        results: &'s SearchResults,
         halt: &'s WalkStop,
     ) -> SearchVisitor<'s> {
         let start = start.as_os_str().len();
-        SearchVisitor {
-            spec: want,
-            filter: selection,
-            prefix_len: start + usize::from(start > 0),
-            results: found,
-            halt,
-        }
+        SearchVisitor { spec, filter, prefix_len: start + usize::from(start > 0), results, halt }
     }
 }
 
@@ -123,52 +117,54 @@ impl TreeVisitor for SearchVisitor<'_> {
         }
     }
 
-    fn visit_dir(&self, _: &WorkspaceTree, directory: &TreeDir, seen: DirListing) -> NextSteps {
-        self.results.count_left_out(seen.skipped);
-        for _ in 0..seen.too_long {
+    fn visit_dir(&self, _: &WorkspaceTree, directory: &TreeDir, listing: DirListing) -> NextSteps {
+        self.results.count_left_out(listing.skipped);
+        for _ in 0..listing.too_long {
             self.results.count_unreadable();
         }
-        if seen.is_truncated {
+        if listing.is_truncated {
             self.results.count_unreadable();
         }
-        let mut next = NextSteps::default();
+        let mut steps = NextSteps::default();
         let mut path = directory_prefix(directory);
-        let above = path.len();
-        for entry in seen.entries {
-            path.truncate(above);
+        let parent_len = path.len();
+        for entry in listing.entries {
+            path.truncate(parent_len);
             path.extend_from_slice(entry.name.as_bytes());
-            let below = path.get(self.prefix_len..).unwrap_or_default();
+            let relative_path = path.get(self.prefix_len..).unwrap_or_default();
             let is_dir = entry.kind == FileType::Directory;
-            if self.filter.excludes(below, is_dir) {
+            if self.filter.excludes(relative_path, is_dir) {
                 continue;
             }
             if is_dir {
-                next.descend.push(entry);
-            } else if entry.kind == FileType::RegularFile && self.filter.includes(below, false) {
-                next.process.push(entry);
+                steps.descend.push(entry);
+            } else if entry.kind == FileType::RegularFile
+                && self.filter.includes(relative_path, false)
+            {
+                steps.process.push(entry);
             }
         }
-        next
+        steps
     }
 
     fn process_entries(
         &self,
-        hands: &mut WorkerSearcher,
+        worker: &mut WorkerSearcher,
         tree: &WorkspaceTree,
         directory: &TreeDir,
         entries: Vec<TreeEntry>,
     ) {
         let mut path = directory_prefix(directory);
-        let above = path.len();
+        let parent_len = path.len();
         for entry in entries {
             if self.halt.is_stopped() {
                 return;
             }
-            path.truncate(above);
+            path.truncate(parent_len);
             path.extend_from_slice(entry.name.as_bytes());
             match tree.open_file(directory, &entry.name) {
                 Ok((file, _)) => {
-                    hands.search_file(self.spec, &file, &path, self.results, self.halt);
+                    worker.search_file(self.spec, &file, &path, self.results, self.halt);
                 }
                 // The file has disappeared or been replaced, so it is not part of this tree.
                 Err(Errno::NOENT | Errno::LOOP | Errno::INVAL | Errno::NXIO) => {}
@@ -197,42 +193,42 @@ fn directory_prefix(directory: &TreeDir) -> Vec<u8> {
 impl WorkerSearcher {
     fn search_file(
         &mut self,
-        want: &SearchSpec,
+        spec: &SearchSpec,
         file: &File,
         path: &[u8],
-        found: &SearchResults,
+        results: &SearchResults,
         halt: &WalkStop,
     ) -> bool {
-        let by_line = want.mode == SearchOutput::Content;
-        let share = found.quota_for(path, by_line);
-        let matcher = CancellableMatcher::new(&self.matcher, !want.multiline, halt);
+        let by_line = spec.mode == SearchOutput::Content;
+        let quota = results.quota_for(path, by_line);
+        let matcher = CancellableMatcher::new(&self.matcher, !spec.multiline, halt);
         let mut sink = MatchCollector {
-            spec: want,
+            spec,
             matcher: &matcher,
             path,
-            quota: share,
+            quota,
             finding: FileFinding::default(),
             pending_context: Vec::new(),
             bytes: 0,
             keeps_context: false,
         };
-        let foreign = Cell::new(false);
+        let saw_non_utf8 = Cell::new(false);
         let reader = HaltingReader {
             file,
             halt,
-            saw_non_utf8: want.has_non_ascii.then_some(&foreign),
+            saw_non_utf8: spec.has_non_ascii.then_some(&saw_non_utf8),
             has_started: false,
         };
         if self.searcher.search_reader(&matcher, reader, &mut sink).is_err() && !halt.is_stopped() {
-            found.count_unreadable();
+            results.count_unreadable();
         }
         let finding = sink.into_finding();
-        let binary = finding.binary;
-        if foreign.get() && !binary {
-            found.count_non_utf8();
+        let is_binary = finding.binary;
+        if saw_non_utf8.get() && !is_binary {
+            results.count_non_utf8();
         }
-        found.add_file(path, finding);
-        binary
+        results.add_file(path, finding);
+        is_binary
     }
 }
 
@@ -251,7 +247,7 @@ impl Read for HaltingReader<'_> {
             return Err(io::Error::other("the search has to end"));
         }
         let count = self.file.read(buffer)?;
-        if let Some(foreign) = self.saw_non_utf8 {
+        if let Some(saw_non_utf8) = self.saw_non_utf8 {
             let bytes = &buffer[..count];
             // The searcher converts text that starts with such a mark to UTF-8.
             if !self.has_started
@@ -259,7 +255,7 @@ impl Read for HaltingReader<'_> {
             {
                 self.saw_non_utf8 = None;
             } else if !is_utf8(bytes) {
-                foreign.set(true);
+                saw_non_utf8.set(true);
             }
             self.has_started = true;
         }
@@ -301,20 +297,20 @@ impl MatchCollector<'_> {
         self.finding
     }
 
-    fn keep_match(&mut self, found: &SinkMatch<'_>) {
-        let bytes = trim_line_ending(found.bytes());
+    fn keep_match(&mut self, sink_match: &SinkMatch<'_>) {
+        let bytes = trim_line_ending(sink_match.bytes());
         // A match may include the line ending, so search the untrimmed line.
         let start = self
             .matcher
-            .find(found.bytes())
+            .find(sink_match.bytes())
             .ok()
             .flatten()
             .map_or(0, |hit| hit.start().min(bytes.len()));
-        let most = if bytes.contains(&b'\n') { BLOCK_CHARS } else { LINE_CHARS };
-        let (text, column) = cut_around(bytes, start, most);
+        let max_chars = if bytes.contains(&b'\n') { BLOCK_CHARS } else { LINE_CHARS };
+        let (text, column) = cut_around(bytes, start, max_chars);
         let hit = SearchHit {
             path: self.path_text(),
-            line: found.line_number(),
+            line: sink_match.line_number(),
             column: Some(column),
             text: Some(text),
             before: std::mem::take(&mut self.pending_context),
@@ -328,19 +324,19 @@ impl MatchCollector<'_> {
 impl Sink for MatchCollector<'_> {
     type Error = io::Error;
 
-    fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
+    fn matched(&mut self, _: &Searcher, sink_match: &SinkMatch<'_>) -> Result<bool, io::Error> {
         self.finding.count += 1;
         if self.spec.mode != SearchOutput::Content {
             return Ok(self.spec.mode == SearchOutput::Count);
         }
-        let new = found.line_number().is_some_and(|line| line > self.quota.after_line);
-        self.finding.available += u64::from(new);
+        let is_new = sink_match.line_number().is_some_and(|line| line > self.quota.after_line);
+        self.finding.available += u64::from(is_new);
         // Keep at most one match more than can be shown, and no context after it.
         self.keeps_context =
-            new && self.finding.hits.len() <= self.quota.hits && self.bytes <= self.quota.bytes;
+            is_new && self.finding.hits.len() <= self.quota.hits && self.bytes <= self.quota.bytes;
         self.keeps_context &= self.quota.hits > 0;
         match self.keeps_context {
-            true => self.keep_match(found),
+            true => self.keep_match(sink_match),
             false => self.pending_context.clear(),
         }
         Ok(true)
@@ -380,8 +376,9 @@ impl Sink for MatchCollector<'_> {
 
 /// Returns whether a piece of text is UTF-8, ignoring characters that are cut off at its ends.
 fn is_utf8(piece: &[u8]) -> bool {
-    let cut = piece.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
-    std::str::from_utf8(&piece[cut..]).map_or_else(|error| error.error_len().is_none(), |_| true)
+    let continuation_bytes = piece.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+    std::str::from_utf8(&piece[continuation_bytes..])
+        .map_or_else(|error| error.error_len().is_none(), |_| true)
 }
 
 fn trim_line_ending(line: &[u8]) -> &[u8] {
@@ -389,28 +386,28 @@ fn trim_line_ending(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Cuts a line to at most `most` characters around byte `start`. Returns the text and the position
-/// of `start` in characters, from 1.
-fn cut_around(line: &[u8], start: usize, most: usize) -> (String, u64) {
+/// Cuts a line to at most `max_chars` characters around byte `start`. Returns the text and the
+/// position of `start` in characters, from 1.
+fn cut_around(line: &[u8], start: usize, max_chars: usize) -> (String, u64) {
     // Only the part of a long line that may be shown is decoded.
     const WIDE: usize = 4;
-    let before = String::from_utf8_lossy(&line[..start]).chars().count();
-    if line.len() <= most {
-        return (String::from_utf8_lossy(line).into_owned(), before as u64 + 1);
+    let chars_before = String::from_utf8_lossy(&line[..start]).chars().count();
+    if line.len() <= max_chars {
+        return (String::from_utf8_lossy(line).into_owned(), chars_before as u64 + 1);
     }
-    let from = floor_char_start(line, start.saturating_sub(most * WIDE));
-    let to = floor_char_start(line, (start + most * WIDE).min(line.len()));
+    let from = floor_char_start(line, start.saturating_sub(max_chars * WIDE));
+    let to = floor_char_start(line, (start + max_chars * WIDE).min(line.len()));
     // Mask secrets before cutting, because a fragment would not be found any more.
-    let reach = known_secrets::max_overlap();
-    let (first, last) = (from.saturating_sub(reach), (to + reach).min(line.len()));
-    let shown = known_secrets::mask_secrets(&line[first..last]);
+    let overlap = known_secrets::max_overlap();
+    let (first, last) = (from.saturating_sub(overlap), (to + overlap).min(line.len()));
+    let masked = known_secrets::mask_secrets(&line[first..last]);
     let head: Vec<char> =
-        String::from_utf8_lossy(&shown[from - first..start - first]).chars().collect();
+        String::from_utf8_lossy(&masked[from - first..start - first]).chars().collect();
     let tail: Vec<char> =
-        String::from_utf8_lossy(&shown[start - first..to - first]).chars().collect();
+        String::from_utf8_lossy(&masked[start - first..to - first]).chars().collect();
     // Use a quarter for the text before the match, more if little follows it.
-    let lead = (most / 4).max(most.saturating_sub(tail.len())).min(head.len());
-    let follow = (most - lead).min(tail.len());
+    let lead = (max_chars / 4).max(max_chars.saturating_sub(tail.len())).min(head.len());
+    let follow = (max_chars - lead).min(tail.len());
     let mut text = String::new();
     if from > 0 || lead < head.len() {
         text.push('…');
@@ -420,14 +417,15 @@ fn cut_around(line: &[u8], start: usize, most: usize) -> (String, u64) {
     if to < line.len() || follow < tail.len() {
         text.push('…');
     }
-    (text, before as u64 + 1)
+    (text, chars_before as u64 + 1)
 }
 
-/// Returns the start of the character that contains `at`.
-fn floor_char_start(line: &[u8], at: usize) -> usize {
-    let back = line[..at].iter().rev().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
-    let inside = line.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
-    if inside { at.saturating_sub(back + 1) } else { at }
+/// Returns the start of the character that contains `offset`.
+fn floor_char_start(line: &[u8], offset: usize) -> usize {
+    let continuation_bytes =
+        line[..offset].iter().rev().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+    let is_inside_char = line.get(offset).is_some_and(|byte| byte & 0xc0 == 0x80);
+    if is_inside_char { offset.saturating_sub(continuation_bytes + 1) } else { offset }
 }
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ const MAX_COMPILED_BYTES: usize = 1 << 20;
 
 /// Builds the matcher for the pattern and the flags in `args`.
 pub fn build_matcher(args: &Args) -> Result<RegexMatcher> {
-    let wrong = |why: String| Error::invalid_arguments(why).with_fact("argument", "pattern");
+    let pattern_error =
+        |reason: String| Error::invalid_arguments(reason).with_fact("argument", "pattern");
     if args.pattern.is_empty() || args.pattern.len() > MAX_PATTERN_BYTES {
-        return Err(wrong(format!(
+        return Err(pattern_error(format!(
             "`pattern` must be between 1 and {MAX_PATTERN_BYTES} bytes long"
         )));
     }
@@ -43,7 +44,7 @@ pub fn build_matcher(args: &Args) -> Result<RegexMatcher> {
         // reported position. So take the error of the plain pattern.
         let plain = regex::bytes::RegexBuilder::new(&args.pattern).size_limit(MAX_COMPILED_BYTES).build();
         let text = plain.err().map_or_else(|| error.to_string(), |error| error.to_string());
-        let (why, position) = parse_regex_error(&text);
+        let (reason, position) = parse_regex_error(&text);
         let at = position.map_or(String::new(), |at| format!(" at character {at}"));
         let hint = match text.contains("not allowed in a regex") {
             true => "A pattern that spans lines needs `multiline: true`.",
@@ -52,7 +53,7 @@ pub fn build_matcher(args: &Args) -> Result<RegexMatcher> {
             }
             false => "Set `literal: true` to search for plain text, or escape special characters with `\\`.",
         };
-        let error = wrong(format!("`pattern` is not a valid regular expression: {why}{at}")).with_reason("bad_pattern").with_hint(hint);
+        let error = pattern_error(format!("`pattern` is not a valid regular expression: {reason}{at}")).with_reason("bad_pattern").with_hint(hint);
         match position {
             Some(at) => error.with_fact("position", at),
             None => error,

@@ -6,9 +6,9 @@ use crate::base::workspace::tree::escape_name;
 /// Renders a reply as text.
 pub fn render_results(reply: &Reply) -> String {
     let mut text = String::new();
-    let mut path = None;
+    let mut current_path = None;
     for hit in &reply.matches {
-        let (Some(line), Some(found)) = (hit.line, &hit.text) else {
+        let (Some(line), Some(matched_text)) = (hit.line, &hit.text) else {
             // An entry of a list of files, with or without a count.
             text.push_str(&escape_name(&hit.path));
             if let Some(count) = hit.count {
@@ -17,10 +17,10 @@ pub fn render_results(reply: &Reply) -> String {
             text.push('\n');
             continue;
         };
-        if path != Some(&hit.path) {
+        if current_path != Some(&hit.path) {
             text.push_str(&escape_name(&hit.path));
             text.push('\n');
-            path = Some(&hit.path);
+            current_path = Some(&hit.path);
         }
         let first = line.saturating_sub(hit.before.len() as u64);
         let mut number = first;
@@ -28,8 +28,8 @@ pub fn render_results(reply: &Reply) -> String {
             text.push_str(&format!("{number}- {before}\n"));
             number += 1;
         }
-        text.push_str(&format!("{line}: {found}\n"));
-        number = line + found.lines().count().max(1) as u64;
+        text.push_str(&format!("{line}: {matched_text}\n"));
+        number = line + matched_text.lines().count().max(1) as u64;
         for after in &hit.after {
             text.push_str(&format!("{number}- {after}\n"));
             number += 1;

@@ -72,12 +72,16 @@ pub struct FileFinding {
 }
 
 impl SearchResults {
-    /// Creates an empty set of results with `room` bytes for the shown ones.
-    pub fn new(max_results: usize, room: usize, after: Option<SearchPosition>) -> SearchResults {
+    /// Creates an empty set of results with `max_bytes` bytes for the shown ones.
+    pub fn new(
+        max_results: usize,
+        max_bytes: usize,
+        page_start: Option<SearchPosition>,
+    ) -> SearchResults {
         SearchResults {
             max_results,
-            max_bytes: room,
-            page_start: after,
+            max_bytes,
+            page_start,
             kept: Mutex::default(),
             matches: AtomicU64::new(0),
             files: AtomicU64::new(0),
@@ -122,20 +126,20 @@ impl SearchResults {
     /// Returns the limits for a file. `by_line` says that a page may end within a file.
     pub fn quota_for(&self, path: &[u8], by_line: bool) -> FileQuota {
         let after_line = match &self.page_start {
-            Some(after) => match compare_paths(path, &after.path) {
+            Some(page_start) => match compare_paths(path, &page_start.path) {
                 Ordering::Less => u64::MAX,
-                Ordering::Equal if by_line => after.line,
+                Ordering::Equal if by_line => page_start.line,
                 Ordering::Equal => u64::MAX,
                 Ordering::Greater => 0,
             },
             None => 0,
         };
-        let beyond = self
+        let is_beyond = self
             .lock_kept()
             .last_path
             .as_ref()
-            .is_some_and(|bound| compare_paths(path, bound) == Ordering::Greater);
-        match beyond || after_line == u64::MAX {
+            .is_some_and(|last_path| compare_paths(path, last_path) == Ordering::Greater);
+        match is_beyond || after_line == u64::MAX {
             true => FileQuota { hits: 0, bytes: 0, after_line },
             false => FileQuota { hits: self.max_results, bytes: self.max_bytes, after_line },
         }
@@ -173,31 +177,31 @@ impl SearchResults {
     pub fn fill_reply(
         self,
         reply: &mut Reply,
-        question: &CursorQuery,
+        cursor_query: &CursorQuery,
         mode: SearchOutput,
         halted: bool,
     ) {
         let mut kept = self.kept.into_inner().ignore_poison();
         kept.prune(self.max_results, self.max_bytes);
-        let mut room = self.max_bytes;
-        let mut last = None;
-        let mut cut = false;
+        let mut bytes_left = self.max_bytes;
+        let mut last_position = None;
+        let mut is_shrunk = false;
         'all: for file in kept.files {
             for mut hit in file.hits {
                 if reply.matches.is_empty() {
-                    cut = shrink_hit(&mut hit, room);
+                    is_shrunk = shrink_hit(&mut hit, bytes_left);
                 }
                 let bytes = hit_size(&hit);
-                let full = reply.matches.len() >= self.max_results || bytes > room;
-                if full && !reply.matches.is_empty() {
+                let is_full = reply.matches.len() >= self.max_results || bytes > bytes_left;
+                if is_full && !reply.matches.is_empty() {
                     break 'all;
                 }
-                room = room.saturating_sub(bytes);
-                last = Some((file.path.clone(), hit.line.unwrap_or(0)));
+                bytes_left = bytes_left.saturating_sub(bytes);
+                last_position = Some((file.path.clone(), hit.line.unwrap_or(0)));
                 reply.matches.push(hit);
             }
         }
-        if cut {
+        if is_shrunk {
             reply.warnings.push(
                 "the first match does not fit with all of its context: raise `max_bytes`"
                     .to_owned(),
@@ -208,17 +212,17 @@ impl SearchResults {
         reply.timed_out = halted;
         // After an incomplete search there may be matches before the last one shown: continuing
         // after it would skip them.
-        reply.next_cursor = last
+        reply.next_cursor = last_position
             .filter(|_| reply.truncated && !halted)
-            .map(|(path, line)| question.encode_cursor(&path, line));
+            .map(|(path, line)| cursor_query.encode_cursor(&path, line));
         reply.truncated |= halted;
         reply.total_matches = (mode != SearchOutput::Files).then(|| self.matches.into_inner());
         reply.files_matched = self.files.into_inner();
         reply.files_searched = self.searched.into_inner();
-        let foreign = self.non_utf8.into_inner();
-        if foreign > 0 {
+        let non_utf8_count = self.non_utf8.into_inner();
+        if non_utf8_count > 0 {
             reply.warnings.push(format!(
-                "{foreign} files are not UTF-8, and only the ASCII part of a pattern can match in them: read them with file.read"
+                "{non_utf8_count} files are not UTF-8, and only the ASCII part of a pattern can match in them: read them with file.read"
             ));
         }
         reply.skipped = SkippedCounts {
@@ -230,11 +234,11 @@ impl SearchResults {
 
 impl KeptResults {
     /// Keeps the first files that fill a page, with all of their hits.
-    fn prune(&mut self, max_results: usize, room: usize) {
+    fn prune(&mut self, max_results: usize, max_bytes: usize) {
         self.files.sort_by(|one, two| compare_paths(&one.path, &two.path));
         let (mut hits, mut bytes, mut files) = (0, 0, 0);
         for file in &self.files {
-            if hits > max_results || bytes > room {
+            if hits > max_results || bytes > max_bytes {
                 break;
             }
             hits += file.hits.len();
@@ -243,7 +247,7 @@ impl KeptResults {
         }
         self.files.truncate(files);
         (self.hits, self.bytes) = (hits, bytes);
-        if hits > max_results || bytes > room {
+        if hits > max_results || bytes > max_bytes {
             self.last_path = self.files.last().map(|file| file.path.clone());
         }
     }
@@ -251,24 +255,24 @@ impl KeptResults {
 
 /// Shortens a hit to fit: first drops the most distant context, then text. Returns whether anything
 /// was dropped.
-fn shrink_hit(hit: &mut SearchHit, room: usize) -> bool {
-    let mut cut = false;
-    while hit_size(hit) > room {
+fn shrink_hit(hit: &mut SearchHit, max_bytes: usize) -> bool {
+    let mut is_shrunk = false;
+    while hit_size(hit) > max_bytes {
         if hit.before.len() > hit.after.len() {
             hit.before.remove(0);
         } else if hit.after.pop().is_none() {
             let Some(text) = &mut hit.text else { break };
             // Redact before cutting, because a fragment of a secret is not found any more.
             known_secrets::redact_text(text);
-            let keep = text.chars().count() / 2;
-            if keep == 0 {
+            let keep_chars = text.chars().count() / 2;
+            if keep_chars == 0 {
                 break;
             }
-            *text = text.chars().take(keep).chain(['…']).collect();
+            *text = text.chars().take(keep_chars).chain(['…']).collect();
         }
-        cut = true;
+        is_shrunk = true;
     }
-    cut
+    is_shrunk
 }
 
 /// Returns the size of a hit in a result, in bytes.

@@ -21,9 +21,9 @@ pub struct NoCallDecider {
 }
 
 impl NoCallDecider {
-    /// Creates a decider that records in `approvals`.
-    pub fn new(approvals: CallEvents) -> NoCallDecider {
-        NoCallDecider { call_events: approvals, audited_count: AtomicUsize::new(0) }
+    /// Creates a decider that records in `call_events`.
+    pub fn new(call_events: CallEvents) -> NoCallDecider {
+        NoCallDecider { call_events, audited_count: AtomicUsize::new(0) }
     }
 
     fn record_exec(&self, pid: i32, path: &str, argv: &[String], verdict: &ExecVerdict, ran: &str) {
@@ -44,16 +44,22 @@ impl ExecDecider for NoCallDecider {
     }
 
     fn decide_exec(self: Arc<Self>, exec: WaitingExec) -> BoxFuture<'static, ExecAnswer> {
-        let held = &exec.held;
-        let allowed = held.verdict.decision == Decision::Allow;
+        let held_exec = &exec.held;
+        let allowed = held_exec.verdict.decision == Decision::Allow;
         let ran = if allowed { "inside" } else { "refused" };
-        self.record_exec(held.pid, &held.program.path, &held.argv, &held.verdict, ran);
+        self.record_exec(
+            held_exec.pid,
+            &held_exec.program.path,
+            &held_exec.argv,
+            &held_exec.verdict,
+            ran,
+        );
         let answer = match allowed {
             true => ExecAnswer::Run,
             false => ExecAnswer::Refuse(
                 format!(
                     "ringfence: {}: a rule requires approval, but no one can be asked\n",
-                    held.program.path
+                    held_exec.program.path
                 ),
                 1,
             ),

@@ -24,26 +24,26 @@ pub fn exec_fields(
     path: &str,
     argv: &[String],
     verdict: &ExecVerdict,
-    own: &ShortSecrets,
+    short_secrets: &ShortSecrets,
 ) -> Map<String, Value> {
     let rule =
         json!({"file": verdict.origin.file, "line": verdict.origin.line, "prefix": verdict.prefix});
-    let mut shown = own.redact_argv(argv);
+    let mut shown_argv = short_secrets.redact_argv(argv);
     let mut length = 0;
-    let fitting = shown.iter().take_while(|word| {
-        length += word.len();
+    let fitting_args = shown_argv.iter().take_while(|arg| {
+        length += arg.len();
         length <= MAX_COMMAND_BYTES
     });
-    let fitting = fitting.count();
-    shown.truncate(fitting);
+    let fitting_args = fitting_args.count();
+    shown_argv.truncate(fitting_args);
     let mut fields = Map::new();
     let mut add = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
     add("pid", pid.into());
     add("path", path.into());
-    if shown.len() < argv.len() {
+    if shown_argv.len() < argv.len() {
         add("command_hash", digest_json(&json!(argv)).into());
     }
-    add("command", shown.into());
+    add("command", shown_argv.into());
     add("rule", rule);
     add("verdict", json!(verdict.decision));
     add("recognised", json!(verdict.seen));
@@ -65,11 +65,15 @@ pub struct ExecList {
 }
 
 impl ExecList {
-    /// Creates the list for a run's log. `own` is given if each exec is to be recorded.
-    pub fn new(approvals: CallEvents, own: Option<ShortSecrets>, log: File) -> ExecList {
+    /// Creates the list for a run's log. `short_secrets` is given if each exec is to be recorded.
+    pub fn new(
+        call_events: CallEvents,
+        short_secrets: Option<ShortSecrets>,
+        log: File,
+    ) -> ExecList {
         ExecList {
-            call_events: approvals,
-            short_secrets: own,
+            call_events,
+            short_secrets,
             log,
             position: 0,
             hash: blake3::Hasher::new(),
@@ -88,32 +92,34 @@ impl ExecList {
             self.position += line.len() as u64;
             self.hash.update(&line);
             self.listed_count += 1;
-            if let (Some(own), Ok(seen)) = (&self.short_secrets, serde_json::from_slice(&line)) {
-                record_exec(&self.call_events, own, seen);
+            if let (Some(short_secrets), Ok(logged)) =
+                (&self.short_secrets, serde_json::from_slice(&line))
+            {
+                record_exec(&self.call_events, short_secrets, logged);
             }
             line.clear();
         }
         let digest = format!("blake3:{}", self.hash.finalize().to_hex());
-        let mut sum = json!({"count": count.unwrap_or(self.listed_count), "digest": digest});
+        let mut summary = json!({"count": count.unwrap_or(self.listed_count), "digest": digest});
         match count {
             // The disk was full, or the log had reached its size limit.
             Some(count) if self.listed_count < count => {
-                sum["unlisted"] = (count - self.listed_count).into()
+                summary["unlisted"] = (count - self.listed_count).into()
             }
             Some(_) => {}
             // The number was not reported, so this is a lower bound.
-            None => sum["partial"] = true.into(),
+            None => summary["partial"] = true.into(),
         }
-        sum
+        summary
     }
 }
 
-fn record_exec(approvals: &CallEvents, own: &ShortSecrets, seen: LoggedExec) {
-    let LoggedExec { pid, path, argv, ran } = seen;
+fn record_exec(call_events: &CallEvents, short_secrets: &ShortSecrets, logged: LoggedExec) {
+    let LoggedExec { pid, path, argv, ran } = logged;
     let ran = ran.unwrap_or_else(|| "inside".to_owned());
-    let fields = json!({"pid": pid, "path": path, "command": own.redact_argv(&argv), "by": "nobody", "ran": ran});
+    let fields = json!({"pid": pid, "path": path, "command": short_secrets.redact_argv(&argv), "by": "nobody", "ran": ran});
     if let Value::Object(fields) = fields
-        && let Err(error) = approvals.write_exec(fields)
+        && let Err(error) = call_events.write_exec(fields)
     {
         tracing::error!("an exec could not be recorded: {}", error.log_line());
     }
@@ -149,11 +155,11 @@ const MAX_DECISIONS: usize = 10_000;
 
 /// Returns a callback that records every decision of a run's proxy, up to a limit: a run can cause
 /// as many as it likes.
-pub fn audit_network(approvals: &CallEvents) -> OnDecision {
-    let (approvals, count) = (approvals.clone(), AtomicUsize::new(0));
+pub fn audit_network(call_events: &CallEvents) -> OnDecision {
+    let (call_events, count) = (call_events.clone(), AtomicUsize::new(0));
     Arc::new(move |decision| {
         if count.fetch_add(1, Ordering::Relaxed) < MAX_DECISIONS
-            && let Err(error) = approvals.write_network(network_fields(decision))
+            && let Err(error) = call_events.write_network(network_fields(decision))
         {
             tracing::error!("a decision of the proxy could not be recorded: {}", error.log_line());
         }

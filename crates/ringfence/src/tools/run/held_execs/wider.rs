@@ -28,14 +28,14 @@ pub(super) struct WiderRunContext {
 
 impl WiderRunContext {
     pub(super) fn new(
-        approvals: CallEvents,
-        policed: &RunExecRules,
+        call_events: CallEvents,
+        exec_rules: &RunExecRules,
         log: &File,
     ) -> Result<WiderRunContext> {
         Ok(WiderRunContext {
-            call_events: approvals,
-            denied_hosts: policed.denied_hosts(),
-            heuristics: policed.rules.heuristics,
+            call_events,
+            denied_hosts: exec_rules.denied_hosts(),
+            heuristics: exec_rules.rules.heuristics,
             log: clone_log(log)?,
             runs: Arc::default(),
         })
@@ -68,13 +68,13 @@ impl CallDecider {
     pub(super) fn escalation_target<'a>(&'a self, cx: &'a RunCx) -> Result<EscalationTarget<'a>> {
         let (config, launcher) = (&cx.config, &self.launcher);
         match (config.policy.escalate, &config.policy.wider, &self.current_sandbox) {
-            (EscalationMode::Wider, Some(sandbox), CurrentSandbox::Inside(shared)) => {
+            (EscalationMode::Wider, Some(sandbox), CurrentSandbox::Inside(wider_context)) => {
                 Ok(EscalationTarget::Wider(Box::new(WiderTarget {
                     session: Arc::clone(&cx.session),
                     config: Arc::clone(config),
                     sandbox: sandbox.clone(),
                     launcher: launcher.clone(),
-                    terms: self.wider_terms(shared)?,
+                    terms: self.wider_terms(wider_context)?,
                 })))
             }
             _ => Ok(EscalationTarget::Outside { launcher, config }),
@@ -83,8 +83,8 @@ impl CallDecider {
 
     /// Returns the terms of a run in the wider sandbox. It is judged by the same rules, by a
     /// decider like this one, and is in the same record.
-    fn wider_terms(&self, shared: &WiderRunContext) -> Result<WiderRunOptions> {
-        let desk = CallDecider {
+    fn wider_terms(&self, wider_context: &WiderRunContext) -> Result<WiderRunOptions> {
+        let decider = CallDecider {
             owner: Arc::clone(&self.owner),
             started_read_denied: self.started_read_denied,
             call: Arc::clone(&self.call),
@@ -100,14 +100,19 @@ impl CallDecider {
             current_sandbox: CurrentSandbox::Wider,
         };
         // The program itself has been judged; the programs it starts have not.
-        let (table, heuristics) = (self.rulebook.table.clone(), shared.heuristics);
+        let (table, heuristics) = (self.rulebook.table.clone(), wider_context.heuristics);
         let rules = ExecRules { table, heuristics, granted: true, ..ExecRules::default() };
-        let log = Some(clone_log(&shared.log)?);
+        let log = Some(clone_log(&wider_context.log)?);
         Ok(WiderRunOptions {
-            execs: ExecPolicy { rules, decider: Arc::new(desk), log, wider_runs: Arc::default() },
-            on_decision: audit_network(&shared.call_events),
-            denied_hosts: shared.denied_hosts.clone(),
-            wider_runs: Arc::clone(&shared.runs),
+            execs: ExecPolicy {
+                rules,
+                decider: Arc::new(decider),
+                log,
+                wider_runs: Arc::default(),
+            },
+            on_decision: audit_network(&wider_context.call_events),
+            denied_hosts: wider_context.denied_hosts.clone(),
+            wider_runs: Arc::clone(&wider_context.runs),
         })
     }
 }

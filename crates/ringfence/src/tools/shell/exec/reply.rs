@@ -70,17 +70,17 @@ pub struct SandboxReport {
 impl Reply {
     /// Builds the reply for a command that has ended.
     pub fn from_outcome(cx: &RunCx, profile: ProfileSetting, outcome: RunOutcome) -> Reply {
-        let ended = outcome.result;
-        let error = stop_error(cx, &ended);
+        let result = outcome.result;
+        let error = stop_error(cx, &result);
         let denials =
-            ended.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
-        let has_failed = ended.stop_reason.is_none() && ended.exit_code != Some(0);
+            result.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
+        let has_failed = result.stop_reason.is_none() && result.exit_code != Some(0);
         let mut reply = Reply {
-            status: command::status_name(&ended),
-            exit_code: ended.exit_code,
-            signal: ended.signal,
-            output: ended.output_handle,
-            duration_ms: to_millis(ended.duration),
+            status: command::status_name(&result),
+            exit_code: result.exit_code,
+            signal: result.signal,
+            output: result.output_handle,
+            duration_ms: to_millis(result.duration),
             sandbox: Some(SandboxReport {
                 profile: profile.name(),
                 network: if profile == ProfileSetting::None {
@@ -88,12 +88,12 @@ impl Reply {
                 } else {
                     cx.workspace.rights().network.name()
                 },
-                limits: ended.limits_mechanism,
+                limits: result.limits_mechanism,
                 denials,
             }),
-            warnings: ended.warnings,
-            kept_inside: ended.kept_inside,
-            git_changed: ended.git_changed,
+            warnings: result.warnings,
+            kept_inside: result.kept_inside,
+            git_changed: result.git_changed,
             error: error
                 .as_ref()
                 .and_then(|error| error.to_body(&cx.trace_id).as_object().cloned()),
@@ -106,15 +106,15 @@ impl Reply {
     }
 
     /// Builds the reply for a command that is still running.
-    pub fn from_partial(cx: &RunCx, glance: PartialOutput, id: &str) -> Reply {
+    pub fn from_partial(cx: &RunCx, partial: PartialOutput, id: &str) -> Reply {
         Reply {
             status: CallStatus::Running.name(),
-            output: glance.output_handle,
-            duration_ms: to_millis(glance.duration),
+            output: partial.output_handle,
+            duration_ms: to_millis(partial.duration),
             exec_id: Some(id.to_owned()),
-            warnings: glance.warnings,
-            kept_inside: glance.kept_inside,
-            ..Reply::from_streams(cx, glance.stdout, glance.stderr)
+            warnings: partial.warnings,
+            kept_inside: partial.kept_inside,
+            ..Reply::from_streams(cx, partial.stdout, partial.stderr)
         }
     }
 
@@ -130,24 +130,24 @@ impl Reply {
         }
     }
 
-    /// Adds the likely reason for a failure. `thrown` is an error that was reported other than on
-    /// the standard streams. While a run continues, its denials are not known yet.
-    pub fn explain_failure(&mut self, cx: &RunCx, profile: ProfileSetting, thrown: &str) {
+    /// Adds the likely reason for a failure. `exception` is an error that was reported other than
+    /// on the standard streams. While a run continues, its denials are not known yet.
+    pub fn explain_failure(&mut self, cx: &RunCx, profile: ProfileSetting, exception: &str) {
         let denials = self.sandbox.as_ref().map_or(&[][..], |sandbox| &sandbox.denials);
         self.hint = likely_limit::hint_for_failure(
             cx,
             profile,
-            &[&self.stdout, &self.stderr, thrown],
+            &[&self.stdout, &self.stderr, exception],
             denials,
         );
     }
 
     /// Withholds the output and says why.
-    pub fn withhold_output(&mut self, why: &str) {
+    pub fn withhold_output(&mut self, reason: &str) {
         (self.stdout, self.stderr, self.output, self.hint) =
             (String::new(), String::new(), None, None);
         self.truncated = true;
-        self.warnings.push(format!("its output is not shown: {why}"));
+        self.warnings.push(format!("its output is not shown: {reason}"));
     }
 
     /// Builds the result of the call.
@@ -161,22 +161,22 @@ impl Reply {
     /// Formats standard output, then standard error, then one line about how the command ended.
     fn format_text(&self) -> String {
         let mut text = self.stdout.clone();
-        let fresh_line = |text: &mut String| {
+        let end_line = |text: &mut String| {
             if !text.is_empty() && !text.ends_with('\n') {
                 text.push('\n');
             }
         };
         if !self.stderr.is_empty() {
-            fresh_line(&mut text);
+            end_line(&mut text);
             text.push_str("[stderr]\n");
             text.push_str(&self.stderr);
         }
-        fresh_line(&mut text);
+        end_line(&mut text);
         for warning in &self.warnings {
             text.push_str(&format!("warning: {warning}\n"));
         }
-        for kept in &self.kept_inside {
-            text.push_str(&format!("note: {}\n", kept.summary_line()));
+        for kept_command in &self.kept_inside {
+            text.push_str(&format!("note: {}\n", kept_command.summary_line()));
         }
         for change in &self.git_changed {
             text.push_str(&format!("git: {change}\n"));
@@ -184,7 +184,7 @@ impl Reply {
         if let Some(hint) = &self.hint {
             text.push_str(&format!("hint: {hint}\n"));
         }
-        let how = match (self.status, self.exit_code, self.signal) {
+        let ending = match (self.status, self.exit_code, self.signal) {
             ("timed_out", ..) => "timed out".to_owned(),
             ("running", ..) => match &self.exec_id {
                 Some(id) => format!("still running as {id}: read on with shell.session"),
@@ -195,7 +195,7 @@ impl Reply {
             (_, None, Some(signal)) => format!("killed by signal {signal}"),
             (_, None, None) => "ended".to_owned(),
         };
-        text.push_str(&format!("{how}, {} ms", self.duration_ms));
+        text.push_str(&format!("{ending}, {} ms", self.duration_ms));
         if let Some(session) = &self.session {
             text.push_str(&format!(", session {session}"));
         }
@@ -204,10 +204,11 @@ impl Reply {
 }
 
 /// Returns the error for a command that was stopped before it ended on its own.
-fn stop_error(cx: &RunCx, ended: &RunResult) -> Option<Error> {
-    match ended.stop_reason? {
+fn stop_error(cx: &RunCx, result: &RunResult) -> Option<Error> {
+    match result.stop_reason? {
         StopReason::Deadline => {
-            let message = format!("the command was stopped after {} ms", to_millis(ended.duration));
+            let message =
+                format!("the command was stopped after {} ms", to_millis(result.duration));
             let hint = format!("Its output until then is included. {}", cx.timeout_hint);
             Some(Error::new(Kind::DeadlineExceeded, message).with_hint(hint))
         }

@@ -38,40 +38,41 @@ pub async fn execute_in_shell(
 ) -> Result<ToolOutput> {
     let runs = BackgroundRuns::for_session(&cx.session)?;
     let limit = call.time_limit;
-    let kept = match arguments.session.as_deref() {
+    let run = match arguments.session.as_deref() {
         Some("new") | None => {
             runs.check_room()?;
             start_shell(cx, call, launcher, arguments, &runs).await?
         }
         Some(id) => runs.get(id)?,
     };
-    let line = lock_driver_socket(&kept)?;
-    let (wait, hard) =
+    let socket = lock_driver_socket(&run)?;
+    let (yield_deadline, command_deadline) =
         (Arc::new(Deadline::after(arguments.yield_wait())), Arc::new(Deadline::after(limit)));
-    kept.attach_call(cx, vec![Arc::clone(&wait), Arc::clone(&hard)]).await?;
-    let (tell, came) = watch::channel(ShellCommandState::Pending);
-    *kept.last_command.lock().ignore_poison() = Some(came);
-    let talk = ShellExchange {
-        run_handle: kept.started.run_handle.clone(),
-        deadline: hard,
+    run.attach_call(cx, vec![Arc::clone(&yield_deadline), Arc::clone(&command_deadline)]).await?;
+    let (state_sender, state_receiver) = watch::channel(ShellCommandState::Pending);
+    *run.last_command.lock().ignore_poison() = Some(state_receiver);
+    let exchange = ShellExchange {
+        run_handle: run.started.run_handle.clone(),
+        deadline: command_deadline,
         cancel: cx.cancel.clone(),
         session_cancel: cx.session.cancel.clone(),
         grace: cx.config.limits.grace,
     };
-    let said = talk.run_command(line, arguments.command.clone().unwrap_or_default(), tell);
-    tokio::spawn(said.in_current_span());
-    await_shell(cx, &runs, &kept, wait, arguments.max_bytes, false).await
+    let exchange_task =
+        exchange.run_command(socket, arguments.command.clone().unwrap_or_default(), state_sender);
+    tokio::spawn(exchange_task.in_current_span());
+    await_shell(cx, &runs, &run, yield_deadline, arguments.max_bytes, false).await
 }
 
 /// Returns the driver socket of a shell that is idle.
-fn lock_driver_socket(kept: &BackgroundRun) -> Result<OwnedMutexGuard<DriverSocket>> {
-    let Some(line) = kept.driver_socket.as_ref().filter(|_| kept.kind == "shell") else {
-        let message = format!("`{}` is not a shell ({})", kept.id, kept.kind);
+fn lock_driver_socket(run: &BackgroundRun) -> Result<OwnedMutexGuard<DriverSocket>> {
+    let Some(socket) = run.driver_socket.as_ref().filter(|_| run.kind == "shell") else {
+        let message = format!("`{}` is not a shell ({})", run.id, run.kind);
         return Err(
             Error::invalid_arguments(message).with_hint("`session: \"new\"` starts a shell.")
         );
     };
-    Arc::clone(line).try_lock_owned().map_err(|_| {
+    Arc::clone(socket).try_lock_owned().map_err(|_| {
         Error::new(Kind::Conflict, "the shell is busy with another command")
             .with_reason("busy")
             .with_hint("Wait for it with shell.session `op: read`, interrupt it with `op: signal`, or start another shell.")
@@ -85,7 +86,7 @@ async fn start_shell(
     arguments: &Args,
     runs: &BackgroundRuns,
 ) -> Result<Arc<BackgroundRun>> {
-    let (line, theirs) = DriverSocket::new_pair(MAX_REPLY_BYTES)?;
+    let (socket, peer_fd) = DriverSocket::new_pair(MAX_REPLY_BYTES)?;
     let command = CommandRequest {
         program: command::shell_path().to_owned(),
         args: ["--noprofile", "--norc", "-c", DRIVER].map(str::to_owned).to_vec(),
@@ -96,13 +97,13 @@ async fn start_shell(
         } else {
             StdinSource::Empty
         },
-        driver_socket: Some(theirs),
+        driver_socket: Some(peer_fd),
         streaming: true,
         merged: false,
         max_bytes: arguments.max_bytes,
     };
     let started = command::start_command(cx, call, launcher, command, None).await?;
-    Ok(runs.insert(BackgroundRun::new("shell", "bash", started, Some(line))))
+    Ok(runs.insert(BackgroundRun::new("shell", "bash", started, Some(socket))))
 }
 
 /// One command being run by a shell's driver.
@@ -118,35 +119,35 @@ struct ShellExchange {
 impl ShellExchange {
     async fn run_command(
         self,
-        mut line: OwnedMutexGuard<DriverSocket>,
+        mut socket: OwnedMutexGuard<DriverSocket>,
         command: String,
-        tell: watch::Sender<ShellCommandState>,
+        state_sender: watch::Sender<ShellCommandState>,
     ) {
         // The command does not know this name, so anything it writes to the driver socket itself
         // cannot pass for the answer.
-        let name = to_hex(&random_bytes::<8>());
-        let message = format!("{name} {command}");
+        let command_id = to_hex(&random_bytes::<8>());
+        let message = format!("{command_id} {command}");
         let stop = tokio::select! {
             biased;
             _ = self.session_cancel.cancelled() => return,
             cause = self.cancel.cancelled() => StopReason::from_cause(cause),
             () = self.deadline.wait_until_passed() => StopReason::Deadline,
-            code = send_and_await(&mut line, &name, Some(&message)) => {
-                drop(line);
+            code = send_and_await(&mut socket, &command_id, Some(&message)) => {
+                drop(socket);
                 // The call may have ended; ignore the error.
-                let _ = tell.send(ShellCommandState::Exited(code));
+                let _ = state_sender.send(ShellCommandState::Exited(code));
                 return;
             }
         };
-        let _ = tell.send(ShellCommandState::Stopping(stop));
+        let _ = state_sender.send(ShellCommandState::Stopping(stop));
         let interrupted = self.run_handle.send_signal(Signal::INT.as_raw()).is_ok();
         if interrupted
-            && tokio::time::timeout(self.grace, send_and_await(&mut line, &name, None))
+            && tokio::time::timeout(self.grace, send_and_await(&mut socket, &command_id, None))
                 .await
                 .is_ok()
         {
-            drop(line);
-            let _ = tell.send(ShellCommandState::Interrupted(stop));
+            drop(socket);
+            let _ = state_sender.send(ShellCommandState::Interrupted(stop));
             return;
         }
         // The shell does not answer, so it is stopped; the next call that reads it sees that.
@@ -156,40 +157,41 @@ impl ShellExchange {
 
 /// Waits until the shell answers under this name. Never returns if the shell has exited or sends
 /// garbage.
-async fn send_and_await(line: &mut DriverSocket, name: &str, message: Option<&str>) -> i32 {
+async fn send_and_await(socket: &mut DriverSocket, command_id: &str, message: Option<&str>) -> i32 {
     if let Some(message) = message
-        && let Err(error) = line.send(message.as_bytes()).await
+        && let Err(error) = socket.send(message.as_bytes()).await
     {
         tracing::debug!("cannot send a command to a shell: {error}");
     }
     loop {
-        let Ok(Some(said)) = line.receive().await else { return pending().await };
-        let said = String::from_utf8(said).unwrap_or_default();
-        if let Some(code) = said.strip_prefix(name).and_then(|code| code.trim().parse().ok()) {
+        let Ok(Some(reply)) = socket.receive().await else { return pending().await };
+        let reply = String::from_utf8(reply).unwrap_or_default();
+        if let Some(code) = reply.strip_prefix(command_id).and_then(|code| code.trim().parse().ok())
+        {
             return code;
         }
     }
 }
 
-/// Waits for a shell until its command has ended or `wait` has passed, and returns the result.
+/// Waits for a shell until its command has ended or `deadline` has passed, and returns the result.
 pub async fn await_shell(
     cx: &RunCx,
     runs: &BackgroundRuns,
-    kept: &Arc<BackgroundRun>,
-    wait: Arc<Deadline>,
+    run: &Arc<BackgroundRun>,
+    deadline: Arc<Deadline>,
     max_bytes: Option<usize>,
-    gives_way: bool,
+    yields_to_next: bool,
 ) -> Result<ToolOutput> {
-    let begun = Instant::now();
-    let came = kept.last_command.lock().ignore_poison().clone();
-    let mut settled = came.clone();
+    let started_at = Instant::now();
+    let command_state = run.last_command.lock().ignore_poison().clone();
+    let mut watched_state = command_state.clone();
     let until = Box::pin(async move {
-        let turn = async {
-            let heard = match &mut settled {
-                Some(came) => came
-                    .wait_for(|came| {
+        let command_end = async {
+            let has_ended = match &mut watched_state {
+                Some(command_state) => command_state
+                    .wait_for(|command_state| {
                         matches!(
-                            came,
+                            command_state,
                             ShellCommandState::Exited(_) | ShellCommandState::Interrupted(_)
                         )
                     })
@@ -198,77 +200,78 @@ pub async fn await_shell(
                 None => false,
             };
             // Without an answer, wait for the shell itself to exit.
-            if !heard {
+            if !has_ended {
                 pending::<()>().await;
             }
         };
         tokio::select! {
-            () = turn => {}
-            () = wait.wait_until_passed() => {}
+            () = command_end => {}
+            () = deadline.wait_until_passed() => {}
         }
     });
     let budget = StartedCommand::output_budget(cx, max_bytes);
-    let seen = kept
+    let run_state = run
         .started
         .read_output(OutputRequest {
             client: Some(cx.client.clone()),
             budget,
             until,
-            yields_to_next: gives_way,
+            yields_to_next,
         })
         .await?;
-    let came = came.map_or(ShellCommandState::Pending, |came| *came.borrow());
-    build_output(cx, kept, runs, seen, came, begun.elapsed())
+    let command_state =
+        command_state.map_or(ShellCommandState::Pending, |command_state| *command_state.borrow());
+    build_output(cx, run, runs, run_state, command_state, started_at.elapsed())
 }
 
 fn build_output(
     cx: &RunCx,
-    kept: &Arc<BackgroundRun>,
+    run: &Arc<BackgroundRun>,
     runs: &BackgroundRuns,
-    seen: RunState,
-    came: ShellCommandState,
-    took: Duration,
+    run_state: RunState,
+    command_state: ShellCommandState,
+    elapsed: Duration,
 ) -> Result<ToolOutput> {
-    match (seen, came) {
+    match (run_state, command_state) {
         // The shell itself has exited: by `exit`, by a signal, or because it did not answer.
-        (RunState::Over(mut outcome), came) => {
-            runs.remove(kept);
-            if let ShellCommandState::Stopping(stop) = came {
+        (RunState::Over(mut outcome), command_state) => {
+            runs.remove(run);
+            if let ShellCommandState::Stopping(stop) = command_state {
                 // The shell had replaced itself with the program that the interrupt ended.
                 outcome.result.stop_reason.get_or_insert(stop);
             }
             let facts = command::collect_facts(&outcome.result);
-            let mut reply = Reply::from_outcome(cx, kept.started.profile, outcome);
-            reply.warnings.push(format!("the shell {} has ended", kept.id));
+            let mut reply = Reply::from_outcome(cx, run.started.profile, outcome);
+            reply.warnings.push(format!("the shell {} has ended", run.id));
             reply.into_output(facts)
         }
-        (RunState::Running(glance), ShellCommandState::Exited(code)) => {
-            ended_output(cx, kept, glance, Some(code), None, took)
+        (RunState::Running(partial), ShellCommandState::Exited(code)) => {
+            ended_output(cx, run, partial, Some(code), None, elapsed)
         }
-        (RunState::Running(glance), ShellCommandState::Interrupted(stop)) => {
-            ended_output(cx, kept, glance, None, Some(stop), took)
+        (RunState::Running(partial), ShellCommandState::Interrupted(stop)) => {
+            ended_output(cx, run, partial, None, Some(stop), elapsed)
         }
         (
-            RunState::Running(glance),
+            RunState::Running(partial),
             ShellCommandState::Pending | ShellCommandState::Stopping(_),
-        ) => running_output(Reply::from_partial(cx, glance, &kept.id)),
+        ) => running_output(Reply::from_partial(cx, partial, &run.id)),
     }
 }
 
 /// Builds the result for a command that has ended in a shell that has not.
 fn ended_output(
     cx: &RunCx,
-    kept: &BackgroundRun,
-    glance: PartialOutput,
+    run: &BackgroundRun,
+    partial: PartialOutput,
     code: Option<i32>,
     stop: Option<StopReason>,
-    took: Duration,
+    elapsed: Duration,
 ) -> Result<ToolOutput> {
-    let mut reply = Reply::from_partial(cx, glance, &kept.id);
+    let mut reply = Reply::from_partial(cx, partial, &run.id);
     reply.exec_id = None;
-    reply.session = Some(kept.id.clone());
+    reply.session = Some(run.id.clone());
     reply.exit_code = code;
-    reply.duration_ms = to_millis(took);
+    reply.duration_ms = to_millis(elapsed);
     let (status, error) = match (code, stop) {
         (Some(0), _) => (CallStatus::Completed, None),
         (_, Some(StopReason::Deadline)) => {
@@ -289,7 +292,7 @@ fn ended_output(
     };
     reply.status = status.name();
     if status == CallStatus::Failed {
-        reply.explain_failure(cx, kept.started.profile, "");
+        reply.explain_failure(cx, run.started.profile, "");
     }
     reply.error = error.and_then(|error| error.to_body(&cx.trace_id).as_object().cloned());
     let facts = CallFacts {
