@@ -11,7 +11,10 @@ pub fn suggest_name<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     candidates
         .iter()
         .map(|candidate| (osa_distance(name, candidate), *candidate))
-        .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 4)
+        // More than half of the name must be right: `foo` is not a mistyped `root`.
+        .filter(|(distance, candidate)| {
+            *distance <= 1 + candidate.len() / 4 && distance * 2 < name.chars().count()
+        })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
@@ -47,6 +50,8 @@ mod tests {
     fn a_slip_is_recognised_and_another_word_is_not() {
         assert_eq!(suggest_name("expiry", &["terminal", "expiry_s"]), Some("expiry_s"));
         assert_eq!(suggest_name("scr", &["src", "x"]), Some("src"));
+        assert_eq!(suggest_name("fooo", &["root", "log"]), None);
+        assert_eq!(suggest_name("pth", &["path", "x"]), Some("path"));
         assert_eq!(suggest_name("colour", &["terminal", "expiry_s"]), None);
         assert_eq!(suggest_name(&"x".repeat(65), &["terminal"]), None);
     }

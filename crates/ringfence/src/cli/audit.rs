@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::audit::read::{LogReader, LoggedEvent};
 use crate::audit::verify::{LogFileReport, LogFileState, PruneSummary, verify_log};
-use crate::base::clock::{format_utc, parse_duration};
+use crate::base::clock::{format_utc, parse_day, parse_duration};
 use crate::base::{Error, Kind, Result, visible};
 use crate::registry::with_underscores;
 
@@ -365,8 +365,19 @@ fn parse_since(text: &str) -> std::result::Result<String, String> {
         })
     };
     let has_valid_length = matches!(time.len(), 10 | 13 | 16 | 19 | 21..=26);
+    // A day that does not exist would sort after all others and hide every event.
+    let is_existing_time = || {
+        let within = |at: std::ops::Range<usize>, limit: u32| {
+            time.get(at).is_none_or(|number| number.parse::<u32>().is_ok_and(|n| n < limit))
+        };
+        parse_day(&time[..10]).is_some()
+            && within(11..13, 24)
+            && within(14..16, 60)
+            && within(17..19, 61)
+    };
     if has_valid_length
         && time.bytes().enumerate().all(|(index, byte)| matches_pattern(index, byte))
+        && is_existing_time()
     {
         Ok(time.to_owned())
     } else {
@@ -612,6 +623,10 @@ mod tests {
             "yesterday",
             "2026-11",
             "2026-11-15T21:40:03+02:00",
+            "2026-13-01",
+            "2026-02-31",
+            "2026-11-15T25:00",
+            "2026-11-15T21:60",
             "10µ",
         ] {
             assert!(parse_since(bad).is_err(), "{bad}");

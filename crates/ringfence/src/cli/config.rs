@@ -73,7 +73,25 @@ fn output_error(error: std::io::Error) -> Error {
     Error::internal("the output cannot be written").with_source(error)
 }
 
-/// Escapes control characters: text from a file must not drive the terminal.
+/// Escapes control characters: text from a file must not drive the terminal. The line with the
+/// caret is ours, and its spaces are what puts the caret in its place.
 fn escape_text(text: &str) -> String {
-    visible::escape_lines(text)
+    let is_caret_line = |line: &str| line.ends_with('^') && line.chars().all(|c| " |^".contains(c));
+    let escape = |line: &str| match is_caret_line(line) {
+        true => line.to_owned(),
+        false => visible::escape_lines(line),
+    };
+    text.split('\n').map(escape).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caret_keeps_its_column_and_text_is_escaped() {
+        let caret = format!("  | {}^", " ".repeat(30));
+        assert_eq!(escape_text(&caret), caret);
+        assert_eq!(escape_text("a\u{1b}[2J\nb"), "a\\u{1b}[2J\nb");
+    }
 }

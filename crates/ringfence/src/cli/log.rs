@@ -35,7 +35,7 @@ pub fn start_logging(log: &LogSettings, redact: RedactLine) -> Result<()> {
     let out = match &log.file {
         Some(path) => LogDestination::File(
             open_log_file(path)
-                .map_err(|error| log_file_error(path, &error.to_string()).with_source(error))?,
+                .map_err(|error| log_file_error(path, "it cannot be opened").with_source(error))?,
         ),
         None => LogDestination::Stderr,
     };
