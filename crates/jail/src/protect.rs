@@ -185,7 +185,7 @@ enum CoverLookup {
 fn protected_paths(rights: &Rights) -> Vec<ProtectedPath> {
     let protect_whole =
         |path: &PathBuf| ProtectedPath { path: path.clone(), stand_in: StandIn::Directory };
-    let for_git = match &rights.for_git {
+    let for_git = match &rights.git_protected {
         Some(known) => known.clone(),
         None => rights.repositories.iter().map(protect_whole).collect(),
     };

@@ -25,7 +25,7 @@ pub struct Rights {
     pub writable: Vec<PathBuf>,
     /// Directories that the session may write but this run may only read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub closed: Vec<PathBuf>,
+    pub read_only_dirs: Vec<PathBuf>,
     /// Read-only paths inside the writable directories, whether they exist or not.
     #[serde(default)]
     pub protected: Vec<ProtectedPath>,
@@ -41,13 +41,13 @@ pub struct Rights {
     /// repositories are read-only, so that a caller that forgets to determine them gets fewer
     /// rights, not more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub for_git: Option<Vec<ProtectedPath>>,
+    pub git_protected: Option<Vec<ProtectedPath>>,
     /// Paths that cannot even be read.
     #[serde(default)]
     pub hidden: Vec<PathBuf>,
     /// Directories of which this run sees only a few selected paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub veils: Vec<PartialCover>,
+    pub partial_covers: Vec<PartialCover>,
     /// Network access of the run.
     #[serde(default)]
     pub network: NetworkAccess,
@@ -172,7 +172,10 @@ impl Rights {
     fn protects_for_git(&self, path: &Path) -> bool {
         let mut in_repositories =
             self.repositories.iter().filter_map(|repository| components_below(path, repository));
-        self.for_git.iter().flatten().any(|known| components_below(path, &known.path).is_some())
+        self.git_protected
+            .iter()
+            .flatten()
+            .any(|known| components_below(path, &known.path).is_some())
             || in_repositories.any(|rest| makes_git_run_programs(&rest))
             || components_below(path, &self.workspace)
                 .is_some_and(|names| is_in_nested_repository(&names))

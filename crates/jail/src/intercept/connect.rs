@@ -29,8 +29,8 @@ const MAX_ADDRESS_BYTES: usize = 128;
 /// Offset of the path in a unix address.
 const UNIX_PATH_OFFSET: usize = 2;
 
-/// Port numbers for netlink sockets that cannot have their process's number start here and count
-/// down.
+/// First netlink port to try, counting down, if the port equal to the caller's pid is taken. No
+/// process has a pid this high.
 const NETLINK_FREE_PORTS: u32 = u32::MAX - 4096;
 /// How many of these numbers are tried.
 const NETLINK_PORT_TRIES: u32 = 256;
@@ -67,7 +67,8 @@ pub struct EnteredRun {
     closed_ports: Vec<u16>,
 }
 
-/// Reason for not making a connection. `denied` is set when we are the ones who refuse.
+/// Reason why a connection was not made. `denial` is set if the supervisor refused it, and `None`
+/// if the kernel did.
 pub struct ConnectRefusal {
     pub errno: i32,
     pub denial: Option<(&'static str, String)>,
@@ -142,7 +143,8 @@ pub struct PreparedConnect {
     address: Vec<u8>,
     /// The object that the address names by its descriptor number, which must stay open.
     _socket_file: Option<OwnedFd>,
-    /// The destination, in a network that has no way out.
+    /// Destination to report as denied if it is unreachable; set only if the run has its own
+    /// network namespace.
     destination: Option<SocketAddr>,
 }
 
@@ -240,7 +242,8 @@ impl EnteredRun {
     }
 
     /// Opens the process of a thread. A thread may have its own descriptor table; then the main
-    /// thread's socket is connected, which is the run's just as much.
+    /// thread's socket with that number is connected instead. It belongs to the same run, so no
+    /// access is gained.
     fn open_process(&self, thread: Pid) -> Result<OwnedFd, ConnectRefusal> {
         let process = self.read_status_field(thread, "Tgid:")?.parse().ok();
         let process = process

@@ -31,7 +31,7 @@ pub struct ResourceLimits {
     /// Soft limit per process, which a process may raise up to `open_files`: some programs rely on
     /// a small value.
     #[serde(default)]
-    pub usual_files: Option<u64>,
+    pub soft_open_files: Option<u64>,
     /// Per file.
     pub file_bytes: Option<u64>,
     /// Per process.

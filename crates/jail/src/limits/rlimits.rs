@@ -51,7 +51,7 @@ pub fn set_file_limit(limits: &ResourceLimits) -> io::Result<()> {
         limits.open_files.map(|requested| requested.min(file_share(our_limit))),
         0,
     )?;
-    if let (Some(soft_limit), rlimit) = (limits.usual_files, getrlimit(Resource::Nofile)) {
+    if let (Some(soft_limit), rlimit) = (limits.soft_open_files, getrlimit(Resource::Nofile)) {
         let current = Some(soft_limit.min(rlimit.current.unwrap_or(soft_limit)));
         setrlimit(Resource::Nofile, Rlimit { current, ..rlimit })?;
     }

@@ -15,7 +15,7 @@ use crate::sys::{self, NODEV, NOEXEC, NOSUID, RDONLY};
 /// Covers each restricted directory, outermost first, and mounts the parts that stay visible on top
 /// again, unchanged.
 pub(super) fn cover_partially(tree: &MountTree, rights: &Rights) -> Result<(), SandboxError> {
-    for partial_cover in &rights.veils {
+    for partial_cover in &rights.partial_covers {
         let path_text = partial_cover.path.display().to_string();
         let Some(mount_point) = tree.open(&partial_cover.path).in_mounts(&path_text)? else {
             continue;
@@ -65,7 +65,7 @@ pub(super) fn make_read_only(tree: &MountTree, rights: &Rights) -> Result<(), Sa
 /// Returns the paths that the session may write and this run may not.
 fn closed_paths(rights: &Rights) -> impl Iterator<Item = &Path> {
     let workspace = rights.read_only.then_some(rights.workspace.as_path());
-    workspace.into_iter().chain(rights.closed.iter().map(PathBuf::as_path))
+    workspace.into_iter().chain(rights.read_only_dirs.iter().map(PathBuf::as_path))
 }
 
 fn is_below(path: &Path, above: &Path) -> bool {

@@ -1,7 +1,8 @@
 //! Answers that a question offers: how a client is asked to choose, and how its choice is
 //! interpreted.
 //!
-//! Anything that was not offered is a denial. A client's answer is untrusted input like any other.
+//! A `choice` that was not offered is a denial; `persist: session` where the session was not
+//! offered allows this one call. A client's answer is untrusted input like any other.
 
 use serde_json::{Value, json};
 

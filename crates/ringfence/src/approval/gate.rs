@@ -233,7 +233,7 @@ impl Gate {
                 cx.call_events.write_approval("expired", "nobody", "once")?;
                 Err(Error::new(
                     Kind::ApprovalExpired,
-                    format!("no one answered whether `{tool}` may run"),
+                    format!("approval of `{tool}` timed out: no one answered"),
                 ))
             }
             Some((ApprovalAnswer::Deny, by)) => {

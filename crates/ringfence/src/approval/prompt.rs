@@ -173,9 +173,9 @@ impl ApprovalPrompt {
         let body = self.decisive_lines() + &self.argument_lines() + &self.detail_lines();
         let length = match body.lines().count() + 1 {
             count if body.len() > LONG_TEXT_BYTES => {
-                format!("{count} lines, {} characters, read all", body.chars().count())
+                format!("{count} lines, {} characters; {READ_ALL}", body.chars().count())
             }
-            count => format!("{count} lines, read all"),
+            count => format!("{count} lines; {READ_ALL}"),
         };
         format!(
             "Allow `{}`? ({length}) {}\n{body}",
@@ -249,7 +249,7 @@ impl ApprovalPrompt {
     }
 
     fn detail_lines(&self) -> String {
-        let mut text = format_value_if_any("whole environment", &self.env.join(" "));
+        let mut text = format_value_if_any("environment", &self.env.join(" "));
         text += &format_value_if_any("sandbox", &self.profile);
         text += &format_value_if_any("side effects", &self.effects.join(", "));
         if self.subject.is_some() {
@@ -257,11 +257,14 @@ impl ApprovalPrompt {
         }
         let (summary, _) = self.description.split_once(". ").unwrap_or((&self.description, ""));
         text += &format_value_if_any("tool", summary);
-        let who =
+        let requester =
             format!("{} in session {}, workspace {}", self.principal, self.session, self.workspace);
-        text + &format_value("who", &who) + &format_value("trace", &self.trace_id)
+        text + &format_value("requested by", &requester) + &format_value("trace", &self.trace_id)
     }
 }
+
+/// Follows the length of a question in its first line.
+const READ_ALL: &str = "read all of them before you answer";
 
 /// Bytes above which the number of lines alone does not say how long a question is.
 const LONG_TEXT_BYTES: usize = 2000;
@@ -320,10 +323,10 @@ mod tests {
             .render_text();
         assert_eq!(
             text,
-            "Allow `shell.exec`? (12 lines, read all) It asks.\ncommand: rm -rf x\n\
+            "Allow `shell.exec`? (12 lines; read all of them before you answer) It asks.\ncommand: rm -rf x\n\
              runs: without a sandbox; directory: /w/sub\nPATH: /usr/bin\n\
              argument \"stdin\":\n    [500 blank lines]\nargument \"env A\": 1\nsandbox: none\nside effects: exec\n\
-             tool: Run it\nwho: ada in session s-1, workspace /w\ntrace: t\n"
+             tool: Run it\nrequested by: ada in session s-1, workspace /w\ntrace: t\n"
         );
         let text = prompt(Some("true\nrm -rf x"), json!({})).render_text();
         let lines: Vec<&str> = text.lines().collect();
@@ -337,7 +340,8 @@ mod tests {
             ]
         );
         assert!(
-            lines[0].starts_with(&format!("Allow `shell.exec`? ({} lines, read all)", lines.len())),
+            lines[0]
+                .starts_with(&format!("Allow `shell.exec`? ({} lines; {READ_ALL})", lines.len())),
             "{text}"
         );
     }
@@ -350,7 +354,7 @@ mod tests {
             fits.render_text().contains("x evil\n") && fits.render_text().contains("60"),
             "the end is shown"
         );
-        assert!(fits.render_text().lines().next().unwrap().contains(" characters, read all"));
+        assert!(fits.render_text().lines().next().unwrap().contains(" characters; read all"));
         let long = prompt(Some("ls"), json!({"stdin": "x".repeat(ApprovalPrompt::MAX_BYTES)}));
         let error = long.check_length().unwrap_err();
         assert_eq!(error.kind(), Kind::TooLarge);

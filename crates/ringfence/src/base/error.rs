@@ -299,7 +299,7 @@ impl Kind {
             }
             Kind::ApprovalDenied => "The call was not approved; do not repeat it unchanged.",
             Kind::ApprovalExpired => {
-                "No one answered in time; ask the user to be ready, then call again."
+                "Tell the user that a question is coming, then repeat the call."
             }
             Kind::NotFound => "Check the name.",
             Kind::Conflict => "Read the current state and try again.",

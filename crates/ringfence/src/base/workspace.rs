@@ -414,8 +414,11 @@ pub fn os_error(errno: Errno, path: &str) -> Error {
     let path = quote_path(path);
     let error = match errno {
         Errno::NOENT => Error::new(Kind::NotFound, format!("there is no {path}")),
-        Errno::NOTDIR => Error::new(Kind::NotFound, format!("a part of {path} is not a directory"))
-            .with_reason("not_a_directory"),
+        Errno::NOTDIR => {
+            Error::new(Kind::NotFound, format!("{path}, or a part of it, is not a directory"))
+                .with_reason("not_a_directory")
+                .with_hint("Every part of a path except the last must be a directory.")
+        }
         Errno::ISDIR => {
             Error::invalid_arguments(format!("{path} is a directory")).with_reason("is_directory")
         }

@@ -77,7 +77,7 @@ impl BrowserPage {
     }
 
     async fn text_lines(&self, target: Option<&str>) -> Result<Vec<String>> {
-        const WORDS: &str = "function(most){ const e = this.body || this; return String(e.innerText ?? e.textContent ?? '').slice(0, most) }";
+        const INNER_TEXT_JS: &str = "function(most){ const e = this.body || this; return String(e.innerText ?? e.textContent ?? '').slice(0, most) }";
         let object = match target {
             Some(target) => self.find_element(target).await?.object,
             None => {
@@ -88,8 +88,9 @@ impl BrowserPage {
                     .ok_or_else(|| refs::stale_error("document"))?
             }
         };
-        let text =
-            self.call_function_on(&object, WORDS, json!([{"value": MAX_TEXT_CHARS}])).await?;
+        let text = self
+            .call_function_on(&object, INNER_TEXT_JS, json!([{"value": MAX_TEXT_CHARS}]))
+            .await?;
         let lines = text.as_str().unwrap_or_default().lines().map(str::trim_end);
         // Collapse runs of empty lines.
         let mut kept_lines: Vec<String> = Vec::new();

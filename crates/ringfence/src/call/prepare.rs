@@ -105,7 +105,8 @@ async fn guard_repositories(
     };
     match findings {
         Ok(Some(findings)) => Ok(Arc::new(
-            workspace.with_restrictions(|rights| rights.for_git = Some(findings.covered.clone())),
+            workspace
+                .with_restrictions(|rights| rights.git_protected = Some(findings.covered.clone())),
         )),
         Ok(None) => Ok(workspace),
         // Files can be written even where no sandbox can be built; names that git executes are
@@ -183,7 +184,8 @@ pub fn prepare_call(
     })
 }
 
-/// Returns the smallest limit of the caller, the client and the operator.
+/// Returns the time limit that the call requests, or else the tool's default, capped by the
+/// client's and the operator's limits.
 fn effective_timeout(
     config: &Config,
     tool_timeout: Duration,

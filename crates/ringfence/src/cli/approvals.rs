@@ -31,10 +31,10 @@ pub struct ApprovalsArgs {
     /// Runtime directory of the servers (default: $XDG_STATE_HOME/ringfence)
     #[arg(long, value_name = "DIR", global = true)]
     pub root: Option<PathBuf>,
-    /// Print the waiting questions as JSON
+    /// Print pending approval requests as JSON
     #[arg(long, conflicts_with = "watch")]
     pub json: bool,
-    /// Wait for questions and answer them here, one by one
+    /// Wait for approval requests and answer them here, one by one
     #[arg(long)]
     pub watch: bool,
     #[command(subcommand)]
@@ -47,18 +47,18 @@ pub struct ApprovalsArgs {
 pub enum ApprovalsCommand {
     /// Allow a waiting call
     Allow {
-        /// Id of the question, as listed
+        /// Id of the request, as shown by `ringfence approvals`
         id: String,
         /// Also allow the same tool for the rest of that session
         #[arg(long)]
         session: bool,
-        /// Run the command inside the sandbox, if the question offers it
+        /// Run the command inside the sandbox, if the request offers it
         #[arg(long, conflicts_with = "session")]
         inside: bool,
     },
     /// Deny a waiting call
     Deny {
-        /// Id of the question, as listed
+        /// Id of the request, as shown by `ringfence approvals`
         id: String,
     },
 }

@@ -19,9 +19,11 @@ use crate::registry::with_underscores;
 /// Show what was done, follow it live, verify the log, or prune it.
 ///
 /// Prints what was called, by whom, what was decided and how it ended: one line per event, oldest
-/// first, from all servers that share the root. Every call has a `call.start` and a `call.stop`
-/// with the same trace id, which is also in the result that the client received. Arguments are
-/// never recorded, only their hash.
+/// first, from all servers that share the root. Every call that ran has a `call.start` and a
+/// `call.stop` with the same trace id, which is also in the result that the client received; a
+/// call that was refused has only a `call.stop`, and frequent refusals are only counted
+/// (`call.refused`). Tool arguments are recorded only as a hash, but `exec` records contain the
+/// command line of each program that a rule decided about (with --audit-execs, of every program).
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  ringfence audit --since 10m               the last ten minutes\n  ringfence audit --follow --tool shell.exec  calls of one tool, live\n  ringfence audit --trace 3f9a01c2          everything about one call\n  ringfence audit --json > audit.jsonl      export\n  ringfence audit verify                    check that the log was not changed\n  ringfence audit prune --before 90d        remove older files"

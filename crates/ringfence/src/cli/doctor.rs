@@ -29,7 +29,7 @@ use workspace::TrialWorkspace;
 /// Test every sandbox layer on this host; report what works and how to fix the rest
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 if the profile `default` works, 1 if only `contained` works, 2 if neither works."
+    after_help = "Exit codes describe the host, not the config: 0 if the profile `default` works, 1 if only `contained` works, 2 if neither works.\nTo test the config as well, use --json and read `verdict.ready`."
 )]
 pub struct DoctorArgs {
     /// Directory to use as the workspace of the tests (default: the current directory)

@@ -72,8 +72,8 @@ pub struct SandboxArgs {
     /// Choose where commands that a rule allows are run (default: off)
     #[arg(long)]
     escalate: Option<EscalationMode>,
-    /// Choose how an `allow` rule applies to a command with more words than the rule, unless the
-    /// program is known to be harmless (default: ask; inside if no one can be asked)
+    /// Choose what to do with a command that has more words than the `allow` rule it matches,
+    /// unless the program is known to be harmless (default: ask; inside if no one can be asked)
     #[arg(long, value_name = "ask|inside|outside")]
     escalate_risky: Option<RiskyEscalation>,
     /// Write a JSON report to this file, which must be where the command cannot write

@@ -58,8 +58,8 @@ pub struct ServeArgs {
     /// outside)
     #[arg(long)]
     escalate: Option<config::EscalationMode>,
-    /// Choose how an `allow` rule applies to a command with more words than the rule, unless the
-    /// program is known to be harmless (default: ask; inside if no one can be asked)
+    /// Choose what to do with a command that has more words than the `allow` rule it matches,
+    /// unless the program is known to be harmless (default: ask; inside if no one can be asked)
     #[arg(long, value_name = "ask|inside|outside")]
     escalate_risky: Option<config::RiskyEscalation>,
     /// Record every exec in the audit log, not only those that a rule decided

@@ -68,7 +68,7 @@ pub enum ProfileSetting {
     // Elsewhere it is refused with its own error, so it is parsed but not offered.
     #[cfg_attr(not(target_os = "macos"), value(hide = true))]
     Seatbelt,
-    /// No sandbox: explicit trust, so every run needs approval
+    /// No sandbox; the server runs commands only after approval, `ringfence sandbox` immediately
     None,
 }
 
@@ -185,13 +185,13 @@ pub enum CommandStdin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// Failures
+    /// Errors
     Error,
-    /// Also what an operator should know
+    /// Errors and warnings
     Warn,
-    /// Also each call
+    /// Also one line per call, and changes of config and rules
     Info,
-    /// Also how each call went
+    /// Also details such as lost connections and undelivered messages
     Debug,
     /// Everything
     Trace,
@@ -201,9 +201,9 @@ pub enum LogLevel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people
+    /// Human-readable text
     Pretty,
-    /// One object per line
+    /// One JSON object per line
     Json,
 }
 

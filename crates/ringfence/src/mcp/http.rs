@@ -204,7 +204,9 @@ async fn handle_mcp(
         Method::GET | Method::DELETE => handle_session_request(&app, &caller, request).await,
         _ => Err((
             None,
-            Error::new(Kind::MethodNotFound, "use POST, GET or DELETE").with_reason("http_method"),
+            Error::new(Kind::MethodNotFound, "this HTTP method is not allowed; use POST")
+                .with_reason("http_method")
+                .with_hint("GET and DELETE are only for sessions of 2025 protocol versions."),
         )),
     };
     result.unwrap_or_else(|(id, error)| json_error(id, &error))
@@ -228,8 +230,10 @@ async fn handle_session_request(
     let stateless = header_text(request.headers(), &VERSION_HEADER)
         .is_some_and(|version| version == version::STATELESS);
     let Some(id) = header_text(request.headers(), &SESSION_HEADER).filter(|_| !stateless) else {
-        let error =
-            Error::new(Kind::InvalidRequest, "GET and DELETE are for the sessions of 2025 clients");
+        let error = Error::new(
+            Kind::InvalidRequest,
+            "GET and DELETE need a session of a 2025 protocol version (header Mcp-Session-Id)",
+        );
         let error = error
             .with_hint("Send the Mcp-Session-Id from `initialize`; 2026-07-28 uses POST only.");
         return Err((

@@ -72,8 +72,8 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 /// Returns whether an address belongs to this machine, whatever its number. Services that listen
 /// here may not be meant for a run.
 ///
-/// The kernel answers without sending anything: a machine talks to itself from the address it talks
-/// to.
+/// The kernel answers without sending anything: for a local destination, it chooses the destination
+/// itself as the source address.
 pub fn is_local_machine(address: IpAddr) -> bool {
     if address.is_loopback() || address.is_unspecified() {
         return true;

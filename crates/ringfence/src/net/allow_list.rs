@@ -218,10 +218,13 @@ fn parse_entry(key: &str, index: usize, text: &str) -> Result<DomainEntry> {
         None => (false, name),
     };
     if name == "*" {
-        return invalid(
-            "would match every name",
-            "List the names; to allow the whole network, set `allow_network = true`.",
-        );
+        let hint = match key {
+            "deny_domains" => {
+                "List the names. Everything that `allow_domains` does not list is already denied."
+            }
+            _ => "List the names; to allow the whole network, set `allow_network = true`.",
+        };
+        return invalid("would match every name", hint);
     }
     match Host::parse(name.as_bytes()) {
         // Denying more than intended is safe, allowing more is not.

@@ -137,9 +137,10 @@ pub fn read_sources(rule_files: &[RuleFile]) -> (Vec<RulesSource>, Vec<RulesErro
     for file in rule_files {
         match File::open(&file.path).and_then(|opened| read_text(opened, MAX_FILE_BYTES)) {
             Ok(text) => sources.push(RulesSource { name: file.name(), text }),
-            Err(error) => {
-                faults.push(RulesError::for_file(&file.name(), &format!("cannot be read: {error}")))
-            }
+            Err(error) => faults.push(RulesError::for_file(
+                &file.name(),
+                &format!("cannot read the rules file, so its rules do not apply: {error}"),
+            )),
         }
     }
     (sources, faults)

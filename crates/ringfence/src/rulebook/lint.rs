@@ -57,7 +57,7 @@ pub fn collect_notes(table: &RuleTable) -> Vec<RuleWarning> {
 fn describe_unapproved(rule: &PrefixRule) -> &'static str {
     match escalation_risk::allows_exact_command(rule) {
         true => {
-            "leaves the sandbox without approval only with exactly these words; for a longer command, list every word of it in a rule"
+            "leaves the sandbox without approval only with exactly these words; to let a longer command leave, write a rule that lists all of its words"
         }
         false => {
             "never leaves the sandbox without approval; list every word of a command in a rule to let that command leave"
@@ -84,9 +84,7 @@ fn program_name(program: &str) -> &str {
 fn warn_risky_program(rule: &PrefixRule) -> Option<String> {
     let reason = risk_reason(rule).filter(|_| rule.decision == Decision::Allow)?;
     let (rule_text, approval_note) = (format_rule(rule), describe_unapproved(rule));
-    Some(format!(
-        "`{rule_text}` is allowed, and so is whatever it can be made to do: {reason}. It {approval_note}"
-    ))
+    Some(format!("`{rule_text}` is risky to allow: {reason}. It {approval_note}"))
 }
 
 /// Returns why a command that begins with these words can be made to run other code, if it can.
@@ -257,7 +255,7 @@ mod tests {
             collect_notes(&table).into_iter().map(|note| (note.rule, note.message)).collect();
         let says = |words: &str| {
             format!(
-                "`{words}` leaves the sandbox without approval only with exactly these words; for a longer command, list every word of it in a rule"
+                "`{words}` leaves the sandbox without approval only with exactly these words; to let a longer command leave, write a rule that lists all of its words"
             )
         };
         assert_eq!(notes, [(0, says("ls -l")), (2, says("deploy"))]);

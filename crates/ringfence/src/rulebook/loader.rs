@@ -53,7 +53,7 @@ impl Rulebook {
     /// Writes errors, ignored entries and a summary to the log.
     pub fn log_summary(&self) {
         for error in &self.faults {
-            tracing::warn!(at = ?error.location(), "rules: {}; nothing leaves the sandbox until this is fixed", error.message);
+            tracing::warn!(at = ?error.location(), "rules: {}; until this is fixed, no command leaves the sandbox", error.message);
         }
         for ignored in &self.ignored {
             tracing::warn!(at = ?ignored.location(), "rules: {}", ignored.message);

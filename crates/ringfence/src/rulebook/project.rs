@@ -83,8 +83,10 @@ pub fn read_project_rules(
             .and_then(|file| files::read_text(file, MAX_BYTES).map_err(|error| error.to_string()))
         {
             Ok(text) => sources.push(RulesSource { name: rule_file.name(), text }),
-            Err(error) => faults
-                .push(RulesError::for_file(&rule_file.name(), &format!("cannot be read: {error}"))),
+            Err(error) => faults.push(RulesError::for_file(
+                &rule_file.name(),
+                &format!("cannot read the rules file, so its rules do not apply: {error}"),
+            )),
         }
     }
     (sources, faults)

@@ -106,7 +106,7 @@ async fn a_file_that_was_named_must_be_there() {
         .current_rules(&house.scratch.path().join("ws"))
         .await;
     assert_eq!(book.faults.len(), 1);
-    assert!(book.faults[0].message.contains("cannot be read"), "{:?}", book.faults);
+    assert!(book.faults[0].message.contains("cannot read the rules file"), "{:?}", book.faults);
 }
 
 #[tokio::test]

@@ -92,6 +92,6 @@ fn show_program(
         rights
             .hidden
             .retain(|hidden| hidden != codex_home && Some(hidden.as_path()) != configured_home);
-        rights.veils.push(PartialCover { path: codex_home.to_owned(), keep });
+        rights.partial_covers.push(PartialCover { path: codex_home.to_owned(), keep });
     }
 }

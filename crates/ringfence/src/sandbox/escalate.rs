@@ -329,7 +329,7 @@ async fn start_wider(
         .current_findings(wider_sandbox, config.home.as_deref())
         .await?;
     let rights = Rights {
-        for_git: findings.map(|findings| findings.covered.clone()),
+        git_protected: findings.map(|findings| findings.covered.clone()),
         ..wider_sandbox.rights.clone()
     };
     let spec = RunSpec {

@@ -69,14 +69,14 @@ impl Drop for ExecService {
 
 /// Limit on the wait for the last notices. A supervisor that has ended has closed its end; nothing
 /// else may delay a result for longer.
-const LAST_NOTICES: Duration = Duration::from_secs(1);
+const LAST_NOTICES_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl ExecService {
     /// Receives everything that a supervisor sent before it ended, so that no decision is missing
     /// from the record. Ends what ran elsewhere in place of the run's processes; the caller must
     /// wait for the wider runs among that.
     pub async fn finish_notices(mut self) -> Arc<WiderRuns> {
-        if tokio::time::timeout(LAST_NOTICES, &mut self.task).await.is_err() {
+        if tokio::time::timeout(LAST_NOTICES_TIMEOUT, &mut self.task).await.is_err() {
             tracing::warn!("the last exec notices of a run did not arrive in time");
         }
         self.task.abort();

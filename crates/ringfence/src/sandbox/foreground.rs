@@ -72,7 +72,7 @@ pub fn run(
     if rules.escalates(config) && git::escalates_git(&rules.table) {
         git::close_repository(&mut rights);
         // There was no earlier run to which these places were open, so nothing needs to be closed.
-        rights.closed.clear();
+        rights.read_only_dirs.clear();
     }
     let repositories = GitWatch::new(config, &mut rights)?;
     let _scratch = profile::ScratchDir::create(config, &mut rights)?;
@@ -177,7 +177,8 @@ impl<'a> GitWatch<'a> {
             Err(error) if error.reason_name() == Some(UNPROTECTABLE) => return Err(error),
             findings => findings.ok().flatten(),
         };
-        rights.for_git = watch.findings_before.as_ref().map(|findings| findings.covered.clone());
+        rights.git_protected =
+            watch.findings_before.as_ref().map(|findings| findings.covered.clone());
         Ok(watch)
     }
 

@@ -29,11 +29,11 @@ pub fn close_repository(rights: &mut Rights) {
         .into_iter()
         .partition(|path| rights.repositories.contains(path));
     rights.writable = remaining;
-    rights.closed.extend::<Vec<PathBuf>>(linked_repositories);
+    rights.read_only_dirs.extend::<Vec<PathBuf>>(linked_repositories);
     for path in [git_dir]
         .into_iter()
         .chain(rights.repositories.clone())
-        .filter(|path| !rights.closed.contains(path))
+        .filter(|path| !rights.read_only_dirs.contains(path))
     {
         if !rights.protected.iter().any(|known| known.path == path) {
             rights.protected.push(ProtectedPath { path, stand_in: StandIn::Directory });
@@ -44,7 +44,8 @@ pub fn close_repository(rights: &mut Rights) {
 /// Returns whether [`close_repository`] was applied to these rights.
 pub fn is_repository_closed(rights: &Rights) -> bool {
     let git_dir = rights.workspace.join(".git");
-    rights.closed.contains(&git_dir) || rights.protected.iter().any(|known| known.path == git_dir)
+    rights.read_only_dirs.contains(&git_dir)
+        || rights.protected.iter().any(|known| known.path == git_dir)
 }
 
 /// Commands that work on their own repository whichever one git is given, or on the given one

@@ -5,7 +5,6 @@
 //! (`jail::supervisor`), which owns the run's whole process tree: whatever ends the call (exit,
 //! deadline, cancellation, death of this server) ends every process that it started.
 
-mod aftermath;
 pub mod browser;
 pub mod codex;
 mod dedicated;
@@ -21,6 +20,7 @@ mod gitlinks;
 mod hidden;
 mod kept_inside;
 mod launch;
+mod left_behind;
 mod output_pump;
 mod output_spool;
 mod output_window;

@@ -283,7 +283,7 @@ fn left_behind_warning(exit: &RunExit, is_output_held: bool) -> Option<String> {
     let sanitize = |name: &String| {
         name.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect::<String>()
     };
-    let held_note = if is_output_held { " and still held the output" } else { "" };
+    let held_note = if is_output_held { ", with the output open" } else { "" };
     match exit.left_behind {
         0 if is_output_held => {
             Some("a process outside the command's reach still holds the output; the rest of it is not shown".to_owned())
@@ -291,8 +291,13 @@ fn left_behind_warning(exit: &RunExit, is_output_held: bool) -> Option<String> {
         0 => None,
         count => {
             let names = exit.names.iter().map(sanitize).collect::<Vec<_>>().join(", ");
-            let noun = if count == 1 { "background process" } else { "background processes" };
-            Some(format!("{count} {noun} ({names}) outlived the command{held_note}; ended"))
+            let (noun, verb) = match count {
+                1 => ("background process", "was"),
+                _ => ("background processes", "were"),
+            };
+            Some(format!(
+                "{count} {noun} ({names}) {verb} still running when the command exited{held_note}, and {verb} ended"
+            ))
         }
     }
 }
@@ -320,7 +325,7 @@ mod tests {
         let warning = left_behind_warning(&exit, true).unwrap();
         assert_eq!(
             warning,
-            "2 background processes (a?b, ?) outlived the command and still held the output; ended"
+            "2 background processes (a?b, ?) were still running when the command exited, with the output open, and were ended"
         );
     }
 }

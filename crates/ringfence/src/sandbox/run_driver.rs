@@ -7,7 +7,7 @@
 //!
 //! Whatever ends the run, its supervisor's final report is awaited, within limits: the record says
 //! what the run was denied and what it ran, or that this is unknown ([`ReportCompleteness`]). The
-//! end of the main process alone completes a result; [`super::aftermath`] follows what it left
+//! end of the main process alone completes a result; [`super::left_behind`] follows what it left
 //! behind to the end.
 
 use std::collections::VecDeque;
@@ -26,9 +26,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::Instrument;
 
 use super::OutputStream;
-use super::aftermath;
 use super::egress::Egress;
 use super::launch::StartedRun;
+use super::left_behind;
 use super::output_pump::OutputPump;
 use super::progress::ProgressCollector;
 use super::run_handle::{
@@ -286,7 +286,7 @@ pub(super) async fn drive_run(
                 service.stop_answering();
             }
             let follow_up =
-                aftermath::follow_left_behind(run, result.clone(), denials.clone(), on_late_end);
+                left_behind::follow_left_behind(run, result.clone(), denials.clone(), on_late_end);
             result.add_denials(denials);
             (options.on_end)(&mut result).await;
             options.tasks.spawn(follow_up.in_current_span());

@@ -99,7 +99,7 @@ fn spawn_failed(program: &str, error: &SandboxError) -> Error {
                     "The sandbox has its own /tmp, /var/tmp and /run instead of the host's. Put the program into the workspace."
                 }
                 false => {
-                    "Check the name; a path is relative to `cwd`, a bare name is looked up in PATH."
+                    "Check the spelling. Relative paths start at the working directory; names without a slash are looked up in PATH."
                 }
             },
         ),

@@ -239,7 +239,7 @@ async fn a_background_process_does_not_hold_the_result() {
         "{:?}",
         outcome.result.warnings
     );
-    assert!(outcome.result.warnings[0].ends_with("; ended"));
+    assert!(outcome.result.warnings[0].ends_with(", and was ended"));
     is_gone(&outcome.stdout.text).await;
 
     let began = Instant::now();
@@ -247,7 +247,7 @@ async fn a_background_process_does_not_hold_the_result() {
     assert!(began.elapsed() < Duration::from_millis(600), "{:?}", began.elapsed());
     assert!(
         outcome.result.warnings[0]
-            .ends_with(" outlived the command and still held the output; ended")
+            .ends_with(" when the command exited, with the output open, and was ended")
     );
     is_gone(&outcome.stdout.text).await;
 }

@@ -105,7 +105,7 @@ impl Zygote {
     /// Has the zygote fork a supervisor that uses `control` as its socket, in the network of this
     /// number.
     pub async fn fork_supervisor(&self, network: Option<u32>, control: OwnedFd) -> Result<Tier> {
-        self.send_order(ZygoteRequest { network, last: false, socket: None }, control).await
+        self.send_request(ZygoteRequest { network, last: false, socket: None }, control).await
     }
 
     /// Returns a socket that belongs to the network of this number and can be used from here.
@@ -115,7 +115,7 @@ impl Zygote {
         };
         let (channel, zygote_end) = PacketChannel::pair().map_err(network_error)?;
         let family = if ipv6 { 6 } else { 4 };
-        self.send_order(
+        self.send_request(
             ZygoteRequest { network: Some(network), last: false, socket: Some(family) },
             zygote_end.into(),
         )
@@ -131,13 +131,13 @@ impl Zygote {
         }
     }
 
-    async fn send_order(&self, request: ZygoteRequest, control: OwnedFd) -> Result<Tier> {
+    async fn send_request(&self, request: ZygoteRequest, control: OwnedFd) -> Result<Tier> {
         let mut running = self.running.lock().await;
         if let Some(zygote) = running.as_mut() {
             // A dead zygote shows by its status or by its channel; then the session gets a new one,
             // and what was on its network is gone.
             let is_alive = matches!(zygote.child.try_wait(), Ok(None));
-            if is_alive && write_order(&zygote.channel, &request, &control).is_ok() {
+            if is_alive && write_request(&zygote.channel, &request, &control).is_ok() {
                 return Ok(zygote.tier);
             }
             tracing::warn!("the zygote of a session was lost; starting a new one");
@@ -153,7 +153,7 @@ impl Zygote {
                 &SandboxError::from_io_error(Layer::Namespaces, "ask for a supervisor", &error),
             )
         };
-        write_order(&started.channel, &request, &control).map_err(channel_error)?;
+        write_request(&started.channel, &request, &control).map_err(channel_error)?;
         Ok(running.insert(started).tier)
     }
 
@@ -208,7 +208,7 @@ impl Zygote {
     }
 }
 
-fn write_order(
+fn write_request(
     channel: &PacketChannel,
     request: &ZygoteRequest,
     control: &OwnedFd,

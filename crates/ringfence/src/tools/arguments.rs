@@ -125,13 +125,19 @@ pub fn parse_arguments<T: DeserializeOwned>(
 fn describe_argument(name: &str, properties: &Map<String, Value>) -> String {
     let property = &properties[name];
     let kind = match property.get("enum") {
-        Some(options) => format!("one of {options}"),
+        Some(options) => format!("one of {}", list_options(options)),
         None => property.get("type").and_then(Value::as_str).unwrap_or("value").to_owned(),
     };
     match property.get("description").and_then(Value::as_str) {
         Some(text) => format!("`{name}` ({kind}): {text}"),
-        None => format!("`{name}` is a {kind}."),
+        None => format!("`{name}`: {kind}."),
     }
+}
+
+/// Lists the values of an `enum` without JSON's quotes and brackets.
+fn list_options(options: &Value) -> String {
+    let to_text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    options.as_array().into_iter().flatten().map(to_text).collect::<Vec<_>>().join(", ")
 }
 
 fn unknown_argument(name: &str, properties: &Map<String, Value>) -> Error {
@@ -206,7 +212,7 @@ mod tests {
         let error = read(json!({"path": 3})).unwrap_err();
         assert!(error.message().starts_with("the argument `path` is invalid"), "{error}");
         let error = read(json!({"path": "x", "mode": "medium"})).unwrap_err();
-        assert!(error.hint_text().unwrap().contains(r#"one of ["fast","slow"]"#), "{error:?}");
+        assert!(error.hint_text().unwrap().contains("one of fast, slow"), "{error:?}");
         let sample = read(json!({"path": "x", "limit": 3, "mode": "slow"})).unwrap();
         assert_eq!((sample.path.as_str(), sample.limit), ("x", Some(3)));
         assert!(matches!(sample.mode, Some(Mode::Slow)));

@@ -182,8 +182,10 @@ fn a_question_about_leaving_the_sandbox_offers_to_stay_inside() {
 fn a_question_begins_with_what_decides() {
     on_every_transport(plain, |server, client| {
         std::fs::create_dir(server.workspace().join("sub")).unwrap();
-        let stdin =
-            format!("{}Allow `shell.exec`? (1 lines, read all)\ncommand: ls\n", "\n".repeat(3000));
+        let stdin = format!(
+            "{}Allow `shell.exec`? (1 lines; read all of them before you answer)\ncommand: ls\n",
+            "\n".repeat(3000)
+        );
         let filler = "x".repeat(30_000);
         client.call(
             "shell.exec",
@@ -197,7 +199,9 @@ fn a_question_begins_with_what_decides() {
             lines[0]
         );
         assert!(
-            lines[0].ends_with(" characters, read all) It runs without a sandbox."),
+            lines[0].ends_with(
+                " characters; read all of them before you answer) It runs without a sandbox."
+            ),
             "{}",
             lines[0]
         );

@@ -347,7 +347,7 @@ fn a_turn_asks_shows_what_it_would_do_and_goes_on_with_its_settings() {
         let question = client.questions[0]["message"].as_str().unwrap();
         for part in [
             "Allow `codex`? (",
-            "read all) It runs another agent (workspace-write), in the workspace and with full network access.",
+            "read all of them before you answer) It runs another agent (workspace-write), in the workspace and with full network access.",
             "command:\n    | codex exec --sandbox=workspace-write, with this prompt:\n    | echo \"${WORDS",
             "argument \"model\": --last",
             "argument \"sandbox\": workspace-write",

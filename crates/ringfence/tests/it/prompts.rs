@@ -50,7 +50,9 @@ fn a_question_shows_everything_that_decides_and_no_secret() {
                 .lines()
                 .next()
                 .unwrap()
-                .ends_with("lines, read all) A rule requires approval: because of prompt")
+                .ends_with(
+                    "lines; read all of them before you answer) A rule requires approval: because of prompt"
+                )
                 && text(first).starts_with("Allow `md5sum "),
             "{first}"
         );
@@ -66,7 +68,7 @@ fn a_question_shows_everything_that_decides_and_no_secret() {
         assert!(lines[2].ends_with(&format!("; directory: {}", directory.display())), "{first}");
         // Outside it is not the path that the command has set.
         assert!(lines[3].starts_with("PATH: /") && lines[3] != "PATH: /usr/bin:/bin", "{first}");
-        assert!(lines[0].contains(&format!("({} lines, read all)", lines.len())), "{first}");
+        assert!(lines[0].contains(&format!("({} lines; read all ", lines.len())), "{first}");
         for part in [
             "+ADDED=value",
             "+URL=ftp://[redacted]@host/x",

@@ -128,9 +128,9 @@ fn explain_names_the_rule_that_decides_and_what_would_happen() {
     for told in [
         "Write a script.",
         "exit code 1",
-        "2 rules match",
+        "the strictest of 2 matching rules",
         "one by one",
-        "the actual file is judged",
+        "rules apply to the executable file itself",
     ] {
         assert!(out.contains(told), "{told}: {out}");
     }
@@ -163,16 +163,19 @@ fn explain_and_lint_say_what_an_allow_means_for_a_command_with_more_words() {
         );
     }
     let (_, out, _) = house.told(&["explain", "find", ".", "-delete", "-quit"]);
-    assert!(out.contains("more words than its rule") && out.contains("escalate_risky"), "{out}");
+    assert!(
+        out.contains("does not list every word of the command") && out.contains("escalate_risky"),
+        "{out}"
+    );
     let (_, out, _) = house.told(&["lint"]);
     assert!(
         out.contains("escalate_risky") && out.contains("not at all if no one can be asked"),
         "{out}"
     );
     for told in [
-        ":1: `mkdir` is allowed",
+        ":1: `mkdir` is risky to allow: it writes, ",
         "It never leaves the sandbox without approval; list every word of a command in a rule to let that command leave",
-        "It leaves the sandbox without approval only with exactly these words; for a longer command, list every word of it in a rule",
+        "It leaves the sandbox without approval only with exactly these words; to let a longer command leave, write a rule that lists all of its words",
         ":4: note: `ls -l` leaves the sandbox without approval only with exactly these words",
         "2 warnings",
     ] {
@@ -182,7 +185,7 @@ fn explain_and_lint_say_what_an_allow_means_for_a_command_with_more_words() {
     let (_, out, _) = house.told(&["explain", "ls", "-l", "/etc"]);
     assert!(
         out.contains("not known to be harmless")
-            && out.contains("A rule that names every word of the command"),
+            && out.contains("A rule of two or more words that lists the whole command"),
         "{out}"
     );
     let house = House::with("prefix_rule(['mkdir'], 'prompt')\n");
@@ -200,7 +203,7 @@ fn at_run_time_no_allow_on_a_path_hides_what_is_forbidden_on_the_name() {
     let house = House::with("prefix_rule(['/usr/bin/env'])\nprefix_rule(['env'], 'forbidden')\n");
     let (_, out, _) = house.told(&["explain", "/usr/bin/env"]);
     assert!(out.starts_with("/usr/bin/env: forbidden\n"), "{out}");
-    assert!(out.contains("As text: one rule matches and says allow"), "{out}");
+    assert!(out.contains("Text match, as in Codex: allow, by one rule"), "{out}");
 }
 
 #[test]
@@ -210,8 +213,7 @@ fn lint_warns_about_rules_that_let_out_what_others_say() {
     let (code, out, _) = house.told(&["lint"]);
     assert_eq!(code, 1, "{out}");
     assert!(
-        out.contains("my.rules:1: `env` is allowed")
-            && out.contains("runs the program its arguments name"),
+        out.contains("my.rules:1: `env` is risky to allow: it runs the program its arguments name"),
         "{out}"
     );
     assert!(out.contains("my.rules:3: `nosuchprogram` matches no program"), "{out}");

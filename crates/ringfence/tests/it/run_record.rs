@@ -160,7 +160,7 @@ fn what_is_left_behind_is_on_record_too() {
     let message = client.call("shell.exec", json!({"command": command}));
     let result = &message["result"]["structuredContent"];
     assert_holds(
-        json!({"status": "completed", "stdout": "main\n", "warnings": ["~outlived the command"]}),
+        json!({"status": "completed", "stdout": "main\n", "warnings": ["~still running when the command exited"]}),
         result,
     );
     std::fs::write(server.workspace().join("go"), "").unwrap();

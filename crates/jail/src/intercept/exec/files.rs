@@ -18,10 +18,10 @@ use super::mapping::FileMapping;
 use super::resolve;
 use super::wire::FileIdentity;
 
-/// A script's name is this close to the start of the arguments: after its interpreter and at most
-/// one word from its first line. Interpreters that are scripts themselves add to that, up to four
-/// times.
-const SCRIPT_WITHIN: usize = 12;
+/// Highest index of an argument at which the kernel can put a script's name: it follows the
+/// interpreter and at most one word from the script's first line. Interpreters that are scripts
+/// themselves add to that, up to four times.
+const MAX_SCRIPT_ARG_INDEX: usize = 12;
 
 /// File that a process was started from.
 pub struct ExecFile {
@@ -65,7 +65,7 @@ impl ExecFiles {
         // The kernel puts the script's name after its interpreter's, and keeps the name that was
         // requested.
         if let Some(index) =
-            argv.iter().skip(1).take(SCRIPT_WITHIN).position(|word| *word == image.execfn())
+            argv.iter().skip(1).take(MAX_SCRIPT_ARG_INDEX).position(|word| *word == image.execfn())
         {
             files.script = files.identify_named(process, image.execfn(), index + 1);
             // Interpreters that are scripts come before it, with the words of their first lines.
@@ -253,8 +253,10 @@ const OPTIONS_WITH_VALUE: [&[u8]; 7] = [
     b"--glibc-hwcaps-mask",
 ];
 
-/// Prefixes of the names of dynamic loaders, and the paths of those on the host.
+/// Prefixes of the names of dynamic loaders.
 const LOADER_NAMES: [&str; 5] = ["ld-linux", "ld-musl", "ld.so", "ld64.so", "ld-2."];
+/// Paths of the host's dynamic loaders. Only those of x86-64, because execs are watched only there
+/// (see [`super::SUPPORTED`]).
 const HOST_LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"];
 
 fn is_loader_name(path: &str) -> bool {

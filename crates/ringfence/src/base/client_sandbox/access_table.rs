@@ -78,7 +78,7 @@ impl AccessTable {
         }
         narrowed.rights.read_only |= self.access_to(&rights.workspace) != ClientAccess::Write;
         narrowed.rights.writable.retain(|root| self.access_to(root) == ClientAccess::Write);
-        narrowed.rights.closed.extend(
+        narrowed.rights.read_only_dirs.extend(
             rights
                 .writable
                 .iter()
@@ -95,7 +95,7 @@ impl AccessTable {
         if self.access_to(Path::new("/")) == ClientAccess::Deny {
             self.hide_unlisted(rights, narrowed);
         }
-        narrowed.rights.veils.sort_by(|one, other| one.path.cmp(&other.path));
+        narrowed.rights.partial_covers.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(())
     }
 
@@ -190,7 +190,9 @@ impl AccessTable {
         keep.dedup();
         match keep.is_empty() {
             true => narrowed.rights.hidden.push(path.to_owned()),
-            false => narrowed.rights.veils.push(PartialCover { path: path.to_owned(), keep }),
+            false => {
+                narrowed.rights.partial_covers.push(PartialCover { path: path.to_owned(), keep })
+            }
         }
     }
 

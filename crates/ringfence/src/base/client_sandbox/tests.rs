@@ -49,7 +49,7 @@ fn no_narrowing_changes_nothing_and_the_most_restrictive_leaves_reading() {
     assert_eq!(none.apply_to(&rights).unwrap().rights, rights);
     let least = ClientSandbox::most_restrictive().apply_to(&rights).unwrap().rights;
     assert!(least.read_only && least.network == NetworkAccess::Off);
-    assert!(least.hidden.is_empty() && least.veils.is_empty(), "{least:?}");
+    assert!(least.hidden.is_empty() && least.partial_covers.is_empty(), "{least:?}");
 }
 
 #[test]
@@ -171,11 +171,11 @@ fn another_writable_place_of_the_operators_needs_the_clients_word_too() {
         ]
     };
     let narrowed = narrowing(entries()).apply_to(&rights).unwrap().rights;
-    assert_eq!((narrowed.writable, narrowed.closed), (vec![], vec![data.clone()]));
+    assert_eq!((narrowed.writable, narrowed.read_only_dirs), (vec![], vec![data.clone()]));
     let mut with = entries();
     with.push(ClientAccessEntry::for_path(&data, ClientAccess::Write));
     let narrowed = narrowing(with).apply_to(&rights).unwrap().rights;
-    assert_eq!((narrowed.writable, narrowed.closed), (vec![data], vec![]));
+    assert_eq!((narrowed.writable, narrowed.read_only_dirs), (vec![data], vec![]));
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn reads_that_nothing_allows_are_hidden_around_what_is_needed() {
         !narrowed
             .hidden
             .iter()
-            .chain(narrowed.veils.iter().map(|veil| &veil.path))
+            .chain(narrowed.partial_covers.iter().map(|veil| &veil.path))
             .any(|at| at == Path::new(path))
     };
     assert!(sees("/usr") && sees("/etc") && sees("/tmp") && sees("/proc"));
@@ -201,7 +201,7 @@ fn reads_that_nothing_allows_are_hidden_around_what_is_needed() {
     {
         assert!(!sees(folder), "{folder}: {narrowed:?}");
     }
-    let var = narrowed.veils.iter().find(|veil| veil.path == Path::new("/var")).unwrap();
+    let var = narrowed.partial_covers.iter().find(|veil| veil.path == Path::new("/var")).unwrap();
     assert_eq!(var.keep, [PathBuf::from("/var/tmp")]);
 }
 

@@ -101,7 +101,7 @@ impl Snapshot {
         let mut snapshot = visitor.found.into_inner().ignore_poison();
         // No run changes protected files, and stand-ins for missing ones come and go with runs.
         let rights = workspace.rights();
-        for protected in rights.protected.iter().chain(rights.for_git.iter().flatten()) {
+        for protected in rights.protected.iter().chain(rights.git_protected.iter().flatten()) {
             if let Ok(relative_path) = protected.path.strip_prefix(workspace.path()) {
                 snapshot.files.remove(relative_path);
             }

@@ -63,7 +63,7 @@ fn check_interpreter(runtime: &'static LanguageRuntime) -> Option<HealthCheck> {
     match runtime.find_installed(&[]) {
         Some(interpreter) => Some(health_ok(name, path_text(&interpreter.path))),
         None if runtime.is_main => {
-            let fix = format!("install {}.", runtime.install_hint);
+            let fix = format!("{}.", runtime.install_hint);
             Some(HealthCheck {
                 name,
                 outcome: ProbeOutcome::NotTried,

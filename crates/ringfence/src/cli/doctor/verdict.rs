@@ -44,12 +44,12 @@ pub struct ProfilePromise {
 const CANARY_PROMISES: &[(Canary, &str, &str)] = &[
     (
         Canary::WriteOutside,
-        "only the workspace, its cache home and a private /tmp can be written",
-        "files outside the workspace and its cache home cannot be written, created or removed",
+        "only the workspace, its HOME, private /tmp, /var/tmp, /run and /dev/shm, and the directories in `writable` can be written",
+        "files outside the workspace, its HOME, its TMPDIR and the directories in `writable` cannot be written, created or removed",
     ),
     (
         Canary::WriteProtected,
-        ".codex, .agents, .ringfence and everything that makes git run code are read-only",
+        "protected paths (.codex, .claude, .mcp.json, git hooks and settings, ...) are read-only, except those in `unprotect`",
         "",
     ),
     (Canary::ReadHidden, "credential stores and the server's own files cannot be read", ""),

@@ -19,7 +19,8 @@ pub struct RulesCheckArgs {
     /// Print the JSON on several lines
     #[arg(long)]
     pretty: bool,
-    /// Let rules for a name match a path that ends in it, unless `host_executable` says otherwise
+    /// Let a rule for `git` also match a path such as /usr/bin/git, unless `host_executable` lists
+    /// other paths
     #[arg(long)]
     resolve_host_executables: bool,
     /// Command to check, with its arguments

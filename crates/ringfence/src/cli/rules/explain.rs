@@ -76,7 +76,7 @@ impl RuleExplanation<'_> {
 
         writeln!(
             out,
-            "\nAs text: {}",
+            "\nText match, as in Codex: {}",
             self.describe_text_match(command, text_check.decision, text_check.matches.len())
         )?;
         writeln!(out, "\nAt run time: {}", self.describe_file())?;
@@ -161,8 +161,8 @@ impl RuleExplanation<'_> {
             lines.insert(
                 1,
                 format!(
-                    "It has more words than its rule, or the rule is a single word: {reason}. A rule that names every \
-                     word of the command lets it leave without approval."
+                    "Approval is needed because the rule does not list every word of the command, or is a single word: \
+                     {reason}. A rule of two or more words that lists the whole command lets it leave without approval."
                 ),
             );
         }
@@ -178,12 +178,12 @@ impl RuleExplanation<'_> {
         let plain_decision = self.book.table.check_command(command, false).decision;
         let summary = match (decision, matches) {
             (None, _) => "no rule matches".to_owned(),
-            (Some(decision), 1) => format!("one rule matches and says {}", decision_name(decision)),
+            (Some(decision), 1) => format!("{}, by one rule", decision_name(decision)),
             (Some(decision), number) => {
                 format!(
-                    "{} match, and the strictest says {}",
-                    format_count(number, "rule"),
-                    decision_name(decision)
+                    "{}, the strictest of {}",
+                    decision_name(decision),
+                    format_count(number, "matching rule")
                 )
             }
         };
@@ -193,22 +193,25 @@ impl RuleExplanation<'_> {
                 "; without --resolve-host-executables, `rules check` does not match rules for a name to this path"
             }
         };
-        format!("{summary}. This is what Codex answers{path_note}.")
+        format!("{summary}{path_note}.")
     }
 
     fn describe_file(&self) -> String {
         let program = escape_line(self.program);
         match &self.file {
             Some(file) if file.path == self.program => {
-                "the actual file is judged, whatever starts it and under any name.".to_owned()
+                "rules apply to the executable file itself, whatever starts it and under any name."
+                    .to_owned()
             }
             Some(file) => {
                 let path = escape_line(&file.path);
                 format!(
-                    "the actual file is judged, whatever starts it and under any name: from here `{program}` is {path}."
+                    "rules apply to the executable file itself, whatever starts it and under any name. Here `{program}` resolves to {path}."
                 )
             }
-            None => format!("the actual file is judged, but from here `{program}` is not found."),
+            None => format!(
+                "rules apply to the executable file itself, but `{program}` was not found here."
+            ),
         }
     }
 }

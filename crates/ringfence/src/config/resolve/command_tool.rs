@@ -73,8 +73,9 @@ impl CommandTool {
         self.side_effects.contains(&effect) || effect == SideEffect::Network && self.has_network()
     }
 
-    /// Returns the effective profile, given the one under `[sandbox]`: if that is `contained`,
-    /// there are no namespaces for `default`. It is never weaker than that.
+    /// Returns the effective profile, given the one under `[sandbox]`: `contained` if that is
+    /// `contained` and the entry's own is `default`, for which there are no namespaces; otherwise
+    /// the entry's own.
     pub fn effective_profile(&self, sandbox_profile: ProfileSetting) -> ProfileSetting {
         match (self.profile, sandbox_profile) {
             (ProfileSetting::Default, ProfileSetting::Contained) => ProfileSetting::Contained,

@@ -135,9 +135,9 @@ pub fn check_control_files(
     let writable_dirs: Vec<PathBuf> = server_dirs.into_iter().chain(writable).collect();
     match control_files.iter().find(|(_, control_path)| writable_dirs.iter().any(|dir| control_path.starts_with(dir))) {
         None => Ok(()),
-        Some((label, control_path)) => Err(Error::invalid_arguments(format!("the path to {label} leads through a directory that commands can write to"))
+        Some((label, control_path)) => Err(Error::invalid_arguments(format!("commands could replace {label}, because they can write to a directory on its path"))
             .with_reason("bad_place")
-            .with_hint(format!("Commands could replace it at {}. Move it, or the link to it, or remove the directory from `writable`.", control_path.display()))),
+            .with_hint(format!("Move {} to a directory that commands cannot write to, or remove the directory that contains it from `writable`.", control_path.display()))),
     }
 }
 

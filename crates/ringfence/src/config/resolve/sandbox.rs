@@ -131,7 +131,7 @@ pub fn resolve_sandbox(
             memory_bytes: Some(number!(memory_mb) * MIB),
             processes: Some(number!(processes)),
             open_files: Some(number!(open_files)),
-            usual_files: jail::limits::initial_file_limit(),
+            soft_open_files: jail::limits::initial_file_limit(),
             file_bytes: Some(number!(file_mb) * MIB),
             cpu_seconds: Some(number!(cpu_s)),
         },

@@ -49,8 +49,16 @@ pub fn resolve_auth(
     let key = match (secret, public_key) {
         (Some(secret), None) => AuthKey::Secret(secret),
         (None, Some(pem)) => AuthKey::PublicPem(pem),
-        (Some(_), Some(_)) => return Err(key_choice_error("both are set")),
-        (None, None) => return Err(key_choice_error("neither is set")),
+        (Some(_), Some(_)) => {
+            return Err(key_choice_error(
+                "both MCP_AUTH_JWT_SECRET and MCP_AUTH_JWT_PUBLIC_KEY are set",
+            ));
+        }
+        (None, None) => {
+            return Err(key_choice_error(
+                "neither MCP_AUTH_JWT_SECRET nor MCP_AUTH_JWT_PUBLIC_KEY is set",
+            ));
+        }
     };
     let audience =
         pick_text(picker, "auth.audience", env, env::MCP_AUTH_AUDIENCE, file.audience.clone())?;
@@ -59,7 +67,7 @@ pub fn resolve_auth(
 }
 
 fn key_choice_error(problem: &str) -> Error {
-    Error::new(Kind::InvalidArguments, format!("auth is enabled, but of MCP_AUTH_JWT_SECRET and MCP_AUTH_JWT_PUBLIC_KEY {problem}"))
+    Error::new(Kind::InvalidArguments, format!("auth is enabled, but {problem}"))
         .with_reason("auth_key")
         .with_hint("Set exactly one of MCP_AUTH_JWT_SECRET and MCP_AUTH_JWT_PUBLIC_KEY (or `jwt_secret_file`, `jwt_public_key` under [auth]).")
 }

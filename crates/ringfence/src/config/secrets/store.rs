@@ -93,7 +93,7 @@ impl SecretStore {
     }
 
     fn display_name(&self) -> String {
-        format!("the store of secrets {}", self.dir.join("store").display())
+        format!("the secret store {}", self.dir.join("store").display())
     }
 
     /// Reads all secrets. A store that was never written is empty.

@@ -125,7 +125,7 @@ fn fill_one<'a>(
                 if is_empty && !only_operands && text.starts_with('-') && value.is_string() {
                     return Err(Error::invalid_arguments(format!("`{name}` begins with `-` and would be read as an option"))
                         .with_reason("option")
-                        .with_hint("Write a path that begins with `-` as `./-…`. The operator can allow it with a word `--` before, or as `--option={…}`."));
+                        .with_hint("Write a path that begins with `-` as `./-…`. The operator can allow it by putting `--` before it in `args`, or by writing `--option={…}`."));
                 }
                 ArgumentPiece::Argument { shown: options.display_argument(name, value), text }
             }

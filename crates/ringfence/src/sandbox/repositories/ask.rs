@@ -202,9 +202,9 @@ async fn run_script(
 /// Returns the session's rights without a single place that can be written.
 fn read_only_rights(rights: &Rights) -> Rights {
     let mut restricted = rights.clone();
-    restricted.closed.extend(rights.home.iter().chain(&rights.writable).cloned());
+    restricted.read_only_dirs.extend(rights.home.iter().chain(&rights.writable).cloned());
     (restricted.read_only, restricted.home, restricted.writable) = (true, None, Vec::new());
-    (restricted.protected, restricted.for_git, restricted.repositories) =
+    (restricted.protected, restricted.git_protected, restricted.repositories) =
         (Vec::new(), Some(Vec::new()), Vec::new());
     restricted.network = NetworkAccess::Off;
     restricted

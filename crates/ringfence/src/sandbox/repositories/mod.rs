@@ -113,7 +113,7 @@ async fn query_findings(
     let mut warnings = Vec::new();
     if !unqueried.is_empty() {
         warnings.push(
-            "there are more repositories than can be asked about; the rest can only be read"
+            "there are more repositories than git can be asked about; the rest are read-only"
                 .to_owned(),
         );
     }
@@ -123,7 +123,7 @@ async fn query_findings(
         if answer.settings.is_none() && matches!(answer.query, RepositoryQuery::WorkTree(_)) {
             let location = display_path(rights, answer.query_path());
             warnings.push(format!(
-                "git could not be asked about {location}; its repository can only be read"
+                "cannot determine which files git would execute in {location}, so its repository is read-only"
             ));
         }
         covered.extend(cover::cover_repository(rights, home, answer, &mut warnings)?);

@@ -231,7 +231,7 @@ impl Tool for BrowserScreenshot {
 
     fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         if args.full_page == Some(true) && args.target.is_some() {
-            return Err(Error::invalid_arguments("give either `full_page` or `target`"));
+            return Err(Error::invalid_arguments("give `full_page` or `target`, not both"));
         }
         let check_range = |value: Option<u32>, name: &str, maximum: u32| match value {
             Some(number) if !(1..=maximum).contains(&number) => {

@@ -232,7 +232,10 @@ impl Args {
             |message: &str, hint: &str| Err(Error::invalid_arguments(message).with_hint(hint));
         match (&self.code, &self.file, self.reset) {
             (Some(_), Some(_), _) => {
-                return refuse("give either `code` or `file`", "`file` is a path.");
+                return refuse(
+                    "give `code` or `file`, not both",
+                    "`code` is the text of a program, `file` the path of one.",
+                );
             }
             (None, None, Some(true)) | (Some(_), None, _) | (None, Some(_), _) => {}
             (None, None, _) => {

@@ -20,7 +20,7 @@ const MAX_NAMED: usize = 20;
 pub fn check_hidden(rights: &Rights) -> Result<()> {
     let is_inside =
         |path: &&PathBuf| path.starts_with(&rights.workspace) && path.symlink_metadata().is_ok();
-    let veiled_paths = rights.veils.iter().map(|veil| &veil.path);
+    let veiled_paths = rights.partial_covers.iter().map(|veil| &veil.path);
     match rights.hidden.iter().chain(veiled_paths).find(is_inside) {
         None => Ok(()),
         Some(_) => Err(Error::permission_denied("sandbox", "something inside the workspace is hidden from its commands")

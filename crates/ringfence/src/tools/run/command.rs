@@ -472,7 +472,9 @@ fn check_enforceable(cx: &RunCx, profile: ProfileSetting) -> Result<Option<Strin
         return Ok(None);
     }
     let (session_rights, call_rights) = (cx.session.workspace.rights(), cx.workspace.rights());
-    if call_rights.hidden.len() > session_rights.hidden.len() || !call_rights.veils.is_empty() {
+    if call_rights.hidden.len() > session_rights.hidden.len()
+        || !call_rights.partial_covers.is_empty()
+    {
         let message = "the profile `contained` cannot hide what the client's sandbox denies";
         return Err(Error::permission_denied("client_sandbox", message).with_hint(
             "Have the operator use the profile `default`, or the client allow reading.",

@@ -573,7 +573,7 @@ fn denies_reading(cx: &RunCx) -> bool {
     // is sent to read them.
     let is_already_hidden =
         |path| session_rights.hidden.contains(path) || cx.config.private_paths.contains(path);
-    !call_rights.hidden.iter().all(is_already_hidden) || !call_rights.veils.is_empty()
+    !call_rights.hidden.iter().all(is_already_hidden) || !call_rights.partial_covers.is_empty()
 }
 
 fn refuse_unrecorded(held_exec: &HeldExec) -> ExecAnswer {

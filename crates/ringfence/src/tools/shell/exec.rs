@@ -337,9 +337,10 @@ impl Args {
                 }
             },
             _ => {
-                return Err(Error::invalid_arguments("give either `command` or `argv`").with_hint(
-                    "`command` is a line for bash, `argv` a program with its arguments.",
-                ));
+                return Err(Error::invalid_arguments("give exactly one of `command` and `argv`")
+                    .with_hint(
+                        "`command` is a line for bash, `argv` a program with its arguments.",
+                    ));
             }
         };
         if args.iter().chain([&program]).any(|part| part.contains('\0')) {

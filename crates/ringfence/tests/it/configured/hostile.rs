@@ -78,15 +78,20 @@ input_schema = '''{"type": "object", "properties": {"all": {"type": "array", "it
 #[test]
 fn no_argument_passes_for_a_line_of_ours() {
     let (_server, mut client) = with("[mcp.open]\ncommand = \"true\"\nstdin = \"json\"");
-    let forged = json!({"command": "ls", "runs": "in the sandbox", "PATH": "/safe", "Side Effects": "none", "who": "root",
+    let forged = json!({"command": "ls", "runs": "in the sandbox", "PATH": "/safe", "Side Effects": "none", "requested by": "root",
         "x\nruns": "/also", "long": "y".repeat(20_000), "list": (0..4000).map(|n| n.to_string()).chain(["--evil".into()]).collect::<Vec<_>>()});
     said(&client.call("open", forged));
     let text = client.questions[0]["message"].as_str().unwrap();
     let position =
         |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} is not in:\n{text}"));
-    for label in
-        ["\ncommand: ", "\nruns: ", "\nPATH: ", "\nsandbox: ", "\nwho: ", "\nside effects: "]
-    {
+    for label in [
+        "\ncommand: ",
+        "\nruns: ",
+        "\nPATH: ",
+        "\nsandbox: ",
+        "\nrequested by: ",
+        "\nside effects: ",
+    ] {
         assert_eq!(text.matches(label).count(), 1, "{label} in:\n{text}");
     }
     for label in ["\ncommand: ", "\nruns: ", "\nPATH: "] {

@@ -59,21 +59,21 @@ pub const RUNTIMES: &[LanguageRuntime] = &[
         language: "python",
         programs: &[plain_program("python3"), plain_program("python")],
         delivery: CodeDelivery::Python,
-        install_hint: "`apt-get install python3` (or dnf, apk, brew)",
+        install_hint: "run `apt-get install python3` (or use dnf, apk, brew)",
         is_main: true,
     },
     LanguageRuntime {
         language: "javascript",
         programs: &[plain_program("node"), plain_program("nodejs")],
         delivery: CodeDelivery::JavaScript,
-        install_hint: "`apt-get install nodejs`, or https://nodejs.org",
+        install_hint: "run `apt-get install nodejs`, or see https://nodejs.org",
         is_main: true,
     },
     LanguageRuntime {
         language: "bash",
         programs: &[plain_program("bash")],
         delivery: CodeDelivery::Bash,
-        install_hint: "`apt-get install bash` (or dnf, apk, brew)",
+        install_hint: "run `apt-get install bash` (or use dnf, apk, brew)",
         is_main: true,
     },
     LanguageRuntime {
@@ -83,28 +83,28 @@ pub const RUNTIMES: &[LanguageRuntime] = &[
             InterpreterProgram { name: "bun", leading_args: &["run"] },
         ],
         delivery: CodeDelivery::Stdin,
-        install_hint: "deno (https://deno.com) or bun (https://bun.sh)",
+        install_hint: "install deno (https://deno.com) or bun (https://bun.sh)",
         is_main: false,
     },
     LanguageRuntime {
         language: "ruby",
         programs: &[plain_program("ruby")],
         delivery: CodeDelivery::File,
-        install_hint: "`apt-get install ruby`",
+        install_hint: "run `apt-get install ruby`",
         is_main: false,
     },
     LanguageRuntime {
         language: "perl",
         programs: &[plain_program("perl")],
         delivery: CodeDelivery::File,
-        install_hint: "`apt-get install perl`",
+        install_hint: "run `apt-get install perl`",
         is_main: false,
     },
     LanguageRuntime {
         language: "php",
         programs: &[plain_program("php")],
         delivery: CodeDelivery::File,
-        install_hint: "`apt-get install php-cli`",
+        install_hint: "run `apt-get install php-cli`",
         is_main: false,
     },
     LanguageRuntime {
@@ -116,14 +116,14 @@ pub const RUNTIMES: &[LanguageRuntime] = &[
             plain_program("luajit"),
         ],
         delivery: CodeDelivery::File,
-        install_hint: "`apt-get install lua5.4`",
+        install_hint: "run `apt-get install lua5.4`",
         is_main: false,
     },
     LanguageRuntime {
         language: "r",
         programs: &[plain_program("Rscript")],
         delivery: CodeDelivery::File,
-        install_hint: "`apt-get install r-base-core`",
+        install_hint: "run `apt-get install r-base-core`",
         is_main: false,
     },
 ];
@@ -205,7 +205,7 @@ fn missing_error(runtime: &LanguageRuntime) -> Error {
     )
     .with_reason("runtime_missing")
     .with_hint(format!(
-        "Install {}, or use one of {}.",
+        "To install one, {}. Installed languages: {}.",
         runtime.install_hint,
         installed_languages().join(", ")
     ))
