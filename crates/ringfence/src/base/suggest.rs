@@ -11,9 +11,11 @@ pub fn suggest_name<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     candidates
         .iter()
         .map(|candidate| (osa_distance(name, candidate), *candidate))
-        // More than half of the name must be right: `foo` is not a mistyped `root`.
+        // One slip, or more than half of the name is right: `fooo` is not a mistyped `root`.
         .filter(|(distance, candidate)| {
-            *distance <= 1 + candidate.len() / 4 && distance * 2 < name.chars().count()
+            let length = name.chars().count();
+            *distance <= 1 + candidate.len() / 4
+                && (*distance <= length / 2 && *distance == 1 || distance * 2 < length)
         })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
@@ -51,6 +53,7 @@ mod tests {
         assert_eq!(suggest_name("expiry", &["terminal", "expiry_s"]), Some("expiry_s"));
         assert_eq!(suggest_name("scr", &["src", "x"]), Some("src"));
         assert_eq!(suggest_name("fooo", &["root", "log"]), None);
+        assert_eq!(suggest_name("al", &["core", "all"]), Some("all"));
         assert_eq!(suggest_name("pth", &["path", "x"]), Some("path"));
         assert_eq!(suggest_name("colour", &["terminal", "expiry_s"]), None);
         assert_eq!(suggest_name(&"x".repeat(65), &["terminal"]), None);
