@@ -73,7 +73,7 @@ fn show_server(client: &mut DemoClient, printer: &mut DemoPrinter<'_>) -> Result
     printer.print_sentence(&format!("It offers {} tools:", tools.len()))?;
     for tool in tools {
         printer.print_quoted(&format!(
-            "{:<14} {}",
+            "{:<18} {}",
             text_field(tool, "name"),
             text_field(tool, "title")
         ))?;

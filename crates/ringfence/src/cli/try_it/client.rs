@@ -32,6 +32,8 @@ impl DemoClient {
         args.extend(flag("--root", &demo_dir.root()));
         args.extend(flag("--workspace", &demo_dir.workspace()));
         args.extend(flag("--config", config));
+        // Warnings in between would hide what the demonstration shows; errors stay visible.
+        args.extend(["--log-level".into(), "error".into()]);
         let env = [
             ("HOME".into(), demo_dir.home().into_os_string()),
             ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()),
