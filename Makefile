@@ -72,7 +72,7 @@ msrv: ## Check the code with the oldest supported Rust release (rust-version in 
 
 deny: $(DENY) ## Check licences and sources of dependencies
 	$(step) 'cargo deny'
-	# A build downloads the packages of this platform alone; the check reads those of all.
+	@# A build downloads the packages of this platform alone; the check reads those of all.
 	@cargo fetch --locked
 	$(DENY) --offline --locked check --hide-inclusion-graph bans licenses sources
 
