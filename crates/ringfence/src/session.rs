@@ -6,16 +6,15 @@
 
 mod outputs;
 
-use std::any::{Any, TypeId};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock};
 
+use crate::base::CancelToken;
 use crate::base::IgnorePoison;
 use crate::base::client_sandbox::ClientSandbox;
 use crate::base::ids::short_id;
 use crate::base::workspace::Workspace;
-use crate::base::{CancelToken, Result};
 pub use outputs::{OpenOutput, OutputQuota, OutputQuotas, OutputStore};
 
 /// Identity that requests are made under. With auth off the only principal is the local user.
@@ -101,7 +100,6 @@ pub struct Session {
     client_sandbox: RwLock<Option<Arc<ClientSandbox>>>,
     overrides: RwLock<Arc<Overrides>>,
     trusted: Mutex<HashSet<(String, String)>>,
-    extensions: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Session {
@@ -125,7 +123,6 @@ impl Session {
             client_sandbox: RwLock::default(),
             overrides: RwLock::default(),
             trusted: Mutex::default(),
-            extensions: Mutex::default(),
         }
     }
 
@@ -166,44 +163,7 @@ impl Session {
         self.lock_trust().contains(&(tool.to_owned(), definition.to_owned()))
     }
 
-    /// Returns the session's value of type `T`, created on first use. It lets other modules attach
-    /// state to a session that the session itself does not know.
-    pub fn get_or_create<T: Any + Send + Sync>(
-        &self,
-        create: impl FnOnce() -> Result<T>,
-    ) -> Result<Arc<T>> {
-        self.get_or_replace(|_| true, create)
-    }
-
-    /// Like [`Session::get_or_create`], but replaces a value for which `is_current` is false.
-    /// Current holders keep the old value.
-    pub fn get_or_replace<T: Any + Send + Sync>(
-        &self,
-        is_current: impl FnOnce(&T) -> bool,
-        create: impl FnOnce() -> Result<T>,
-    ) -> Result<Arc<T>> {
-        let mut extensions = self.extensions.lock().ignore_poison();
-        let id = TypeId::of::<T>();
-        if let Some(existing) =
-            extensions.get(&id).cloned().and_then(|existing| existing.downcast().ok())
-            && is_current(&existing)
-        {
-            return Ok(existing);
-        }
-        let created = Arc::new(create()?);
-        extensions.insert(id, Arc::clone(&created) as Arc<dyn Any + Send + Sync>);
-        Ok(created)
-    }
-
     fn lock_trust(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String)>> {
         self.trusted.lock().ignore_poison()
     }
-}
-
-/// Reference to the session of one call.
-#[derive(Clone)]
-pub struct SessionRef {
-    pub session: Arc<Session>,
-    /// False for a 2026-07-28 request without a handle: nothing it is granted may outlive it.
-    pub persistent: bool,
 }

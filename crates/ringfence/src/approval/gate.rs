@@ -13,7 +13,7 @@ use crate::base::call::Prepared;
 use crate::base::client_handle::{ClientCapabilities, ClientHandle};
 use crate::base::clock::{Deadline, unix_millis};
 use crate::base::{CancelToken, Error, Kind, Result};
-use crate::session::SessionRef;
+use crate::session::Session;
 
 /// Source of an approval, and how far it reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,9 +72,19 @@ impl<T> Granted<T> {
     }
 }
 
+/// Key that the answer to a question is kept under for a session.
+pub struct TrustKey {
+    /// What is trusted: a rule, or a kind of question.
+    pub subject: String,
+    /// The exact command, host or definition.
+    pub detail: String,
+}
+
 /// Context of a question: the call that raises it, and how long it may wait.
 pub struct QuestionContext<'a> {
-    pub session_ref: &'a SessionRef,
+    pub session: &'a Session,
+    /// Nothing that is granted to a call without a persistent session may outlive it.
+    pub persistent: bool,
     pub client: &'a ClientHandle,
     pub cancel: &'a CancelToken,
     /// Paused while a human decides.
@@ -116,21 +126,16 @@ impl Gate {
         let Some(reason) = call.approval_reason.clone() else {
             return Ok(Granted { inner: call, grant: Grant::new("policy", false) });
         };
-        if cx.session_ref.persistent
-            && cx.session_ref.session.has_trust(&call.tool, &call.definition_hash)
-        {
+        if cx.persistent && cx.session.has_trust(&call.tool, &call.definition_hash) {
             cx.call_events.write_approval("approved", "trust", "session")?;
             return Ok(Granted { inner: call, grant: Grant::new("trust", true) });
         }
-        let prompt = ApprovalPrompt::for_call(&call, &reason, &cx.session_ref.session);
+        let prompt = ApprovalPrompt::for_call(&call, &reason, cx.session);
         let grant = self
-            .ask_for_approval(
-                cx,
-                ApprovalPrompt { offers_session: cx.session_ref.persistent, ..prompt },
-            )
+            .ask_for_approval(cx, ApprovalPrompt { offers_session: cx.persistent, ..prompt })
             .await?;
         if grant.for_session {
-            cx.session_ref.session.add_trust(&call.tool, &call.definition_hash);
+            cx.session.add_trust(&call.tool, &call.definition_hash);
         }
         Ok(Granted { inner: call, grant })
     }
@@ -160,23 +165,18 @@ impl Gate {
         &self,
         cx: &QuestionContext<'_>,
         prompt: ApprovalPrompt,
-        (trust_subject, trust_detail): (String, String),
+        trust_key: TrustKey,
         subject: T,
     ) -> Result<Granted<T>> {
-        if cx.session_ref.persistent
-            && cx.session_ref.session.has_trust(&trust_subject, &trust_detail)
-        {
+        if cx.persistent && cx.session.has_trust(&trust_key.subject, &trust_key.detail) {
             cx.call_events.write_approval("approved", "trust", "session")?;
             return Ok(Granted { inner: subject, grant: Grant::new("trust", true) });
         }
         let grant = self
-            .ask_for_approval(
-                cx,
-                ApprovalPrompt { offers_session: cx.session_ref.persistent, ..prompt },
-            )
+            .ask_for_approval(cx, ApprovalPrompt { offers_session: cx.persistent, ..prompt })
             .await?;
         if grant.for_session {
-            cx.session_ref.session.add_trust(&trust_subject, &trust_detail);
+            cx.session.add_trust(&trust_key.subject, &trust_key.detail);
         }
         Ok(Granted { inner: subject, grant })
     }

@@ -8,6 +8,6 @@ mod prompt;
 pub mod required;
 pub mod terminal;
 
-pub use gate::{Gate, Grant, Granted, QuestionContext};
+pub use gate::{Gate, Grant, Granted, QuestionContext, TrustKey};
 pub use pending::ApprovalAnswer;
 pub use prompt::ApprovalPrompt;

@@ -125,7 +125,7 @@ impl AuditLog {
     }
 
     fn count_refusal(&self, principal: &str, error: &'static str) -> bool {
-        self.0.lock_refusals().count_refusal(principal, error, (Instant::now(), now_utc()))
+        self.0.lock_refusals().count_refusal(principal, error, Instant::now(), now_utc())
     }
 
     /// Records the end of a call. The end can no longer be refused, so a record that cannot be

@@ -78,7 +78,8 @@ impl RefusalLimits {
         &mut self,
         principal: &str,
         error: &'static str,
-        (now, ts): (Instant, String),
+        now: Instant,
+        ts: String,
     ) -> bool {
         // A principal forgotten since `admit_refusal` is added again: the call must be counted
         // somewhere.
@@ -145,7 +146,7 @@ mod tests {
     ) -> (bool, Option<RefusalCount>) {
         let (admitted, forgotten) = limits.admit_refusal(principal, now);
         if admitted.is_err() {
-            limits.count_refusal(principal, "unknown_tool", (now, "t".into()));
+            limits.count_refusal(principal, "unknown_tool", now, "t".into());
         }
         (admitted.is_ok(), forgotten)
     }

@@ -21,6 +21,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
+use crate::sandbox::SessionSandboxes;
 use crate::sandbox::browser::{BrowserOptions, BrowserRun, SessionProxy};
 use crate::session::Session;
 
@@ -257,7 +258,7 @@ impl BrowserProcess {
     /// Opens the proxy through which a session's pages reach the network.
     pub fn open_proxy(
         &self,
-        session: &Arc<Session>,
+        sandboxes: &SessionSandboxes,
         config: &Config,
         launcher: &Launcher,
         denied: &[String],
@@ -267,7 +268,7 @@ impl BrowserProcess {
         let run = run
             .as_ref()
             .ok_or_else(|| Error::new(Kind::Unavailable, "the browser has just ended"))?;
-        run.open_session_proxy(session, config, launcher, denied, traffic.decision_callback())
+        run.open_session_proxy(sandboxes, config, launcher, denied, traffic.decision_callback())
     }
 
     /// Registers a context, so that it receives events.

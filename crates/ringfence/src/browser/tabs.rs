@@ -20,15 +20,22 @@ use crate::base::client_sandbox::ClientSandbox;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
+use crate::sandbox::SessionSandboxes;
 use crate::sandbox::browser::SessionProxy;
-use crate::session::{Session, SessionRef};
 
 /// Maximum number of pages per session. Pages opened beyond it are closed immediately.
 pub const MAX_PAGES: usize = 20;
 /// Timeout for opening a page.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pages of a session; stored in the session and dropped with it.
+/// The pages of a session: its own, and separate ones for calls that a client has restricted.
+#[derive(Default)]
+pub struct TabSets {
+    own: Arc<SessionTabs>,
+    restricted: RestrictedTabs,
+}
+
+/// Pages of a session under one restriction; dropped with the session.
 #[derive(Default)]
 pub struct SessionTabs {
     context: tokio::sync::Mutex<Option<Arc<BrowserContext>>>,
@@ -60,35 +67,36 @@ impl RestrictedTabs {
     }
 }
 
-impl SessionTabs {
+impl TabSets {
     /// Returns the session's pages, or, for a call without a persistent session, pages that end
     /// with the call. Calls that a client has restricted get separate pages: a page opened for a
     /// less restricted call, and its connections, still have that call's wider access.
     pub fn for_call(
-        session_ref: &SessionRef,
+        &self,
+        persistent: bool,
         client_sandbox: Option<&Arc<ClientSandbox>>,
-    ) -> Result<Arc<SessionTabs>> {
-        match (session_ref.persistent, client_sandbox) {
-            (true, None) => session_ref.session.get_or_create(|| Ok(SessionTabs::default())),
-            (true, Some(client_sandbox)) => Ok(session_ref
-                .session
-                .get_or_create(|| Ok(RestrictedTabs::default()))?
-                .get(client_sandbox)),
-            (false, _) => Ok(Arc::default()),
+    ) -> Arc<SessionTabs> {
+        match (persistent, client_sandbox) {
+            (true, None) => Arc::clone(&self.own),
+            (true, Some(client_sandbox)) => self.restricted.get(client_sandbox),
+            (false, _) => Arc::default(),
         }
     }
+}
 
+impl SessionTabs {
     /// Returns the session's context; creates a new one if the browser is not the one used last.
     pub async fn open_context(
         &self,
-        session: &Arc<Session>,
+        sandboxes: &SessionSandboxes,
         config: &Config,
         launcher: &Launcher,
         denied: &[String],
         options: TermsFuture<'_>,
     ) -> Result<(Arc<BrowserContext>, BusyGuard)> {
         let mut context_slot = self.context.lock().await;
-        let browser = BrowserProcess::get_or_start(session, config, launcher, options).await?;
+        let browser =
+            BrowserProcess::get_or_start(&sandboxes.session, config, launcher, options).await?;
         let busy_guard = browser.begin_use();
         if let Some(context) =
             context_slot.as_ref().filter(|context| Arc::ptr_eq(&context.browser, &browser))
@@ -98,7 +106,7 @@ impl SessionTabs {
         *context_slot = None;
         let context = BrowserContext::new(
             browser,
-            session,
+            sandboxes,
             config,
             launcher,
             denied,
@@ -186,14 +194,14 @@ struct PageList {
 impl BrowserContext {
     async fn new(
         browser: Arc<BrowserProcess>,
-        session: &Arc<Session>,
+        sandboxes: &SessionSandboxes,
         config: &Config,
         launcher: &Launcher,
         denied: &[String],
         last_handle: Arc<AtomicU64>,
     ) -> Result<Arc<BrowserContext>> {
         let traffic = Arc::new(SessionTraffic::default());
-        let proxy = browser.open_proxy(session, config, launcher, denied, &traffic)?;
+        let proxy = browser.open_proxy(sandboxes, config, launcher, denied, &traffic)?;
         traffic.set_shut_off(proxy.make_closer());
         // Loopback goes through the proxy, too: it means the session's own loopback.
         let params = json!({"disposeOnDetach": true, "proxyServer": proxy.proxy_url, "proxyBypassList": "<-loopback>"});
@@ -202,7 +210,8 @@ impl BrowserContext {
         let id = made["browserContextId"].as_str().unwrap_or_default().to_owned();
         let made = ContextGuard { browser, id };
         let (browser, id) = (&made.browser, &made.id);
-        let downloads = SessionDownloads::new(browser, session, config.limits.output_file_bytes)?;
+        let downloads =
+            SessionDownloads::new(browser, &sandboxes.session, config.limits.output_file_bytes)?;
         let behaviour = json!({
             "behavior": "allowAndName", "browserContextId": id,
             "downloadPath": downloads.folder(), "eventsEnabled": true,

@@ -30,8 +30,9 @@ use crate::base::{Result, TraceId};
 use crate::config::Config;
 use crate::registry::Registry;
 use crate::rulebook::{RuleLocations, RulebookCache};
-use crate::sandbox::DedicatedSandbox;
-use crate::session::{Overrides, Session, SessionRef};
+use crate::sandbox::{SandboxConfig, SessionSandboxes};
+use crate::session::Overrides;
+use crate::tools::SessionRef;
 
 pub use prepare::{TIMEOUT_META, needs_approval};
 pub use reload::ConfigReloader;
@@ -61,6 +62,8 @@ pub struct CallRequest {
 /// Effective config and tools at one moment. A call uses the same state from start to end.
 pub struct PipelineState {
     pub config: Arc<Config>,
+    /// The sandbox of tools that have none of their own.
+    pub sandbox: Arc<SandboxConfig>,
     pub registry: Registry,
     /// How often each tool has changed or disappeared. Trust given before such a change no longer
     /// applies.
@@ -70,7 +73,12 @@ pub struct PipelineState {
 impl PipelineState {
     /// Builds the state for a config, without any changes counted.
     pub fn new(config: Arc<Config>) -> PipelineState {
-        PipelineState { registry: Registry::new(&config), config, change_counts: BTreeMap::new() }
+        PipelineState {
+            registry: Registry::new(&config),
+            sandbox: Arc::new(SandboxConfig::from_config(&config)),
+            config,
+            change_counts: BTreeMap::new(),
+        }
     }
 
     /// Continues the change counts of the previous state, counting the tools that differ.
@@ -155,16 +163,14 @@ impl Pipeline {
     }
 
     /// Releases what a session keeps for operator commands that have changed or no longer exist.
-    pub fn release_stale_sandboxes(&self, session: &Session) {
+    pub fn release_stale_sandboxes(&self, sandboxes: &SessionSandboxes) {
         let state = self.state();
         let is_current = |name: &str, definition: &str| {
             state.registry.get(name).is_some_and(|tool| {
                 tool.own_sandbox().is_some() && tool.definition_hash() == definition
             })
         };
-        if let Err(error) = DedicatedSandbox::release_stale(session, is_current) {
-            tracing::warn!("cannot remove the sandboxes of former tools: {}", error.log_line());
-        }
+        sandboxes.release_stale(is_current);
     }
 
     /// Returns the current state.

@@ -266,7 +266,8 @@ mod tests {
     use crate::config::scratch::Scratch;
     use crate::config::{ConfigFlags, ProcessEnv, resolve_config};
     use crate::session::Overrides;
-    use crate::session::{Principal, Session, SessionRef};
+    use crate::session::{Principal, Session};
+    use crate::tools::{SessionRef, SessionState};
 
     type Asked = oneshot::Receiver<Result<Value>>;
 
@@ -348,7 +349,10 @@ mod tests {
             trace_id: TraceId::generate(),
             tool: tool.to_owned(),
             arguments: serde_json::Map::new(),
-            session_ref: SessionRef { session: Arc::new(session), persistent: true },
+            session_ref: SessionRef {
+                state: Arc::new(SessionState::new(Arc::new(session))),
+                persistent: true,
+            },
             client_capabilities: ClientCapabilities {
                 elicitation: true,
                 ..ClientCapabilities::default()

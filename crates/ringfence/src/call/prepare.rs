@@ -16,8 +16,8 @@ use crate::redact::arguments::redact_arguments;
 use crate::redact::known_secrets;
 use crate::redact::secret::{is_sensitive, redact_url_passwords};
 use crate::rulebook::EscalationStatus;
-use crate::sandbox::repositories::{SessionRepositories, UNPROTECTABLE};
-use crate::sandbox::{Launcher, SessionSandbox, git, profile};
+use crate::sandbox::repositories::UNPROTECTABLE;
+use crate::sandbox::{Launcher, SandboxConfig, git, profile};
 use crate::session::Overrides;
 use crate::tools::{CheckedCall, DynTool, PrepareCx};
 
@@ -41,15 +41,20 @@ pub async fn restrict_workspace(
     pipeline: &Pipeline,
     tool: &dyn DynTool,
     config: &Config,
+    sandbox: &SandboxConfig,
     request: &CallRequest,
 ) -> Result<(Arc<Workspace>, Option<Value>)> {
     let full_workspace = match tool.own_sandbox() {
-        Some(own_sandbox) => own_sandbox.restricted_workspace(&request.session_ref.session)?,
-        None => profile::workspace_hiding_private(&request.session_ref.session.workspace, config),
+        Some(own_sandbox) => {
+            own_sandbox.restricted_workspace(&request.session_ref.state.sandboxes)?
+        }
+        None => {
+            profile::workspace_hiding_private(&request.session_ref.session().workspace, sandbox)
+        }
     };
     let (workspace, sandbox_effect) = apply_client_sandbox(request, full_workspace).await?;
-    let workspace = guard_repositories(tool, config, request, workspace).await?;
-    if config.policy.escalate == EscalationMode::Off {
+    let workspace = guard_repositories(tool, sandbox, request, workspace).await?;
+    if sandbox.escalate == EscalationMode::Off {
         return Ok((workspace, sandbox_effect));
     }
     let rulebook = pipeline.policy.current_rules(workspace.path()).await;
@@ -59,7 +64,11 @@ pub async fn restrict_workspace(
     // git executes what a repository configures. Where a rule lets git out of the sandbox, no run
     // may change the repository. Where nothing can leave the sandbox, the rule must not take away
     // what runs may do without it.
-    match rulebook.escalation_status(config, pipeline.gate.can_ask(request.client_capabilities)) {
+    match rulebook.escalation_status(
+        config,
+        sandbox.escalate,
+        pipeline.gate.can_ask(request.client_capabilities),
+    ) {
         EscalationStatus::Possible => {
             Ok((Arc::new(workspace.with_restrictions(git::close_repository)), sandbox_effect))
         }
@@ -78,7 +87,7 @@ pub async fn restrict_workspace(
 /// Protects what git on the host would execute, for tools that change files or run commands.
 async fn guard_repositories(
     tool: &dyn DynTool,
-    config: &Config,
+    sandbox: &SandboxConfig,
     request: &CallRequest,
     workspace: Arc<Workspace>,
 ) -> Result<Arc<Workspace>> {
@@ -87,19 +96,17 @@ async fn guard_repositories(
     if !runs_programs && !effects.contains(&"filesystem_write") {
         return Ok(workspace);
     }
-    let session = &request.session_ref.session;
-    let sandbox = SessionSandbox::for_call(
-        session,
-        config,
+    let sandboxes = &request.session_ref.state.sandboxes;
+    let home = sandbox.host.home.as_deref();
+    let session_sandbox = sandboxes.sandbox_for_call(
+        sandbox,
         &Launcher::from_current_exe(),
         tool.own_sandbox().map(AsRef::as_ref),
         &workspace,
     );
-    let findings = match sandbox {
-        Ok(sandbox) => {
-            SessionRepositories::for_session(session)?
-                .current_findings(&sandbox, config.home.as_deref())
-                .await
+    let findings = match session_sandbox {
+        Ok(session_sandbox) => {
+            sandboxes.repositories.current_findings(&session_sandbox, home).await
         }
         Err(error) => Err(error),
     };
@@ -135,13 +142,15 @@ async fn apply_client_sandbox(
 /// Has the tool check the arguments, and freezes everything that will be shown, approved and run.
 pub fn prepare_call(
     config: &Config,
+    sandbox: &SandboxConfig,
     tool: &dyn DynTool,
     request: &CallRequest,
     overrides: &Overrides,
     workspace: &Workspace,
 ) -> Result<Prepared> {
     let spec = tool.spec();
-    let cx = PrepareCx { session: &request.session_ref.session, workspace, overrides, config };
+    let state = &request.session_ref.state;
+    let cx = PrepareCx { state, workspace, overrides, config, sandbox };
     let CheckedCall { plan, args } = tool.check_call(&request.arguments, &cx)?;
     // The tool itself comes first, because it may report more precisely what is missing.
     if let Some(reason) = tool.unavailable_reason() {
@@ -175,7 +184,7 @@ pub fn prepare_call(
         shown_command: plan.command,
         arguments_in_command: plan.command_covers,
         args,
-        cwd: plan.cwd.unwrap_or_else(|| request.session_ref.session.workspace.display_path()),
+        cwd: plan.cwd.unwrap_or_else(|| state.session.workspace.display_path()),
         shown_env: format_env(&plan.env),
         profile: spec.profile,
         effects: spec.effects.clone(),

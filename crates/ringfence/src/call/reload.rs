@@ -16,6 +16,7 @@ use crate::base::IgnorePoison;
 use crate::base::list_changes::ChangedList;
 use crate::base::{Error, Kind, Result};
 use crate::config::{AuthKey, Config, ConfigSource, FileStamps};
+use crate::sandbox::{SandboxConfig, profile};
 
 /// Keys that are fixed while a server runs: sockets, directories and sandboxes have been created
 /// from them.
@@ -292,7 +293,7 @@ fn rebuild_state(
         if current.config.file.is_some() && config.file.is_none() {
             return Err(config_gone_error(file.as_deref()));
         }
-        crate::sandbox::profile::check_profile(&config)?;
+        profile::check_profile(&SandboxConfig::from_config(&config))?;
         let restart_needed = restore_fixed_settings(&mut config, initial_config, &current.config);
         config.generation = current.config.generation + 1;
         Ok((PipelineState::new(Arc::new(config)).succeeding(current), restart_needed))
@@ -348,7 +349,7 @@ fn restore_fixed_settings(
     config.http = initial.http.clone();
     config.auth = initial.auth.clone();
     config.approval.allows_terminal = initial.approval.allows_terminal;
-    config.sandbox = initial.sandbox.clone();
+    config.default_sandbox = initial.default_sandbox.clone();
     config.policy = initial.policy.clone();
     config.limits.message_bytes = initial.limits.message_bytes;
     config.limits.audit_rotate_bytes = initial.limits.audit_rotate_bytes;

@@ -18,7 +18,7 @@ use crate::base::client_sandbox;
 use crate::base::clock::Deadline;
 use crate::base::{CancelCause, CancelToken, Error, Kind, Result, TraceId};
 use crate::sandbox::{self, ReportCompleteness};
-use crate::tools::RunCx;
+use crate::tools::{CallControl, CallServices, CallSettings, RunCx};
 
 /// Handle to a call that has been started. Dropping it does not end the call; `cancel` does.
 pub struct RunningCall {
@@ -42,7 +42,7 @@ impl Pipeline {
     pub fn start_call(self: &Arc<Self>, request: CallRequest) -> RunningCall {
         let (client, events) = ClientHandle::new(request.client_capabilities);
         let (finished, done) = oneshot::channel();
-        let cancel = request.session_ref.session.cancel.new_child();
+        let cancel = request.session_ref.session().cancel.new_child();
         let state = self.state();
         let run = RunningCall {
             expiry: state.config.approval.expiry,
@@ -52,7 +52,7 @@ impl Pipeline {
             done,
             cancel: cancel.clone(),
             digest: request_digest(&request.tool, &request.arguments),
-            principal: request.session_ref.session.principal.name().to_owned(),
+            principal: request.session_ref.session().principal.name().to_owned(),
         };
         let pipeline = Arc::clone(self);
         // The record has the tool's own name, whichever spelling the caller used and however far
@@ -63,7 +63,7 @@ impl Pipeline {
         let span = tracing::error_span!(
             "call",
             trace_id = request.trace_id.as_str(),
-            session = request.session_ref.session.id,
+            session = request.session_ref.session().id,
             tool = shown_name
         );
         let work = async move {
@@ -71,10 +71,10 @@ impl Pipeline {
                 &pipeline.audit,
                 &request.trace_id,
                 json!({
-                    "session": request.session_ref.session.id,
-                    "principal": request.session_ref.session.principal.name(),
-                    "workspace": request.session_ref.session.workspace.display_path(),
-                    "transport": request.session_ref.session.transport,
+                    "session": request.session_ref.session().id,
+                    "principal": request.session_ref.session().principal.name(),
+                    "workspace": request.session_ref.session().workspace.display_path(),
+                    "transport": request.session_ref.session().transport,
                     "protocol": request.protocol,
                     "client": request.client,
                     "tool": shown_name,
@@ -137,29 +137,30 @@ impl Pipeline {
         cancel: &CancelToken,
         record: &mut CallRecord,
     ) -> Result<ToolOutput> {
-        self.release_stale_sandboxes(&request.session_ref.session);
-        let tool = find_tool(state, &request.tool, &request.session_ref.session.workspace)?;
+        self.release_stale_sandboxes(&request.session_ref.state.sandboxes);
+        let tool = find_tool(state, &request.tool, &request.session_ref.session().workspace)?;
+        let config = &state.config;
         let own_sandbox = tool.own_sandbox().cloned();
-        let config = Arc::clone(
-            own_sandbox.as_ref().map_or(&state.config, |own_sandbox| &own_sandbox.config),
+        let sandbox = Arc::clone(
+            own_sandbox.as_ref().map_or(&state.sandbox, |own_sandbox| &own_sandbox.sandbox_config),
         );
         let (workspace, client_sandbox) =
-            restrict_workspace(self, &*tool, &config, &request).await?;
+            restrict_workspace(self, &*tool, config, &sandbox, &request).await?;
         if let Some(description) = &client_sandbox {
             record.set_fields(json!({"client_sandbox": description["mode"]}));
         }
-        let session = &request.session_ref.session;
+        let session = request.session_ref.session();
         let effective_overrides =
             overrides::merge_overrides(request.overrides.clone(), &session.overrides());
         let effective_overrides =
-            overrides::check_overrides(&effective_overrides, &config, &session.workspace)?;
+            overrides::check_overrides(&effective_overrides, config, &session.workspace)?;
         let overrides = (!effective_overrides.is_empty())
             .then(|| overrides::describe_overrides(&effective_overrides));
         if let Some(overrides) = &overrides {
             record.set_fields(json!({"overrides": overrides}));
         }
         let mut prepared =
-            prepare_call(&config, &*tool, &request, &effective_overrides, &workspace)?;
+            prepare_call(config, &sandbox, &*tool, &request, &effective_overrides, &workspace)?;
         prepared.definition_hash = state.trust_key(&prepared.tool, prepared.definition_hash);
         record.set_fields(json!({
             "tool": prepared.tool,
@@ -172,9 +173,10 @@ impl Pipeline {
         let limit = prepared.time_limit;
         let call_events = record.call_events();
         let response_timeout = request.response_timeout;
-        let timeout_hint = timeout_hint(&config, &*tool, request.timeout, limit);
+        let timeout_hint = timeout_hint(config, &*tool, request.timeout, limit);
         let question_context = QuestionContext {
-            session_ref: &request.session_ref,
+            session,
+            persistent: request.session_ref.persistent,
             client: &client,
             cancel,
             deadline: &deadline,
@@ -187,24 +189,30 @@ impl Pipeline {
         let granted = granted?;
         record.write_start()?;
         let cx = Arc::new(RunCx {
-            trace_id: request.trace_id.clone(),
-            session: Arc::clone(&request.session_ref.session),
+            trace_id: request.trace_id,
             session_ref: request.session_ref,
-            workspace,
-            config,
-            own_sandbox,
-            overrides: Arc::new(effective_overrides),
-            policy: self.policy.clone(),
-            cancel: cancel.clone(),
-            deadline: Arc::clone(&deadline),
-            client,
-            gate: Arc::clone(&self.gate),
-            list_changes: self.list_changes.clone(),
-            text_budget: request.output_budget,
-            call_events,
-            max_approval_wait: response_timeout,
-            timeout_hint,
-            tasks: self.running_calls.clone(),
+            settings: CallSettings {
+                config: Arc::clone(config),
+                sandbox,
+                workspace,
+                own_sandbox,
+                overrides: Arc::new(effective_overrides),
+                text_budget: request.output_budget,
+                timeout_hint,
+            },
+            control: CallControl {
+                client,
+                cancel: cancel.clone(),
+                deadline: Arc::clone(&deadline),
+                call_events,
+                max_approval_wait: response_timeout,
+            },
+            services: CallServices {
+                policy: self.policy.clone(),
+                gate: Arc::clone(&self.gate),
+                list_changes: self.list_changes.clone(),
+                tasks: self.running_calls.clone(),
+            },
         });
         let work =
             std::panic::AssertUnwindSafe(tool.run_call(Arc::clone(&cx), granted)).catch_unwind();
@@ -239,7 +247,7 @@ impl Pipeline {
                     output
                 })
                 .map_err(|error| match error.kind() {
-                    Kind::DeadlineExceeded => error.with_fallback_hint(&cx.timeout_hint),
+                    Kind::DeadlineExceeded => error.with_fallback_hint(&cx.settings.timeout_hint),
                     _ => error,
                 }),
             Some(Err(_)) => Err(Error::internal("the tool failed unexpectedly")),
@@ -247,7 +255,7 @@ impl Pipeline {
                 Kind::DeadlineExceeded,
                 format!("no result within {} ms", limit.as_millis()),
             )
-            .with_hint(cx.timeout_hint.as_str())),
+            .with_hint(cx.settings.timeout_hint.as_str())),
             None => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
         }
     }

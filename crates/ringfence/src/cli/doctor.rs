@@ -109,7 +109,7 @@ fn collect_findings(args: DoctorArgs) -> Result<DoctorReport> {
     let host = HostSettings::read();
     let fences = trials::run_trials(&trial_workspace, &host, &tried);
     health.extend(usable_config.as_ref().map(rules::check_rules).into_iter().flatten());
-    let configured_profile = usable_config.as_ref().map(|config| config.sandbox.profile);
+    let configured_profile = usable_config.as_ref().map(|config| config.default_sandbox.profile);
     let verdict = verdict::judge_host(&fences, configured_profile, trial_workspace.network);
     let layers = tried.into_iter().map(|tried| layer_result(tried, &host)).collect();
     Ok(DoctorReport { version: env!("CARGO_PKG_VERSION"), host, layers, fences, health, verdict })

@@ -124,7 +124,7 @@ pub fn run(args: SandboxArgs) -> Result<u8> {
     let rulebook = read_rules(&config)?;
     let foreground_rules = ForegroundRules {
         escalation_obstacle: rulebook
-            .escalation_status(&config, args.on_prompt == OnPrompt::Allow)
+            .escalation_status(&config, config.policy.escalate, args.on_prompt == OnPrompt::Allow)
             .obstacle()
             .map(str::to_owned),
         table: rulebook.table,

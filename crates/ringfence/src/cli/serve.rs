@@ -19,7 +19,7 @@ use crate::config::resolve::log::LogFlags;
 use crate::config::{self, Config, ConfigFlags, ProcessEnv};
 use crate::mcp::{Server, failed_start, http, stdio};
 use crate::redact::known_secrets;
-use crate::sandbox;
+use crate::sandbox::{self, SandboxConfig};
 
 /// Serve MCP on standard input and output (default), or over HTTP
 #[derive(clap::Args)]
@@ -131,7 +131,7 @@ fn start_server(args: ServeArgs, progress: &mut StartProgress) -> Result<()> {
     log::start_logging(&config.log, known_secrets::redact_str)?;
     events.replay_events();
     config::prepare_root(&config)?;
-    sandbox::profile::check_profile(&config)?;
+    sandbox::profile::check_profile(&SandboxConfig::from_config(&config))?;
     let root = config.root.clone();
     // Leftovers of killed servers may be large, and no client should wait for their removal.
     std::thread::spawn(move || sandbox::sweep_abandoned(&root));

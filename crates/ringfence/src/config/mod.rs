@@ -40,7 +40,7 @@ use resolve::config_path;
 pub use resolve::directories::{open_workspace_for, prepare_root};
 pub use resolve::hidden_dirs::is_system_path;
 pub use resolve::policy::{PolicyFlags, PolicySettings};
-pub use resolve::program::{ProgramError, REPLACED_DIRECTORIES};
+pub use resolve::program::{ProgramError, ProgramSearch, REPLACED_DIRECTORIES};
 pub use resolve::sandbox::{SandboxFlags, SandboxSettings};
 pub use resolve::surface::{OverridePolicy, ToolSurface};
 pub use resolve::{
@@ -98,7 +98,8 @@ pub struct Config {
     pub audit_retention: Option<Duration>,
     pub browser: BrowserSettings,
     pub log: resolve::log::LogSettings,
-    pub sandbox: SandboxSettings,
+    /// The sandbox of commands that have none of their own.
+    pub default_sandbox: SandboxSettings,
     pub policy: PolicySettings,
     pub http: HttpSettings,
     pub auth: Option<AuthSettings>,

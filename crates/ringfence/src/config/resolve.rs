@@ -173,7 +173,7 @@ pub(super) fn resolve_source(
     let sources =
         resolve_secret_sources(setting_picker, env, &file.secrets, &defaults.secrets, store)
             .map_err(with_key_fact("secrets"))?;
-    let log = log::resolve_log(setting_picker, (&flags.log, env), (&file.log, &defaults.log))?;
+    let log = log::resolve_log(setting_picker, &flags.log, env, &file.log, &defaults.log)?;
     let key_files = keys.files.iter().map(|(_, path)| path.clone()).collect();
     let mut control_files = ControlFiles::from_config_file(source);
     control_files.add_keys(keys.files)?;
@@ -207,18 +207,19 @@ pub(super) fn resolve_source(
     let override_policy =
         surface::resolve_overrides(setting_picker, &file.session, &defaults.session)?;
     let (commands, command_errors) =
-        resolve_commands(setting_picker, source, (&surface, sandbox.profile));
+        resolve_commands(setting_picker, source, &surface, sandbox.profile);
     let secrets =
         SecretValues::look_up_all(commands.iter().flat_map(|entry| entry.secret_refs()), &sources);
-    let sources = (&flags.policy, env);
     let policy = policy::resolve_policy(
         setting_picker,
-        sources,
-        (&file.policy, &defaults.policy),
-        (tools, &sandbox, workspace.as_deref()),
+        &flags.policy,
+        env,
+        &file.policy,
+        &defaults.policy,
+        policy::PolicyContext { tools, sandbox: &sandbox, workspace: workspace.as_deref() },
     );
     let policy = policy.map_err(with_key_fact("policy"))?;
-    let writable = first.map_or(&sandbox.writable, |first| &first.sandbox.writable);
+    let writable = first.map_or(&sandbox.writable, |first| &first.default_sandbox.writable);
     directories::check_control_files(&control_files.paths, &root, writable)?;
     let mut config = Config {
         generation: 1,
@@ -239,7 +240,7 @@ pub(super) fn resolve_source(
         audit_retention: resolve_audit_retention(setting_picker, &file.audit),
         log,
         browser: resolve_browser(setting_picker, env, &file.browser, &defaults.browser)?,
-        sandbox,
+        default_sandbox: sandbox,
         policy,
         home: env.get_absolute(env::HOME).map(Path::to_owned),
         codex_home: find_codex_home(env, workspace.as_deref()),
@@ -286,7 +287,8 @@ fn with_key_fact(key: &'static str) -> impl Fn(Error) -> Error {
 fn resolve_commands(
     picker: &SettingPicker<'_>,
     source: &LoadedConfigFile,
-    (surface, profile): (&ToolSurface, ProfileSetting),
+    surface: &ToolSurface,
+    sandbox_profile: ProfileSetting,
 ) -> (Arc<[Arc<CommandTool>]>, Arc<[ConfigError]>) {
     let Some(path) = &source.path else { return (Arc::default(), Arc::default()) };
     let lines = LineIndex::new(&source.text);
@@ -297,7 +299,7 @@ fn resolve_commands(
         lines,
         picker,
         surface,
-        sandbox_profile: profile,
+        sandbox_profile,
     };
     let (entries, errors) = command_tool::resolve_commands(&context, &source.parsed.commands);
     let command_errors = source.parsed.command_errors.iter().cloned().chain(errors).collect();
@@ -320,7 +322,7 @@ pub(super) fn find_command_errors(
                 .profile
                 .or(defaults.sandbox.profile)
                 .unwrap_or(ProfileSetting::Default);
-            resolve_commands(&picker, source, (&surface, profile)).1
+            resolve_commands(&picker, source, &surface, profile).1
         }
         Err(_) => source.parsed.command_errors.as_slice().into(),
     }
@@ -340,7 +342,7 @@ pub(super) fn minimal_command() -> Option<CommandTool> {
         &defaults.surface,
     )
     .ok()?;
-    let (entries, _) = resolve_commands(&picker, &source, (&surface, ProfileSetting::Default));
+    let (entries, _) = resolve_commands(&picker, &source, &surface, ProfileSetting::Default);
     entries.first().map(|entry| CommandTool::clone(entry))
 }
 

@@ -92,7 +92,7 @@ pub fn show_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigListin
             let value = match key.path.as_str() {
                 // The effective value, given the profile under [sandbox].
                 "sandbox_profile" => {
-                    Some(json!(entry.effective_profile(config.sandbox.profile).name()))
+                    Some(json!(entry.effective_profile(config.default_sandbox.profile).name()))
                 }
                 path => command_value(entry, path),
             };

@@ -40,7 +40,7 @@ pub fn sandbox_for_call(
     match states[..] {
         [] => session
             .client_sandbox()
-            .or_else(|| connection.session.client_sandbox().filter(|_| connection.persistent)),
+            .or_else(|| connection.session().client_sandbox().filter(|_| connection.persistent)),
         // Both keys must say the same, or neither can be relied on.
         [one, other] if one != other => {
             Some(Arc::new(fallback_sandbox("the two states of a call differ")))

@@ -18,7 +18,8 @@ use super::{Server, codex, codex_legacy, meta, overrides, render, version};
 use crate::base::list_changes::ChangedList;
 use crate::base::{Error, Kind, Result, TraceId};
 use crate::registry::NameStyle;
-use crate::session::{ClientInfo, Session, SessionRef};
+use crate::session::{ClientInfo, Session};
+use crate::tools::SessionRef;
 
 /// Implementation of the engine's server interface.
 #[derive(Clone)]
@@ -123,7 +124,7 @@ impl ServerHandler for ProtocolHandler {
         };
         self.server.pipeline.reload_if_changed().await;
         let connection = connection_of(&context.extensions).ok();
-        let workspace = connection.as_ref().map(|connection| connection.session.workspace.path());
+        let workspace = connection.as_ref().map(|connection| connection.session().workspace.path());
         let mut info = initialize::server_info(&self.server, &client, workspace);
         info.protocol_version = wire_version(agreed_version);
         request.protocol_version = info.protocol_version.clone();
@@ -134,7 +135,7 @@ impl ServerHandler for ProtocolHandler {
     async fn discover(&self, context: RequestContext<RoleServer>) -> MethodResult<DiscoverResult> {
         let connection = connection_of(&context.extensions).map_err(refuse_request)?;
         self.server.pipeline.reload_if_changed().await;
-        let workspace = Some(connection.session.workspace.path());
+        let workspace = Some(connection.session().workspace.path());
         let mut result = DiscoverResult::from_server_info(
             self.supported_protocol_versions().into_owned(),
             initialize::server_info(&self.server, &client_info_of(&context), workspace),
@@ -160,7 +161,7 @@ impl ServerHandler for ProtocolHandler {
             self.find_session(&connection, stateless, &context).map_err(refuse_request)?;
         Ok(tools_list::list_tools(
             &self.server,
-            &session_ref.session,
+            &session_ref.state,
             &client_info_of(&context),
             stateless,
         )
@@ -205,7 +206,7 @@ impl ServerHandler for ProtocolHandler {
         }
         if request.method == "mcp.capabilities" {
             let connection = connection_of(&context.extensions).ok();
-            let session = connection.as_ref().map(|connection| &*connection.session);
+            let session = connection.as_ref().map(|connection| &**connection.session());
             return Ok(CustomResult::new(
                 mcp_capabilities::describe_server(&self.server, session).await,
             ));
@@ -413,7 +414,7 @@ impl ProtocolHandler {
                 context.meta.get(meta::SESSION).and_then(Value::as_str),
             ),
             false => Ok(SessionRef {
-                session: Arc::clone(&connection.session),
+                state: Arc::clone(&connection.state),
                 persistent: connection.persistent,
             }),
         }
@@ -427,13 +428,15 @@ impl ProtocolHandler {
         context: &RequestContext<RoleServer>,
     ) -> Result<Arc<Session>> {
         let session_ref = self.find_session(connection, stateless, context)?;
-        Some(session_ref.session).filter(|_| session_ref.persistent).ok_or_else(|| {
-            Error::new(Kind::InvalidRequest, "there is no session to store this in")
+        Some(Arc::clone(session_ref.session())).filter(|_| session_ref.persistent).ok_or_else(
+            || {
+                Error::new(Kind::InvalidRequest, "there is no session to store this in")
                 .with_reason("no_session")
                 .with_hint(
                     "Send the session handle in `_meta`, or the overrides in `_meta` of each call.",
                 )
-        })
+            },
+        )
     }
 
     /// Admits a request for prompts, resources or completions, which exist for the conformance
@@ -461,7 +464,7 @@ async fn announce_changes(
     peer: Peer<RoleServer>,
 ) {
     let mut changes = server.pipeline.list_changes.subscribe();
-    let session_cancel = connection.session.cancel.clone();
+    let session_cancel = connection.session().cancel.clone();
     // Release the session, so that it can end while we wait.
     drop(connection);
     loop {

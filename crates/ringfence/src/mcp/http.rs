@@ -144,7 +144,7 @@ impl HttpServer {
 
     /// Returns whether nothing is running in a session.
     fn is_session_idle(&self, connection: &ClientConnection) -> bool {
-        self.server.is_session_idle(&connection.session.id)
+        self.server.is_session_idle(&connection.session().id)
     }
 
     /// Makes the engine forget sessions that have ended.
@@ -293,7 +293,7 @@ async fn handle_post(
     if method == "mcp.capabilities" && !codex_legacy::is_active(&app.server) {
         let connection = app.ambient_connection(&caller.principal).map_err(refused)?;
         let result =
-            mcp_capabilities::describe_server(&app.server, Some(&connection.session)).await;
+            mcp_capabilities::describe_server(&app.server, Some(connection.session())).await;
         return Ok(json_response(200, &json!({"jsonrpc": "2.0", "id": id, "result": result})));
     }
     let place = match (&id, method) {
@@ -335,7 +335,7 @@ async fn handle_post(
         }
     };
     if let (true, Some(id)) = (session.is_some() && !method.is_empty(), &id)
-        && app.server.is_running(&connection.session.id, &id.to_string())
+        && app.server.is_running(&connection.session().id, &id.to_string())
     {
         return Err(refused(duplicate_id_error()));
     }
@@ -344,7 +344,7 @@ async fn handle_post(
         let request =
             message.get("params").and_then(|params| params.get("requestId")).map(Value::to_string);
         app.server.cancel_call(
-            &connection.session.id,
+            &connection.session().id,
             &request.unwrap_or_default(),
             CancelCause::Client,
         );
@@ -389,14 +389,14 @@ fn store_pushed_state(
     }
     let params = message.get("params");
     let session = match connection.persistent {
-        true => Arc::clone(&connection.session),
+        true => Arc::clone(connection.session()),
         false => {
             let handle = params
                 .and_then(|params| params.get("_meta"))
                 .and_then(|request_meta| request_meta.get(meta::SESSION));
             let session_ref =
                 app.server.session_by_handle(connection, handle.and_then(Value::as_str))?;
-            Some(session_ref.session)
+            Some(Arc::clone(session_ref.session()))
                 .filter(|_| session_ref.persistent)
                 .ok_or_else(codex::no_session_error)?
         }

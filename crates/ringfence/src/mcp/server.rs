@@ -16,18 +16,27 @@ use crate::base::workspace::Workspace;
 use crate::base::{CancelCause, CancelToken, Error, Result};
 use crate::call::{ConfigReloader, Pipeline};
 use crate::config::{Config, ConfigSource, FileStamps};
-use crate::session::{OutputQuotas, Principal, Session, SessionRef};
+use crate::sandbox::SandboxConfig;
+use crate::session::{OutputQuotas, Principal, Session};
+use crate::tools::{SessionRef, SessionState};
 
 /// Connection that a message arrived on; its transport attaches it to each request.
 #[derive(Clone)]
 pub struct ClientConnection {
     pub principal: Principal,
     /// Session of the connection; on 2026-07-28 it serves only requests without a handle.
-    pub session: Arc<Session>,
+    pub state: Arc<SessionState>,
     pub transport: &'static str,
     /// False if the session only serves requests that have none of their own: nothing granted there
     /// outlives the request.
     pub persistent: bool,
+}
+
+impl ClientConnection {
+    /// Returns the session of the connection.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.state.session
+    }
 }
 
 /// Server that all transports share.
@@ -50,14 +59,14 @@ pub struct Server {
 }
 
 struct HandleSession {
-    session: Arc<Session>,
+    state: Arc<SessionState>,
     last_used: Instant,
 }
 
 impl HandleSession {
     /// Ends everything that is running in it. Returns false, for `retain`.
     fn end_session(&self) -> bool {
-        self.session.cancel.cancel(CancelCause::SessionEnd);
+        self.state.session.cancel.cancel(CancelCause::SessionEnd);
         false
     }
 }
@@ -119,14 +128,17 @@ impl Server {
             .for_principal(&principal, self.pipeline.state().config.limits.output_file_bytes);
         let session =
             Session::new(principal.clone(), transport, workspace, root, self.shutdown.new_child());
-        let session = Arc::new(session.with_quota(quota, root));
-        Ok(ClientConnection { principal, session, transport, persistent: true })
+        let state = Arc::new(SessionState::new(Arc::new(session.with_quota(quota, root))));
+        Ok(ClientConnection { principal, state, transport, persistent: true })
     }
 
     fn open_workspace(&self, principal: &Principal) -> Result<Arc<Workspace>> {
         let workspace =
             crate::config::open_workspace_for(&self.config, &principal.directory_name())?;
-        let rights = crate::sandbox::profile::run_rights(&self.config, workspace.path())?;
+        let rights = crate::sandbox::profile::run_rights(
+            &SandboxConfig::from_config(&self.config),
+            workspace.path(),
+        )?;
         let workspace = workspace.with_rights(rights)?;
         let mut workspaces = lock(&self.workspaces);
         Ok(Arc::clone(
@@ -145,7 +157,7 @@ impl Server {
             match handle_session.last_used.elapsed() {
                 idle if idle < HANDLE_IDLE_LIMIT => true,
                 idle => {
-                    idle < max_idle && Arc::strong_count(&handle_session.session) > 1
+                    idle < max_idle && Arc::strong_count(&handle_session.state) > 1
                         || handle_session.end_session()
                 }
             }
@@ -160,7 +172,7 @@ impl Server {
         handle: Option<&str>,
     ) -> Result<SessionRef> {
         let Some(sealed) = handle else {
-            return Ok(SessionRef { session: Arc::clone(&connection.session), persistent: false });
+            return Ok(SessionRef { state: Arc::clone(&connection.state), persistent: false });
         };
         let handle: SessionHandle = self.handle_sealer.open(&handle_purpose(&connection.principal), sealed).ok_or_else(|| {
             Error::invalid_arguments("this session handle was not issued by this server")
@@ -171,16 +183,13 @@ impl Server {
         let mut sessions = lock(&self.handle_sessions);
         if let Some(handle_session) = sessions.get_mut(&handle.id) {
             handle_session.last_used = Instant::now();
-            return Ok(SessionRef {
-                session: Arc::clone(&handle_session.session),
-                persistent: true,
-            });
+            return Ok(SessionRef { state: Arc::clone(&handle_session.state), persistent: true });
         }
         // The limit is per principal, so that none can take the places of others: a principal with
         // too many sessions loses the one it has not used for longest.
         let own_sessions = || {
             sessions.iter().filter(|(_, handle_session)| {
-                handle_session.session.principal == connection.principal
+                handle_session.state.session.principal == connection.principal
             })
         };
         if own_sessions().count() >= HANDLES_PER_PRINCIPAL
@@ -191,13 +200,12 @@ impl Server {
         {
             handle_session.end_session();
         }
-        let session =
-            self.connect_client(connection.principal.clone(), connection.transport)?.session;
+        let state = self.connect_client(connection.principal.clone(), connection.transport)?.state;
         sessions.insert(
             handle.id,
-            HandleSession { session: Arc::clone(&session), last_used: Instant::now() },
+            HandleSession { state: Arc::clone(&state), last_used: Instant::now() },
         );
-        Ok(SessionRef { session, persistent: true })
+        Ok(SessionRef { state, persistent: true })
     }
 
     /// Creates a handle. Nothing is stored for it until it comes back.

@@ -64,7 +64,7 @@ struct StreamGuard {
 impl Drop for StreamGuard {
     fn drop(&mut self) {
         if let Some(stream) = self.streams.lock().remove(&self.id) {
-            stream.connection.session.cancel.cancel(CancelCause::Disconnect);
+            stream.connection.session().cancel.cancel(CancelCause::Disconnect);
         }
     }
 }

@@ -29,7 +29,7 @@ pub fn connect_client(server: &Server) -> Result<ClientConnection> {
 
 /// Serves one client on this process's own standard input and output until either side ends.
 pub async fn serve_client(server: Arc<Server>, connection: ClientConnection) -> Result<()> {
-    let session = Arc::clone(&connection.session);
+    let session = Arc::clone(connection.session());
     let transport = StdioTransport {
         input: BufReader::with_capacity(64 * 1024, stdio_streams::open_stdin()),
         output: Arc::new(Mutex::new(stdio_streams::open_stdout())),
@@ -154,7 +154,7 @@ pub(super) fn parse_message(
     let pushed = PushedState::store_from_message(
         message.get("method"),
         message.get("params"),
-        &connection.session,
+        connection.session(),
     );
     let mut parsed: ClientJsonRpcMessage =
         serde_json::from_value(Value::Object(message)).map_err(|error| {
@@ -262,7 +262,7 @@ where
         self.has_ended.store(true, Ordering::Release);
         // The engine waits for calls in flight before it cancels them; their children must not live
         // that long.
-        self.connection.session.cancel.cancel(CancelCause::Eof);
+        self.connection.session().cancel.cancel(CancelCause::Eof);
         None
     }
 

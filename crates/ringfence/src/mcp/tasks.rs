@@ -257,7 +257,8 @@ mod tests {
     use crate::call::CallRequest;
     use crate::config::scratch::Scratch;
     use crate::mcp::Server;
-    use crate::session::{Overrides, SessionRef};
+    use crate::session::Overrides;
+    use crate::tools::SessionRef;
 
     fn server(scratch: &Scratch) -> Arc<Server> {
         let plain = crate::mcp::server::tests::server(scratch);
@@ -269,13 +270,13 @@ mod tests {
 
     /// Starts a fixture and keeps it once it wants to go on in the background.
     async fn keep(server: &Server, tool: &str, arguments: Value) -> String {
-        let session = server.connect_client(Principal::local(), "test").unwrap().session;
+        let state = server.connect_client(Principal::local(), "test").unwrap().state;
         let request = CallRequest {
             overrides: Overrides::default(),
             trace_id: TraceId::generate(),
             tool: tool.to_owned(),
             arguments: arguments.as_object().unwrap().clone(),
-            session_ref: SessionRef { session, persistent: true },
+            session_ref: SessionRef { state, persistent: true },
             client_capabilities: ClientCapabilities {
                 elicitation: true,
                 tasks: true,

@@ -11,7 +11,7 @@ use crate::config::{
     self, CommandTool, Config, ConfigCheck, ConfigFlags, FindingSeverity, ProcessEnv, command_key,
 };
 use crate::net::AllowList;
-use crate::sandbox::profile;
+use crate::sandbox::{SandboxConfig, profile};
 
 /// Checks the config that these flags and this environment select.
 pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck> {
@@ -29,7 +29,7 @@ pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck
             .next()
             .is_some_and(|key| key.starts_with(key_prefix))
     };
-    if let Err(error) = profile::check_profile(config)
+    if let Err(error) = profile::check_profile(&SandboxConfig::from_config(config))
         && !is_reported("sandbox.")
     {
         errors.push((key_from_error(&error, "sandbox"), error));
@@ -113,7 +113,7 @@ fn find_list_errors(config: &Config) -> Vec<(String, Error)> {
             );
         }
     };
-    let sandbox = &config.sandbox;
+    let sandbox = &config.default_sandbox;
     add(
         "sandbox",
         [0, 0],

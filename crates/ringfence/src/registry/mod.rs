@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::base::Error;
 use crate::config::{CommandTool, Config, ToolSet};
+use crate::sandbox::SandboxConfig;
 use crate::tools::configured::ConfiguredTool;
 use crate::tools::{BUILTIN_TOOLS, DynTool, LEGACY_TOOLS, UNLISTED_TOOLS, shell};
 
@@ -109,8 +110,9 @@ impl Registry {
             ToolSet::All => (builtin_tools.collect(), Vec::new()),
         };
         let mut failed_commands = Vec::new();
+        let default_sandbox = SandboxConfig::from_config(config);
         for entry in config.commands.iter().filter(|_| config.surface.enabled) {
-            match ConfiguredTool::new(entry, config) {
+            match ConfiguredTool::new(entry, config, &default_sandbox) {
                 Ok(tool) => tools.push(Arc::new(tool)),
                 Err(error) => failed_commands.push((Arc::clone(entry), error)),
             }

@@ -10,7 +10,7 @@ use ::policy::{Decision, PrefixRule};
 use super::Rulebook;
 use super::escalation_risk;
 use crate::config::{Config, EscalationMode, RiskyEscalation};
-use crate::sandbox::escalate;
+use crate::sandbox::escalate::escalation_account;
 
 /// Why a command stays inside although a rule allows it: the operator configured it so.
 pub const KEPT_BY_SETTING: &str = "its rule does not name the whole command, and `escalate_risky` under [policy] is \"inside\"; a rule with every word of the command lets it leave";
@@ -61,11 +61,16 @@ pub fn allow_treatment(rule: &PrefixRule, risky: RiskyEscalation) -> AllowTreatm
 }
 
 impl Rulebook {
-    /// Returns whether anything can leave under this config; `can_ask` says whether anyone answers
-    /// questions.
-    pub fn escalation_status(&self, config: &Config, can_ask: bool) -> EscalationStatus {
+    /// Returns whether anything can leave a sandbox that lets commands out to `escalate`; `can_ask`
+    /// says whether anyone answers questions.
+    pub fn escalation_status(
+        &self,
+        config: &Config,
+        escalate: EscalationMode,
+        can_ask: bool,
+    ) -> EscalationStatus {
         let policy = &config.policy;
-        if policy.escalate == EscalationMode::Off {
+        if escalate == EscalationMode::Off {
             return EscalationStatus::Off;
         }
         if !self.faults.is_empty() {
@@ -73,8 +78,8 @@ impl Rulebook {
                 "a rules file is broken; `ringfence rules test` shows where".to_owned(),
             );
         }
-        if policy.escalate == EscalationMode::Outside
-            && let Err(error) = escalate::escalation_account(config)
+        if escalate == EscalationMode::Outside
+            && let Err(error) = escalation_account(config)
         {
             return EscalationStatus::Prevented(error.message_chain());
         }

@@ -21,16 +21,18 @@ use jail::rights::{NetworkAccess, Rights};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio_util::task::TaskTracker;
 
+use super::config::SandboxConfig;
 use super::execs::ExecPolicy;
 use super::launch::{LaunchRequest, Launcher, StdinSource};
 use super::run_handle::{RunHandle, RunOptions, RunResult, StopReason};
 use super::session_sandbox::SessionSandbox;
+use super::session_sandboxes::SessionSandboxes;
 use super::{env, profile};
 use crate::base::IgnorePoison;
 use crate::base::{CancelCause, CancelToken, Error, Kind, Result};
-use crate::config::{Config, ProfileSetting};
+use crate::config::{Config, ProfileSetting, SandboxSettings};
 use crate::net::{AllowList, DialFn, OnDecision, SessionRouter};
-use crate::session::{OutputStore, Session};
+use crate::session::OutputStore;
 use profile_dir::BrowserProfileDir;
 pub use profile_dir::sweep_abandoned;
 
@@ -79,7 +81,7 @@ pub async fn start_browser(
 ) -> Result<BrowserRun> {
     let launch_error =
         |error: io::Error| Error::internal("the browser could not be started").with_source(error);
-    if config.sandbox.profile == ProfileSetting::Contained {
+    if config.default_sandbox.profile == ProfileSetting::Contained {
         return Err(Error::new(
             Kind::Unavailable,
             "a browser needs namespaces, which the profile `contained` does without",
@@ -95,10 +97,11 @@ pub async fn start_browser(
         .and_then(|profile_dir| profile_dir)
         .map_err(launch_error)?;
     let dir = profile_dir.dir.clone();
+    let sandbox_config = SandboxConfig::from_config(config);
     let sandbox = SessionSandbox::for_browser(
-        config,
+        &sandbox_config,
         launcher.clone(),
-        browser_rights(config, &dir, program, hidden_paths)?,
+        browser_rights(&sandbox_config, &dir, program, hidden_paths)?,
     );
     let (server_end, browser_end) = Socket::pair().map_err(launch_error)?;
     server_end.set_nonblocking(true).map_err(launch_error)?;
@@ -161,7 +164,7 @@ pub async fn start_browser(
 /// Builds its rights: it reads the system, writes its own directory, and sees neither the user's
 /// files nor the workspaces.
 fn browser_rights(
-    config: &Config,
+    config: &SandboxConfig,
     dir: &Path,
     program: &Path,
     extra_hidden: &[&Path],
@@ -171,7 +174,7 @@ fn browser_rights(
     // A browser may be installed in its user's home directory, which is then read-only instead of
     // hidden.
     hidden.extend(
-        config.home.iter().filter(|home| !program.starts_with(home) && home.is_dir()).cloned(),
+        config.host.home.iter().filter(|home| !program.starts_with(home) && home.is_dir()).cloned(),
     );
     hidden.sort();
     hidden.dedup();
@@ -218,18 +221,19 @@ impl BrowserRun {
     /// `denied` lists the hosts that a rule closes.
     pub fn open_session_proxy(
         &self,
-        session: &Arc<Session>,
+        sandboxes: &SessionSandboxes,
         config: &Config,
         launcher: &Launcher,
         denied: &[String],
         on_decision: OnDecision,
     ) -> Result<SessionProxy> {
-        let allow = page_allow_list(config)?;
+        let sandbox_config = SandboxConfig::from_config(config);
+        let allow = page_allow_list(&sandbox_config.settings)?;
         let number = self.next_address.fetch_add(1, Ordering::Relaxed);
         let address = IpAddr::V4(Ipv4Addr::from(
             u32::from(Ipv4Addr::new(127, 0, 0, 0)) + (number & 0x00ff_ffff),
         ));
-        let sandbox = SessionSandbox::for_session(session, config, launcher)?;
+        let sandbox = sandboxes.own_sandbox(&sandbox_config, launcher)?;
         let loopback = PageLoopback { network: sandbox.rights.network, sandbox };
         let denied = denied.to_vec();
         self.router.set_route(
@@ -322,8 +326,7 @@ impl Drop for SessionProxy {
 /// Returns what pages may reach in addition to the session's loopback: what the operator's sandbox
 /// allows commands. Unlike commands, pages are strangers, so an open network means the public one
 /// plus what is listed.
-pub fn page_allow_list(config: &Config) -> Result<AllowList> {
-    let sandbox = &config.sandbox;
+pub fn page_allow_list(sandbox: &SandboxSettings) -> Result<AllowList> {
     match sandbox.network_mode() {
         NetworkAccess::Off => Ok(AllowList::default()),
         NetworkAccess::Proxied => AllowList::from_lists(

@@ -8,18 +8,19 @@ use std::path::Path;
 
 use jail::rights::{NetworkAccess, PartialCover, Rights};
 
+use super::config::SandboxConfig;
 use super::profile;
 use crate::base::{Error, Result};
-use crate::config::{Config, ProfileSetting, SandboxSettings};
+use crate::config::{ProfileSetting, SandboxSettings};
 
-/// Returns the operator's sandbox with the host's network.
-pub(super) fn with_host_network(config: &Config) -> SandboxSettings {
+/// Returns these settings with the host's network.
+pub(super) fn with_host_network(settings: &SandboxSettings) -> SandboxSettings {
     SandboxSettings {
         allow_network: true,
         allow_domains: Vec::new(),
         deny_domains: Vec::new(),
         allow_addresses: Vec::new(),
-        ..config.sandbox.clone()
+        ..settings.clone()
     }
 }
 
@@ -35,15 +36,18 @@ pub struct CodexLaunch<'a> {
 
 /// Returns these rights, of a session or of one call, with what Codex needs in addition.
 pub fn codex_rights(
-    config: &Config,
+    config: &SandboxConfig,
     base_rights: &Rights,
     launch: CodexLaunch<'_>,
 ) -> Result<Rights> {
     let CodexLaunch { program, home, nested } = launch;
     let mut rights = base_rights.clone();
     rights.network = NetworkAccess::All;
-    let codex_home =
-        config.codex_home.as_ref().map(|home| home.canonicalize().unwrap_or_else(|_| home.clone()));
+    let codex_home = config
+        .host
+        .codex_home
+        .as_ref()
+        .map(|home| home.canonicalize().unwrap_or_else(|_| home.clone()));
     if let Some(codex_home) = &codex_home {
         // Anyone who works in the workspace could change its configuration.
         let is_open = base_rights
@@ -60,7 +64,7 @@ pub fn codex_rights(
             ));
         }
     }
-    if config.sandbox.profile == ProfileSetting::None {
+    if config.settings.profile == ProfileSetting::None {
         return Ok(rights);
     }
     // Not the HOME of the session's commands: Codex must not use what they leave there. A nested
@@ -69,7 +73,7 @@ pub fn codex_rights(
     let name = if nested { "codex-nested" } else { "codex" };
     rights.home = Some(profile::cache_home(config, &rights.workspace, Some(&[name]))?);
     if let Some(codex_home) = codex_home {
-        show_program(&mut rights, &codex_home, config.codex_home.as_deref(), program);
+        show_program(&mut rights, &codex_home, config.host.codex_home.as_deref(), program);
     }
     rights.writable.extend(home.map(Path::to_owned));
     Ok(rights)

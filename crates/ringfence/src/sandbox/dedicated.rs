@@ -9,19 +9,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
+use super::config::SandboxConfig;
 use super::env::merge_env;
 use super::launch::Launcher;
 use super::profile;
 use super::session_sandbox::SessionSandbox;
+use super::session_sandboxes::SessionSandboxes;
 use crate::base::IgnorePoison;
 use crate::base::Result;
 use crate::base::workspace::Workspace;
-use crate::config::secrets::SecretRef;
-use crate::config::{
-    CommandTool, Config, EscalationMode, ProfileSetting, SandboxSettings, SideEffect,
-};
+use crate::config::secrets::{SecretRef, SecretValues};
+use crate::config::{CommandTool, EscalationMode, ProfileSetting, SandboxSettings, SideEffect};
 use crate::redact::secret::Secret;
-use crate::session::Session;
 
 /// Dedicated sandbox of a tool that the operator configured.
 pub struct DedicatedSandbox {
@@ -29,8 +28,9 @@ pub struct DedicatedSandbox {
     tool_name: String,
     /// Definition of the tool: another one may not use this sandbox.
     definition: String,
-    /// The operator's settings, as far as they apply to this tool.
-    pub config: Arc<Config>,
+    /// Its settings: only what its entry declares.
+    pub sandbox_config: Arc<SandboxConfig>,
+    secrets: Arc<SecretValues>,
     read_only: bool,
     idle_timeout: Duration,
     /// Variables that its entry sets.
@@ -45,7 +45,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// Sandboxes that a session keeps for tools with a dedicated one.
 #[derive(Default)]
-struct DedicatedSandboxes(Mutex<HashMap<String, CachedSandbox>>);
+pub(super) struct DedicatedSandboxes(Mutex<HashMap<String, CachedSandbox>>);
 
 struct CachedSandbox {
     definition: String,
@@ -58,6 +58,11 @@ struct CachedSandbox {
 impl DedicatedSandboxes {
     fn lock_cache(&self) -> MutexGuard<'_, HashMap<String, CachedSandbox>> {
         self.0.lock().ignore_poison()
+    }
+
+    /// Drops the sandboxes of tools that no longer exist.
+    pub(super) fn release_stale(&self, is_current: impl Fn(&str, &str) -> bool) {
+        self.lock_cache().retain(|name, cached| is_current(name, &cached.definition));
     }
 
     /// Drops the sandbox of this tool once it is idle.
@@ -96,13 +101,14 @@ impl DedicatedSandboxes {
 impl DedicatedSandbox {
     /// Builds the sandbox for a configured tool. It contains only what the entry declares.
     pub fn from_entry(
-        config: &Config,
+        default_config: &SandboxConfig,
+        secrets: &Arc<SecretValues>,
         entry: &CommandTool,
         definition: &str,
     ) -> Result<DedicatedSandbox> {
         let may_write = entry.has_effect(SideEffect::FilesystemWrite);
-        let default_settings = &config.sandbox;
-        let sandbox = SandboxSettings {
+        let default_settings = &default_config.settings;
+        let settings = SandboxSettings {
             profile: entry.effective_profile(default_settings.profile),
             allow_network: entry.allow_network,
             allow_domains: entry.allow_domains.clone(),
@@ -115,27 +121,23 @@ impl DedicatedSandbox {
             writable: if may_write { default_settings.writable.clone() } else { Vec::new() },
             ..default_settings.clone()
         };
-        let mut config = Config { sandbox, settings: Vec::new(), ..config.clone() };
-        // The tool gets what it declares and no more: no rule lets a part of it leave the sandbox.
-        config.policy.escalate = EscalationMode::Off;
-        profile::check_profile(&config)?;
+        let sandbox_config = SandboxConfig {
+            // The tool gets what it declares and no more: no rule lets a part of it leave the
+            // sandbox.
+            escalate: EscalationMode::Off,
+            ..default_config.with_settings(settings)
+        };
+        profile::check_profile(&sandbox_config)?;
         Ok(DedicatedSandbox {
             tool_name: entry.name.clone(),
             definition: definition.to_owned(),
-            config: Arc::new(config),
+            sandbox_config: Arc::new(sandbox_config),
+            secrets: Arc::clone(secrets),
             read_only: !may_write,
             idle_timeout: IDLE_TIMEOUT,
             secret_refs: entry.secret_refs().cloned().collect(),
             own_variables: entry.env.iter().map(|(name, _)| name.clone()).collect(),
         })
-    }
-
-    /// Drops what a session keeps for tools that no longer exist. A run in progress keeps its own
-    /// until it ends.
-    pub fn release_stale(session: &Session, is_current: impl Fn(&str, &str) -> bool) -> Result<()> {
-        let sandboxes = session.get_or_create(|| Ok(DedicatedSandboxes::default()))?;
-        sandboxes.lock_cache().retain(|name, cached| is_current(name, &cached.definition));
-        Ok(())
     }
 
     /// Returns the config table that defines the tool.
@@ -150,25 +152,26 @@ impl DedicatedSandbox {
 
     /// Returns those of its secrets that are too short to be searched for in its output.
     pub fn short_secrets(&self) -> Vec<(String, Secret)> {
-        self.config.secrets.short_secrets(&self.secret_refs)
+        self.secrets.short_secrets(&self.secret_refs)
     }
 
     /// Returns the session's workspace, restricted to what this tool may touch.
-    pub fn restricted_workspace(&self, session: &Session) -> Result<Arc<Workspace>> {
-        self.with_cached(session, |_, cached| Ok(Arc::clone(&cached.workspace)))
+    pub fn restricted_workspace(&self, sandboxes: &SessionSandboxes) -> Result<Arc<Workspace>> {
+        self.with_cached(sandboxes, |cached| Ok(Arc::clone(&cached.workspace)))
     }
 
     /// Returns this environment as a run of the tool gets it.
     pub fn run_environment(
         &self,
-        session: &Session,
+        sandboxes: &SessionSandboxes,
         env: Vec<(String, String)>,
     ) -> Result<Vec<(String, String)>> {
-        if self.config.sandbox.profile == ProfileSetting::None {
+        if self.sandbox_config.settings.profile == ProfileSetting::None {
             return Ok(env);
         }
-        let workspace = self.restricted_workspace(session)?;
-        let mut sandbox_env = profile::sandbox_environment(&self.config, workspace.rights());
+        let workspace = self.restricted_workspace(sandboxes)?;
+        let mut sandbox_env =
+            profile::sandbox_environment(&self.sandbox_config, workspace.rights());
         sandbox_env.retain(|(name, _)| !self.own_variables.contains(name));
         Ok(merge_env(env, sandbox_env))
     }
@@ -176,23 +179,23 @@ impl DedicatedSandbox {
     /// Returns the sandbox, which is created with its first run.
     pub fn get_sandbox(
         &self,
-        session: &Session,
+        sandboxes: &SessionSandboxes,
         launcher: &Launcher,
     ) -> Result<Arc<SessionSandbox>> {
-        self.with_cached(session, |sandboxes, cached| {
+        self.with_cached(sandboxes, |cached| {
             cached.last_used = Instant::now();
             if let Some(sandbox) = &cached.sandbox {
                 return Ok(Arc::clone(sandbox));
             }
             let mut sandbox = SessionSandbox::from_rights(
                 cached.workspace.rights().clone(),
-                &self.config,
+                &self.sandbox_config,
                 launcher.clone(),
             )?;
             sandbox.env.retain(|(name, _)| !self.own_variables.contains(name));
             let sandbox = Arc::clone(cached.sandbox.insert(Arc::new(sandbox)));
             let watch = DedicatedSandboxes::release_when_idle(
-                Arc::downgrade(sandboxes),
+                Arc::downgrade(&sandboxes.dedicated),
                 self.tool_name.clone(),
                 Arc::downgrade(&sandbox),
                 self.idle_timeout,
@@ -204,24 +207,24 @@ impl DedicatedSandbox {
 
     fn with_cached<T>(
         &self,
-        session: &Session,
-        work: impl FnOnce(&Arc<DedicatedSandboxes>, &mut CachedSandbox) -> Result<T>,
+        sandboxes: &SessionSandboxes,
+        work: impl FnOnce(&mut CachedSandbox) -> Result<T>,
     ) -> Result<T> {
-        let sandboxes = session.get_or_create(|| Ok(DedicatedSandboxes::default()))?;
-        let mut cache = sandboxes.lock_cache();
+        let session = &sandboxes.session;
+        let mut cache = sandboxes.dedicated.lock_cache();
         // A sandbox that was made for another definition goes with its last run.
         let is_current = |cached: &&mut CachedSandbox| {
             cached.definition == self.definition
-                && profile::hides_private_paths(cached.workspace.rights(), &self.config)
+                && profile::hides_private_paths(cached.workspace.rights(), &self.sandbox_config)
         };
         if let Some(cached) = cache.get_mut(&self.tool_name).filter(is_current) {
-            return work(&sandboxes, cached);
+            return work(cached);
         }
         let path = session.workspace.path();
         // Another definition or another caller could have left anything there.
         let owner =
             [self.tool_name.as_str(), &self.definition, &session.principal.directory_name()];
-        let mut rights = profile::tool_rights(&self.config, path, &owner)?;
+        let mut rights = profile::tool_rights(&self.sandbox_config, path, &owner)?;
         rights.read_only = self.read_only;
         let workspace = Arc::new(
             session.workspace.with_restrictions(|current_rights| *current_rights = rights),
@@ -232,7 +235,7 @@ impl DedicatedSandbox {
             sandbox: None,
             last_used: Instant::now(),
         };
-        let result = work(&sandboxes, &mut cached);
+        let result = work(&mut cached);
         cache.insert(self.tool_name.clone(), cached);
         result
     }
@@ -243,8 +246,8 @@ mod tests {
     use super::*;
     use crate::base::CancelToken;
     use crate::config::scratch::Scratch;
-    use crate::config::{ConfigFlags, ProcessEnv, resolve_config};
-    use crate::session::Principal;
+    use crate::config::{Config, ConfigFlags, ProcessEnv, resolve_config};
+    use crate::session::{Principal, Session};
 
     struct Place {
         _scratch: Scratch,
@@ -270,28 +273,22 @@ mod tests {
             Place { _scratch: scratch, config, workspace: Arc::new(workspace) }
         }
 
-        fn session(&self, principal: &str) -> Session {
+        fn sandboxes(&self, principal: &str) -> SessionSandboxes {
             let principal = Principal::from_name(principal);
-            Session::new(
+            SessionSandboxes::new(Arc::new(Session::new(
                 principal,
                 "http",
                 Arc::clone(&self.workspace),
                 &self.config.root,
                 CancelToken::new(),
-            )
+            )))
         }
 
         fn ground(&self, definition: &str) -> DedicatedSandbox {
-            DedicatedSandbox::from_entry(&self.config, &self.config.commands[0], definition)
-                .unwrap()
+            let default_config = SandboxConfig::from_config(&self.config);
+            let (secrets, entry) = (&self.config.secrets, &self.config.commands[0]);
+            DedicatedSandbox::from_entry(&default_config, secrets, entry, definition).unwrap()
         }
-    }
-
-    /// With a copy for each entry, 10,000 entries take 800 MB.
-    #[test]
-    fn entries_are_shared_with_the_config() {
-        let place = Place::new();
-        assert!(Arc::ptr_eq(&place.ground("one").config.commands, &place.config.commands));
     }
 
     #[test]
@@ -299,7 +296,7 @@ mod tests {
         let place = Place::new();
         let home = |principal: &str, definition: &str| {
             let workspace =
-                place.ground(definition).restricted_workspace(&place.session(principal)).unwrap();
+                place.ground(definition).restricted_workspace(&place.sandboxes(principal)).unwrap();
             workspace.rights().home.clone().unwrap()
         };
         assert_eq!(home("ann", "one"), home("ann", "one"));
@@ -310,10 +307,10 @@ mod tests {
     #[tokio::test]
     async fn what_is_idle_or_not_there_any_more_goes() {
         let place = Place::new();
-        let (session, mut ground) = (place.session("ann"), place.ground("one"));
+        let (sandboxes, mut ground) = (place.sandboxes("ann"), place.ground("one"));
         ground.idle_timeout = Duration::from_millis(1);
         let get = |ground: &DedicatedSandbox| {
-            ground.get_sandbox(&session, &Launcher::from_current_exe()).unwrap()
+            ground.get_sandbox(&sandboxes, &Launcher::from_current_exe()).unwrap()
         };
         let running = get(&ground);
         let cell = Arc::downgrade(&running);
@@ -328,12 +325,9 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap();
         let ground = place.ground("one");
         let cell = Arc::downgrade(&get(&ground));
-        DedicatedSandbox::release_stale(&session, |name, definition| {
-            (name, definition) == ("a", "one")
-        })
-        .unwrap();
+        sandboxes.release_stale(|name, definition| (name, definition) == ("a", "one"));
         assert!(cell.upgrade().is_some());
-        DedicatedSandbox::release_stale(&session, |_, definition| definition == "two").unwrap();
+        sandboxes.release_stale(|_, definition| definition == "two");
         assert!(cell.upgrade().is_none());
     }
 }

@@ -16,17 +16,16 @@ use policy::{Decision, RuleTable};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use tokio::sync::mpsc;
 
+use super::config::SandboxConfig;
 use super::execs::WaitingExec;
 use super::launch::{Launcher, SupervisorControl};
-use super::repositories::SessionRepositories;
-use super::session_sandbox::SessionSandbox;
+use super::session_sandboxes::SessionSandboxes;
 use super::user::UserAccount;
 use super::wider::WiderRunOptions;
 use super::{env, git, script};
 use crate::approval::Granted;
 use crate::base::{Error, Result};
-use crate::config::{Config, EscalationMode, SandboxSettings};
-use crate::session::Session;
+use crate::config::{Config, EscalationMode};
 
 /// Exit code of a command that is allowed but cannot leave the sandbox.
 const CANNOT_LEAVE: i32 = 126;
@@ -226,10 +225,6 @@ pub fn approval_reason(
     }
 }
 
-/// The session's wider sandbox, which rules let commands into. A separate type, since a session
-/// keeps one value of each type.
-pub struct WiderSandbox(pub SessionSandbox);
-
 /// Place where the command runs.
 pub enum EscalationTarget<'a> {
     Outside { launcher: &'a Launcher, config: &'a Config },
@@ -239,9 +234,9 @@ pub enum EscalationTarget<'a> {
 /// The wider sandbox of a session, for one run in it. It owns what it needs: such a run is followed
 /// to its report even if no one waits for it any more.
 pub struct WiderTarget {
-    pub session: Arc<Session>,
+    pub sandboxes: Arc<SessionSandboxes>,
     pub config: Arc<Config>,
-    pub sandbox: Box<SandboxSettings>,
+    pub sandbox_config: SandboxConfig,
     pub launcher: Launcher,
     pub terms: WiderRunOptions,
 }
@@ -301,7 +296,7 @@ async fn start_outside(
     let spec = RunSpec {
         env: outside_env(exec, config, account.as_ref()),
         user: account.map(|account| account.user),
-        limits: config.sandbox.limits.clone(),
+        limits: config.default_sandbox.limits.clone(),
         ..exec.build_spec(config)
     };
     SupervisorControl::open(launcher.supervisor_spawner(), &spec, &exec.run_fds(streams)).await
@@ -312,22 +307,14 @@ async fn start_wider(
     streams: [OwnedFd; 3],
     target: WiderTarget,
 ) -> Result<SupervisorControl> {
-    let WiderTarget { session, config, sandbox, launcher, terms } = target;
-    let make = || {
-        SessionSandbox::new_wider(&session, &config, &sandbox, launcher.clone()).map(WiderSandbox)
-    };
-    let wider_sandbox = session.get_or_replace(
-        |WiderSandbox(wider_sandbox)| wider_sandbox.hides_private_paths(&config),
-        make,
-    )?;
-    let WiderSandbox(wider_sandbox) = &*wider_sandbox;
+    let WiderTarget { sandboxes, config, sandbox_config, launcher, terms } = target;
+    let wider_sandbox = sandboxes.wider_sandbox(&sandbox_config, &launcher)?;
     let env = env::merge_env(
         env::merge_env(env::build(&[])?, wider_sandbox.env.clone()),
         kept_env(&exec, &config),
     );
-    let findings = SessionRepositories::for_session(&session)?
-        .current_findings(wider_sandbox, config.home.as_deref())
-        .await?;
+    let findings =
+        sandboxes.repositories.current_findings(&wider_sandbox, config.home.as_deref()).await?;
     let rights = Rights {
         git_protected: findings.map(|findings| findings.covered.clone()),
         ..wider_sandbox.rights.clone()

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until};
 
+use super::config::SandboxConfig;
 use super::egress::Egress;
 use super::execs::{ExecDecider, ExecService};
 use super::repositories::{NEW_REPOSITORY, RepositoryFindings, SessionRepositories, UNPROTECTABLE};
@@ -61,31 +62,33 @@ pub fn run(
     options: &ForegroundOptions<'_>,
     rules: ForegroundRules,
 ) -> Result<u8> {
-    profile::check_profile(config)?;
+    let sandbox_config = SandboxConfig::from_config(config);
+    let settings = &sandbox_config.settings;
+    profile::check_profile(&sandbox_config)?;
     let Some(workspace) = &config.workspace else {
         return Err(Error::internal("there is no workspace"));
     };
     let Some((program, args)) = command.split_first() else {
         return Err(Error::invalid_arguments("no command"));
     };
-    let mut rights = profile::run_rights(config, workspace)?;
+    let mut rights = profile::run_rights(&sandbox_config, workspace)?;
     if rules.escalates(config) && git::escalates_git(&rules.table) {
         git::close_repository(&mut rights);
         // There was no earlier run to which these places were open, so nothing needs to be closed.
         rights.read_only_dirs.clear();
     }
-    let repositories = GitWatch::new(config, &mut rights)?;
-    let _scratch = profile::ScratchDir::create(config, &mut rights)?;
+    let repositories = GitWatch::new(&sandbox_config, &mut rights)?;
+    let _scratch = profile::ScratchDir::create(&sandbox_config, &mut rights)?;
     // Open it before the run, which could put a symlink in its place.
-    let report_rights =
-        if config.sandbox.profile == ProfileSetting::None { None } else { Some(&rights) };
+    let report_rights = if settings.profile == ProfileSetting::None { None } else { Some(&rights) };
     let mut report = options.report.map(|path| open_report(path, report_rights)).transpose()?;
-    let allow_list = profile::proxy_allow_list(config)?.map(Arc::new);
+    let allow_list = profile::proxy_allow_list(&sandbox_config)?.map(Arc::new);
     let cwd = working_directory(workspace);
     let mut environment = env::build(&[])?;
-    let is_sandboxed = config.sandbox.profile != ProfileSetting::None;
+    let is_sandboxed = settings.profile != ProfileSetting::None;
     if is_sandboxed {
-        environment = env::merge_env(environment, profile::sandbox_environment(config, &rights));
+        environment =
+            env::merge_env(environment, profile::sandbox_environment(&sandbox_config, &rights));
     }
     let spec = RunSpec {
         program: program.clone(),
@@ -94,13 +97,13 @@ pub fn run(
         env: environment,
         cwd,
         grace_ms: u64::try_from(config.limits.grace.as_millis()).unwrap_or(u64::MAX),
-        fence: match config.sandbox.profile {
+        fence: match settings.profile {
             ProfileSetting::Default | ProfileSetting::Seatbelt => SandboxProfile::Default,
             ProfileSetting::Contained => SandboxProfile::Contained,
             ProfileSetting::None => SandboxProfile::None,
         },
         rights,
-        limits: config.sandbox.limits.clone(),
+        limits: settings.limits.clone(),
         proxy_env: allow_list
             .as_ref()
             .map(|_| net::proxy_environment(jail::PORT_PLACEHOLDER))
@@ -137,7 +140,7 @@ pub fn run(
             exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok());
         let denials: Vec<Value> = run_denials.chain(proxy_denials.iter().cloned()).collect();
         let text = json!({
-            "profile": config.sandbox.profile.name(), "tier": tier.map(Tier::name), "limits": exit.limits,
+            "profile": settings.profile.name(), "tier": tier.map(Tier::name), "limits": exit.limits,
             "exit_code": exit.code, "signal": exit.signal, "left_behind": exit.left_behind,
             "out_of_memory": exit.out_of_memory, "denials": denials, "execs": exit.execs,
             "kept_inside": kept_commands, "git_changed": git_changed,
@@ -145,7 +148,7 @@ pub fn run(
         writeln!(file, "{text}").map_err(|error| report_write_error(&error))?;
     }
     if let (Some(file), ForegroundEnd::Failed(sandbox_error)) = (&mut report, &end) {
-        let text = json!({ "profile": config.sandbox.profile.name(), "fault": sandbox_error });
+        let text = json!({ "profile": settings.profile.name(), "fault": sandbox_error });
         writeln!(file, "{text}").map_err(|error| report_write_error(&error))?;
     }
     Ok(match end {
@@ -156,7 +159,7 @@ pub fn run(
 
 /// State of what git would execute before the run, for a command without a session.
 struct GitWatch<'a> {
-    config: &'a Config,
+    config: &'a SandboxConfig,
     rights: Rights,
     repositories: SessionRepositories,
     findings_before: Option<Arc<RepositoryFindings>>,
@@ -164,7 +167,7 @@ struct GitWatch<'a> {
 
 impl<'a> GitWatch<'a> {
     /// Records the state and protects it in these rights.
-    fn new(config: &'a Config, rights: &mut Rights) -> Result<GitWatch<'a>> {
+    fn new(config: &'a SandboxConfig, rights: &mut Rights) -> Result<GitWatch<'a>> {
         let mut watch = GitWatch {
             config,
             rights: rights.clone(),
@@ -194,7 +197,7 @@ impl<'a> GitWatch<'a> {
     /// Uses a runtime that is dropped before this returns: this process forks later, so it must
     /// have a single thread.
     fn query_repositories(&self) -> Result<Option<Arc<RepositoryFindings>>> {
-        if self.config.sandbox.profile != ProfileSetting::Default {
+        if self.config.settings.profile != ProfileSetting::Default {
             return Ok(None);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -206,7 +209,7 @@ impl<'a> GitWatch<'a> {
                 self.config,
                 Launcher::from_current_exe(),
             )?;
-            self.repositories.current_findings(&sandbox, self.config.home.as_deref()).await
+            self.repositories.current_findings(&sandbox, self.config.host.home.as_deref()).await
         })
     }
 }

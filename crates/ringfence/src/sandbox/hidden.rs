@@ -6,7 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::config::{self, Config};
+use super::config::HostPaths;
+use crate::config;
 
 /// One or more paths per line, and the reason.
 const HIDDEN_LIST: &str = include_str!("hidden.list");
@@ -18,19 +19,18 @@ const SHARED_DIRECTORIES: &[&str] = &[
 ];
 
 /// Returns every path on the list, whether it exists or not.
-pub(super) fn listed_paths(config: &Config, workspace: &Path) -> Vec<PathBuf> {
+pub(super) fn listed_paths(host: &HostPaths, workspace: &Path) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for entry in list_entries() {
         match (entry.strip_prefix("~/"), entry.strip_prefix('$')) {
             (Some(relative_path), _) => {
-                paths.extend(config.home.as_ref().map(|home| home.join(relative_path)))
+                paths.extend(host.home.as_ref().map(|home| home.join(relative_path)))
             }
             (_, Some(variable_entry)) => {
-                paths.extend(named_by_variable(config, variable_entry).filter(|path| {
+                paths.extend(named_by_variable(host, variable_entry).filter(|path| {
                     // Covering a path follows links.
                     let target = path.canonicalize().unwrap_or_else(|_| path.clone());
-                    can_be_hidden(config, workspace, path)
-                        && can_be_hidden(config, workspace, &target)
+                    can_be_hidden(host, workspace, path) && can_be_hidden(host, workspace, &target)
                 }))
             }
             (None, None) => paths.push(PathBuf::from(entry)),
@@ -44,9 +44,12 @@ fn list_entries() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the paths for `NAME` or `NAME/below`.
-fn named_by_variable<'a>(config: &'a Config, entry: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
+fn named_by_variable<'a>(
+    host: &'a HostPaths,
+    entry: &'a str,
+) -> impl Iterator<Item = PathBuf> + 'a {
     let (name, relative_path) = entry.split_once('/').unwrap_or((entry, ""));
-    let values = config.credential_paths.iter().filter(move |(variable, _)| *variable == name);
+    let values = host.credential_paths.iter().filter(move |(variable, _)| *variable == name);
     // Joining an empty path would add a slash at the end.
     values.map(
         move |(_, path)| {
@@ -57,7 +60,7 @@ fn named_by_variable<'a>(config: &'a Config, entry: &'a str) -> impl Iterator<It
 
 /// Returns whether runs can do without this path. A path in the workspace is the operator's own
 /// choice.
-fn can_be_hidden(config: &Config, workspace: &Path, path: &Path) -> bool {
+fn can_be_hidden(host: &HostPaths, workspace: &Path, path: &Path) -> bool {
     let is_ancestor_of = |needed: &Path| needed.starts_with(path);
     let is_common = SHARED_DIRECTORIES.iter().any(|common| path == Path::new(common));
     // A run has its own directories under these names, and owns what it creates there.
@@ -68,8 +71,8 @@ fn can_be_hidden(config: &Config, workspace: &Path, path: &Path) -> bool {
         && !config::is_system_path(path)
         && !path.starts_with(workspace)
         && !is_ancestor_of(workspace)
-        && !config.home.as_deref().is_some_and(is_ancestor_of)
-        && !config.rustup_home.as_deref().is_some_and(is_ancestor_of)
+        && !host.home.as_deref().is_some_and(is_ancestor_of)
+        && !host.rustup_home.as_deref().is_some_and(is_ancestor_of)
 }
 
 #[cfg(test)]
@@ -79,6 +82,7 @@ mod tests {
     use super::*;
     use crate::config::env::CREDENTIAL_VARIABLES;
     use crate::config::{ProcessEnv, ProfileSetting};
+    use crate::sandbox::SandboxConfig;
 
     fn hidden(variables: &[(&str, &str)]) -> Vec<PathBuf> {
         let dir = std::env::temp_dir().join(crate::base::ids::short_id("ringfence-hidden"));
@@ -89,7 +93,8 @@ mod tests {
         config.rustup_home = Some("/opt/rust/rustup".into());
         config.credential_paths =
             ProcessEnv::new(variables.iter().copied(), "/").credential_paths();
-        listed_paths(&config, Path::new("/work/project"))
+        let sandbox_config = SandboxConfig::from_config(&config);
+        listed_paths(&sandbox_config.host, Path::new("/work/project"))
     }
 
     #[test]

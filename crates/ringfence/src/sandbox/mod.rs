@@ -1,12 +1,14 @@
 //! Starts and supervises commands. Nothing else in the crate starts processes, except
 //! `config::secrets::keyring`.
 //!
-//! A session has one sandbox ([`SessionSandbox`]). Each run in it gets its own supervisor
+//! A session has one sandbox for its commands, and more where something else was configured or
+//! reported ([`SessionSandboxes`]). Each run in one gets its own supervisor
 //! (`jail::supervisor`), which owns the run's whole process tree: whatever ends the call (exit,
 //! deadline, cancellation, death of this server) ends every process that it started.
 
 pub mod browser;
 pub mod codex;
+mod config;
 mod dedicated;
 mod driver_socket;
 mod egress;
@@ -34,6 +36,7 @@ mod script;
 mod self_server;
 pub mod self_test;
 mod session_sandbox;
+mod session_sandboxes;
 mod start_error;
 mod tier;
 pub mod user;
@@ -48,6 +51,7 @@ use std::time::Duration;
 
 use crate::base::held_dir;
 pub use crate::net::OnDecision;
+pub use config::SandboxConfig;
 pub use dedicated::DedicatedSandbox;
 pub use driver_socket::DriverSocket;
 pub use egress::decision_fields as network_fields;
@@ -62,6 +66,7 @@ pub use run_handle::{
 };
 pub use self_server::{SelfServer, start_self_server};
 pub use session_sandbox::SessionSandbox;
+pub use session_sandboxes::SessionSandboxes;
 pub use wider::{WiderRunOptions, WiderRuns};
 pub use zygote::end_all_zygotes as end_zygotes;
 

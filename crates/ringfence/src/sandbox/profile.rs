@@ -10,13 +10,14 @@ use jail::rights::{NetworkAccess, ProtectedPath, Rights, StandIn, protected_in_r
 use jail::{control_files, paths_to_cover};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
+use super::config::SandboxConfig;
 use super::hidden::listed_paths;
 use crate::base::call::digest_json;
 use crate::base::held_dir::HeldDir;
 use crate::base::ids::short_id;
 use crate::base::workspace::{Workspace, WriteTarget};
 use crate::base::{Error, Result, lexical};
-use crate::config::{Config, ProfileSetting};
+use crate::config::ProfileSetting;
 use crate::net::AllowList;
 
 /// Path below HOME at which git looks for its global ignore list.
@@ -26,17 +27,17 @@ const ROOT_KEYS: &[&str] = &["audit/key", "secrets/key"];
 
 /// Returns what a run in this workspace may touch: one value that both the file tools and the
 /// sandbox enforce.
-pub fn run_rights(config: &Config, workspace: &Path) -> Result<Rights> {
+pub fn run_rights(config: &SandboxConfig, workspace: &Path) -> Result<Rights> {
     rights_with_home(config, workspace, cache_home(config, workspace, None)?)
 }
 
 /// Returns the rights for one tool alone, with its own HOME, which no one but `owner` uses.
-pub fn tool_rights(config: &Config, workspace: &Path, owner: &[&str]) -> Result<Rights> {
+pub fn tool_rights(config: &SandboxConfig, workspace: &Path, owner: &[&str]) -> Result<Rights> {
     rights_with_home(config, workspace, cache_home(config, workspace, Some(owner))?)
 }
 
-fn rights_with_home(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights> {
-    let sandbox = &config.sandbox;
+fn rights_with_home(config: &SandboxConfig, workspace: &Path, home: PathBuf) -> Result<Rights> {
+    let sandbox = &config.settings;
     let mut rights = Rights {
         workspace: workspace.to_owned(),
         home: Some(home),
@@ -86,14 +87,14 @@ fn check_link_targets(rights: &Rights) -> Result<()> {
 
 /// Returns the protected paths that the operator leaves to runs. A path that takes nothing from the
 /// list is most likely a mistake.
-fn unprotected_paths(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
+fn unprotected_paths(config: &SandboxConfig, rights: &Rights) -> Result<Vec<PathBuf>> {
     let control_paths = control_files::list_names().map(|(name, _)| rights.workspace.join(name));
     let for_git =
         rights.repositories.iter().flat_map(|repository| protected_in_repository(repository));
     let protected_paths: Vec<PathBuf> =
         control_paths.chain(for_git.map(|protected| protected.path)).collect();
     let mut unprotected = Vec::new();
-    for path in &config.sandbox.unprotect {
+    for path in &config.settings.unprotect {
         let path = map_into_repository(rights, lexical::normalize_path(&rights.workspace, path));
         let holds_workspace = rights.workspace.starts_with(&path);
         if holds_workspace || !protected_paths.iter().any(|known| known.starts_with(&path)) {
@@ -130,26 +131,29 @@ fn map_into_repository(rights: &Rights, path: PathBuf) -> PathBuf {
 }
 
 /// Returns the workspace with everything hidden that has become private since it was opened.
-pub fn workspace_hiding_private(workspace: &Arc<Workspace>, config: &Config) -> Arc<Workspace> {
+pub fn workspace_hiding_private(
+    workspace: &Arc<Workspace>,
+    config: &SandboxConfig,
+) -> Arc<Workspace> {
     match hides_private_paths(workspace.rights(), config) {
         true => Arc::clone(workspace),
         false => Arc::new(workspace.with_restrictions(|rights| hide_private_paths(rights, config))),
     }
 }
 
-pub(super) fn hides_private_paths(rights: &Rights, config: &Config) -> bool {
-    config.private_paths.iter().all(|path| rights.hidden.contains(path))
+pub(super) fn hides_private_paths(rights: &Rights, config: &SandboxConfig) -> bool {
+    config.host.private_paths.iter().all(|path| rights.hidden.contains(path))
 }
 
-pub(super) fn hide_private_paths(rights: &mut Rights, config: &Config) {
-    rights.hidden.extend(config.private_paths.iter().cloned());
+pub(super) fn hide_private_paths(rights: &mut Rights, config: &SandboxConfig) {
+    rights.hidden.extend(config.host.private_paths.iter().cloned());
     rights.hidden.sort();
     rights.hidden.dedup();
 }
 
 /// Refuses settings that the profile cannot enforce, rather than enforce less than they say.
-pub fn check_profile(config: &Config) -> Result<()> {
-    let sandbox = &config.sandbox;
+pub fn check_profile(config: &SandboxConfig) -> Result<()> {
+    let sandbox = &config.settings;
     proxy_allow_list(config)?;
     if sandbox.allow_network && !sandbox.deny_domains.is_empty() {
         return Err(Error::invalid_arguments("`deny_domains` has no effect with `allow_network`")
@@ -182,8 +186,8 @@ pub fn check_profile(config: &Config) -> Result<()> {
 }
 
 /// Returns the allow-list for the proxy of a run, if it has one.
-pub fn proxy_allow_list(config: &Config) -> Result<Option<AllowList>> {
-    let sandbox = &config.sandbox;
+pub fn proxy_allow_list(config: &SandboxConfig) -> Result<Option<AllowList>> {
+    let sandbox = &config.settings;
     match sandbox.network_mode() {
         NetworkAccess::Proxied => AllowList::from_lists(
             &sandbox.allow_domains,
@@ -215,12 +219,12 @@ pub struct ScratchDir {
 
 impl ScratchDir {
     /// Creates the directory if the profile needs one, and adds it to the rights.
-    pub fn create(config: &Config, rights: &mut Rights) -> Result<Option<ScratchDir>> {
-        if config.sandbox.profile != ProfileSetting::Contained {
+    pub fn create(config: &SandboxConfig, rights: &mut Rights) -> Result<Option<ScratchDir>> {
+        if config.settings.profile != ProfileSetting::Contained {
             return Ok(None);
         }
         let held_dir =
-            HeldDir::create(config.root.join("tmp").join(short_id("t"))).map_err(|error| {
+            HeldDir::create(config.host.root.join("tmp").join(short_id("t"))).map_err(|error| {
                 Error::internal("cannot create the directory for temporary files")
                     .with_source(error)
             })?;
@@ -229,28 +233,29 @@ impl ScratchDir {
     }
 }
 
-pub(super) fn hidden_paths(config: &Config, workspace: &Path) -> Vec<PathBuf> {
-    let listed = listed_paths(config, workspace);
+pub(super) fn hidden_paths(config: &SandboxConfig, workspace: &Path) -> Vec<PathBuf> {
+    let host = &*config.host;
+    let listed = listed_paths(host, workspace);
     let configured =
-        config.sandbox.hide.iter().map(|path| lexical::normalize_path(workspace, path));
+        config.settings.hide.iter().map(|path| lexical::normalize_path(workspace, path));
     // The configured home of Codex. In the workspace it would hide a part of that, and is the
     // operator's own choice.
-    let codex_home = config
+    let codex_home = host
         .codex_home
         .iter()
         .filter(|home| !home.starts_with(workspace) && !workspace.starts_with(home));
-    let private_paths = config
-        .file
+    let private_paths = host
+        .config_file
         .iter()
-        .chain(&config.log.file)
-        .chain(&config.private_paths)
+        .chain(&host.log_file)
+        .chain(&host.private_paths)
         .chain(codex_home)
         .cloned();
     // The log, the sockets and other callers' files are in the root; what a run needs of it is
     // opened on top. The keys are listed one by one, so that the canary of every run tries to read
     // them wherever the root is.
     let root_paths =
-        [config.root.clone()].into_iter().chain(ROOT_KEYS.iter().map(|key| config.root.join(key)));
+        [host.root.clone()].into_iter().chain(ROOT_KEYS.iter().map(|key| host.root.join(key)));
     let mut hidden: Vec<PathBuf> =
         listed.into_iter().chain(configured).chain(private_paths).chain(root_paths).collect();
     hidden.sort();
@@ -261,7 +266,7 @@ pub(super) fn hidden_paths(config: &Config, workspace: &Path) -> Vec<PathBuf> {
 /// Returns the HOME of a run, creating it if necessary: one for each workspace, so that caches
 /// persist and nothing of one project reaches another.
 pub(super) fn cache_home(
-    config: &Config,
+    config: &SandboxConfig,
     workspace: &Path,
     owner: Option<&[&str]>,
 ) -> Result<PathBuf> {
@@ -270,8 +275,11 @@ pub(super) fn cache_home(
         || workspace_json.clone(),
         |owner| serde_json::json!([workspace_json, owner]),
     ));
-    let home =
-        config.root.join("homes").join(name.trim_start_matches("sha256:").get(..16).unwrap_or("0"));
+    let home = config
+        .host
+        .root
+        .join("homes")
+        .join(name.trim_start_matches("sha256:").get(..16).unwrap_or("0"));
     DirBuilder::new().recursive(true).mode(0o700).create(&home).map_err(|error| {
         Error::internal("cannot create the cache directory of the workspace").with_source(error)
     })?;
@@ -284,8 +292,8 @@ pub(super) fn cache_home(
 
 /// Makes git ignore the stand-ins for missing protected directories: `git clean` would try to
 /// remove them.
-fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
-    let user_ignores = config.home.as_ref().map(|home| home.join(".config/git/ignore"));
+fn ignore_stand_ins(config: &SandboxConfig, home: &Path) -> std::io::Result<()> {
+    let user_ignores = config.host.home.as_ref().map(|home| home.join(".config/git/ignore"));
     let user_ignores =
         user_ignores.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
     // With a trailing slash they match only directories: a real `.mcp.json` is not ignored.
@@ -306,7 +314,7 @@ fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
 }
 
 /// Returns the variables that programs need to work in the sandbox.
-pub fn sandbox_environment(config: &Config, rights: &Rights) -> Vec<(String, String)> {
+pub fn sandbox_environment(config: &SandboxConfig, rights: &Rights) -> Vec<(String, String)> {
     let mut env = Vec::new();
     let mut set =
         |name: &str, value: &Path| env.push((name.to_owned(), value.display().to_string()));
@@ -316,14 +324,14 @@ pub fn sandbox_environment(config: &Config, rights: &Rights) -> Vec<(String, Str
     if let Some(scratch) = &rights.scratch {
         set("TMPDIR", scratch);
     }
-    if let Some(home) = &config.home {
+    if let Some(home) = &config.host.home {
         // The identity for commits and the toolchain are the user's own choice; both are read-only.
         let git_config = [home.join(".gitconfig"), home.join(".config/git/config")];
         if let Some(git_config) = git_config.iter().find(|path| path.is_file()) {
             set("GIT_CONFIG_GLOBAL", git_config);
         }
     }
-    if let Some(rustup) = config.rustup_home.as_ref().filter(|path| path.is_dir()) {
+    if let Some(rustup) = config.host.rustup_home.as_ref().filter(|path| path.is_dir()) {
         set("RUSTUP_HOME", rustup);
     }
     // The leak check traces its own process, which no run may do.

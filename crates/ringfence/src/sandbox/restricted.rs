@@ -8,14 +8,13 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 
+use super::config::SandboxConfig;
 use super::profile;
 use super::session_sandbox::SessionSandbox;
 use crate::base::IgnorePoison;
 use crate::base::Result;
 use crate::base::client_sandbox::ClientSandbox;
 use crate::base::workspace::Workspace;
-use crate::config::Config;
-use crate::session::Session;
 
 /// Maximum number of sandboxes in which nothing runs. Beyond it the least recently used one goes,
 /// with its /tmp.
@@ -23,7 +22,7 @@ const MAX_IDLE: usize = 4;
 
 /// Restricted sandboxes of a session, the most recently used one last.
 #[derive(Default)]
-struct RestrictedSandboxes(Mutex<Vec<RestrictedSandbox>>);
+pub(super) struct RestrictedSandboxes(Mutex<Vec<RestrictedSandbox>>);
 
 struct RestrictedSandbox {
     /// The unrestricted sandbox: the session's, or that of a tool that the operator configured.
@@ -32,34 +31,31 @@ struct RestrictedSandbox {
     sandbox: Arc<SessionSandbox>,
 }
 
-/// Returns the sandbox for a call whose workspace has these rights: `parent`, or a separate one
-/// next to it.
-pub(super) fn sandbox_for_call(
-    session: &Session,
-    parent: Arc<SessionSandbox>,
-    config: &Config,
-    workspace: &Workspace,
-) -> Result<Arc<SessionSandbox>> {
-    // Without namespaces runs share those of the host in any case.
-    let Some(client_sandbox) =
-        workspace.stricter_client_sandbox().filter(|_| parent.zygote.is_some())
-    else {
-        return Ok(parent);
-    };
-    // A run with more rights executes what it finds in the workspace or in HOME. A call that may
-    // write the workspace shares HOME too, for its caches; a call that may not has another HOME.
-    let home = match (&parent.rights.home, workspace.rights().read_only) {
-        (Some(home), true) => Some(profile::cache_home(config, home, Some(&["read-only"]))?),
-        _ => None,
-    };
-    Ok(session.get_or_create(|| Ok(RestrictedSandboxes::default()))?.get_or_create(
-        &parent,
-        client_sandbox,
-        home,
-    ))
-}
-
 impl RestrictedSandboxes {
+    /// Returns the sandbox for a call whose workspace has these rights: `parent`, or a separate one
+    /// next to it.
+    pub(super) fn sandbox_for_call(
+        &self,
+        parent: Arc<SessionSandbox>,
+        config: &SandboxConfig,
+        workspace: &Workspace,
+    ) -> Result<Arc<SessionSandbox>> {
+        // Without namespaces runs share those of the host in any case.
+        let Some(client_sandbox) =
+            workspace.stricter_client_sandbox().filter(|_| parent.zygote.is_some())
+        else {
+            return Ok(parent);
+        };
+        // A run with more rights executes what it finds in the workspace or in HOME. A call that
+        // may write the workspace shares HOME too, for its caches; a call that may not has another
+        // HOME.
+        let home = match (&parent.rights.home, workspace.rights().read_only) {
+            (Some(home), true) => Some(profile::cache_home(config, home, Some(&["read-only"]))?),
+            _ => None,
+        };
+        Ok(self.get_or_create(&parent, client_sandbox, home))
+    }
+
     fn get_or_create(
         &self,
         parent: &Arc<SessionSandbox>,
@@ -96,7 +92,7 @@ impl RestrictedSandboxes {
 mod tests {
     use super::*;
     use crate::config::ProfileSetting;
-    use crate::sandbox::tests::{Place, config, launcher};
+    use crate::sandbox::tests::{Place, launcher, sandbox_config};
 
     fn narrowing(mode: &str) -> Arc<ClientSandbox> {
         Arc::new(ClientSandbox { mode: mode.to_owned(), ..ClientSandbox::most_restrictive() })
@@ -105,12 +101,10 @@ mod tests {
     #[test]
     fn calls_under_the_same_word_share_one_and_idle_ones_are_few() {
         let place = Place::new();
-        let whole = SessionSandbox::for_session(
-            &place.session,
-            &config(&place.dir, ProfileSetting::Default),
-            &launcher(),
-        )
-        .unwrap();
+        let whole = place
+            .sandboxes
+            .own_sandbox(&sandbox_config(&place.dir, ProfileSetting::Default), &launcher())
+            .unwrap();
         let cells = RestrictedSandboxes::default();
         let busy = cells.get_or_create(&whole, &narrowing("busy"), None);
         assert!(

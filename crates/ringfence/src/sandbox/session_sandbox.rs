@@ -1,4 +1,4 @@
-//! Sandbox for a session's commands, with everything in it that outlives a single run.
+//! One sandbox of a session, with everything in it that outlives a single run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,15 +7,14 @@ use jail::SandboxProfile;
 use jail::limits::ResourceLimits;
 use jail::rights::{NetworkAccess, Rights};
 
+use super::config::SandboxConfig;
 use super::env::merge_env;
 use super::launch::Launcher;
+use super::profile;
 use super::zygote::Zygote;
-use super::{DedicatedSandbox, codex, profile, restricted};
 use crate::base::Result;
-use crate::base::workspace::Workspace;
-use crate::config::{Config, ProfileSetting, SandboxSettings};
+use crate::config::ProfileSetting;
 use crate::net::AllowList;
-use crate::session::Session;
 
 /// Sandbox that a session owns and that ends with the session.
 pub struct SessionSandbox {
@@ -35,38 +34,6 @@ pub struct SessionSandbox {
 }
 
 impl SessionSandbox {
-    /// Returns the session's own sandbox.
-    pub fn for_session(
-        session: &Session,
-        config: &Config,
-        launcher: &Launcher,
-    ) -> Result<Arc<SessionSandbox>> {
-        let make = || {
-            SessionSandbox::from_workspace(
-                &profile::workspace_hiding_private(&session.workspace, config),
-                config,
-                launcher.clone(),
-            )
-        };
-        session.get_or_replace(|sandbox| sandbox.hides_private_paths(config), make)
-    }
-
-    /// Returns the sandbox for a call whose workspace has these rights: the session's, or a
-    /// separate one for a call that a client restricts.
-    pub fn for_call(
-        session: &Session,
-        config: &Config,
-        launcher: &Launcher,
-        dedicated_sandbox: Option<&DedicatedSandbox>,
-        workspace: &Workspace,
-    ) -> Result<Arc<SessionSandbox>> {
-        let parent = match dedicated_sandbox {
-            Some(dedicated_sandbox) => dedicated_sandbox.get_sandbox(session, launcher)?,
-            None => SessionSandbox::for_session(session, config, launcher)?,
-        };
-        restricted::sandbox_for_call(session, parent, config, workspace)
-    }
-
     /// Creates another sandbox with the same rights that shares nothing with this one, optionally
     /// with its own HOME.
     pub(super) fn clone_isolated(&self, home: Option<PathBuf>) -> SessionSandbox {
@@ -91,55 +58,20 @@ impl SessionSandbox {
         }
     }
 
-    /// Creates a wider sandbox for the same session, with its own namespaces.
-    pub fn new_wider(
-        session: &Session,
-        config: &Config,
-        wider: &SandboxSettings,
-        launcher: Launcher,
-    ) -> Result<SessionSandbox> {
-        let config = Config { sandbox: wider.clone(), ..config.clone() };
-        let rights = profile::run_rights(&config, session.workspace.path())?;
-        SessionSandbox::from_rights(rights, &config, launcher)
-    }
-
-    /// Creates the sandbox for one Codex that this session runs, with the host's network.
-    pub fn for_codex(
-        session: &Session,
-        config: &Config,
-        launcher: &Launcher,
-        launch: codex::CodexLaunch<'_>,
-    ) -> Result<Arc<SessionSandbox>> {
-        let config = Config { sandbox: codex::with_host_network(config), ..config.clone() };
-        let rights = codex::codex_rights(
-            &config,
-            profile::workspace_hiding_private(&session.workspace, &config).rights(),
-            launch,
-        )?;
-        SessionSandbox::from_rights(rights, &config, launcher.clone()).map(Arc::new)
-    }
-
     /// Returns whether the sandbox hides everything that is private by now: once it is built,
     /// nothing more can be hidden in it.
-    pub(super) fn hides_private_paths(&self, config: &Config) -> bool {
+    pub(super) fn hides_private_paths(&self, config: &SandboxConfig) -> bool {
         profile::hides_private_paths(&self.rights, config)
     }
 
-    fn from_workspace(
-        workspace: &Workspace,
-        config: &Config,
-        launcher: Launcher,
-    ) -> Result<SessionSandbox> {
-        SessionSandbox::from_rights(workspace.rights().clone(), config, launcher)
-    }
-
+    /// Builds a sandbox with these rights. Its processes are started with its first run.
     pub(super) fn from_rights(
         mut rights: Rights,
-        config: &Config,
+        config: &SandboxConfig,
         launcher: Launcher,
     ) -> Result<SessionSandbox> {
         profile::check_profile(config)?;
-        let profile = config.sandbox.profile;
+        let profile = config.settings.profile;
         let scratch = profile::ScratchDir::create(config, &mut rights)?;
         let env = match profile {
             ProfileSetting::None => Vec::new(),
@@ -147,14 +79,13 @@ impl SessionSandbox {
         };
         let zygote = (profile == ProfileSetting::Default)
             .then(|| Zygote::new(launcher.clone(), rights.clone()));
-        let shut_ports = config.http.listen.iter().map(std::net::SocketAddr::port).collect();
         let allow = profile::proxy_allow_list(config)?.map(Arc::new);
         Ok(SessionSandbox {
             profile,
             rights,
-            limits: config.sandbox.limits.clone(),
+            limits: config.settings.limits.clone(),
             env,
-            shut_ports,
+            shut_ports: config.host.server_ports.clone(),
             allow,
             _scratch: scratch,
             launcher,
@@ -164,7 +95,7 @@ impl SessionSandbox {
 
     /// Creates a sandbox that belongs to no session.
     pub(super) fn for_browser(
-        config: &Config,
+        config: &SandboxConfig,
         launcher: Launcher,
         rights: Rights,
     ) -> SessionSandbox {
@@ -175,7 +106,7 @@ impl SessionSandbox {
                 .iter()
                 .map(|home| ("HOME".to_owned(), home.display().to_string()))
                 .collect(),
-            limits: config.sandbox.limits.clone(),
+            limits: config.settings.limits.clone(),
             shut_ports: Vec::new(),
             allow: None,
             zygote: Some(Zygote::new(launcher.clone(), rights.clone())),

@@ -31,6 +31,7 @@ pub(crate) fn launcher() -> Launcher {
 pub(crate) struct Place {
     pub dir: PathBuf,
     pub session: Arc<Session>,
+    pub sandboxes: SessionSandboxes,
 }
 
 impl Place {
@@ -39,21 +40,19 @@ impl Place {
         std::fs::create_dir_all(dir.join("ws")).unwrap();
         let config = config(&dir, ProfileSetting::Default);
         let workspace = Workspace::open(&dir.join("ws"), &[]).unwrap();
-        let rights = profile::run_rights(&config, workspace.path()).unwrap();
+        let rights =
+            profile::run_rights(&SandboxConfig::from_config(&config), workspace.path()).unwrap();
         let workspace = Arc::new(workspace.with_rights(rights).unwrap());
         let session =
             Session::new(Principal::local(), "stdio", workspace, &config.root, CancelToken::new());
-        Place { dir, session: Arc::new(session) }
+        let session = Arc::new(session);
+        Place { dir, sandboxes: SessionSandboxes::new(Arc::clone(&session)), session }
     }
 
     /// Returns the session's sandbox with profile `none`.
     fn cell(&self) -> Arc<SessionSandbox> {
-        SessionSandbox::for_session(
-            &self.session,
-            &config(&self.dir, ProfileSetting::None),
-            &launcher(),
-        )
-        .unwrap()
+        let config = sandbox_config(&self.dir, ProfileSetting::None);
+        self.sandboxes.own_sandbox(&config, &launcher()).unwrap()
     }
 }
 
@@ -66,6 +65,11 @@ pub(crate) fn config(dir: &Path, profile: ProfileSetting) -> Config {
         ..ConfigFlags::default()
     };
     resolve_config(&flags, &ProcessEnv::new([("HOME", "/nonexistent")], "/")).unwrap()
+}
+
+/// Returns the sandbox of such a config.
+pub(crate) fn sandbox_config(dir: &Path, profile: ProfileSetting) -> SandboxConfig {
+    SandboxConfig::from_config(&config(dir, profile))
 }
 
 impl Drop for Place {

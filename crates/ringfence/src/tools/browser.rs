@@ -51,7 +51,7 @@ pub struct BrowserSpec {
 
 /// Builds the spec of a browser tool.
 pub fn build_spec(config: &Config, browser_spec: BrowserSpec) -> ToolSpec {
-    let is_sandboxed = config.sandbox.profile != ProfileSetting::None;
+    let is_sandboxed = config.default_sandbox.profile != ProfileSetting::None;
     let mut effects = Vec::new();
     effects.extend(browser_spec.writes_files.then_some("filesystem_write"));
     effects.push("network");
@@ -63,14 +63,14 @@ pub fn build_spec(config: &Config, browser_spec: BrowserSpec) -> ToolSpec {
         scope: browser_spec.scope,
         hints: browser_spec.hints,
         effects,
-        profile: config.sandbox.profile.name(),
+        profile: config.default_sandbox.profile.name(),
         input_schema: browser_spec.input_schema,
         output_schema: Some(browser_spec.output_schema),
         lists_output_schema: !browser_spec.returns_image,
         requires_approval: !is_sandboxed,
         streaming: false,
         timeout: DEFAULT_TIMEOUT + OVERHEAD,
-        unavailable_reason: match config.sandbox.profile {
+        unavailable_reason: match config.default_sandbox.profile {
             ProfileSetting::Contained => Some(
                 "a browser needs namespaces, which the profile `contained` does not use".to_owned(),
             ),
@@ -87,7 +87,7 @@ pub fn prepare_call(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<CallP
             .with_hint("Omit it for the default of 30 seconds."));
     }
     let (session_network, call_network) =
-        (cx.session.workspace.rights().network, cx.workspace.rights().network);
+        (cx.state.session.workspace.rights().network, cx.workspace.rights().network);
     if session_network != NetworkAccess::Off && call_network == NetworkAccess::Off {
         // A page's network access is that of the operator's configuration, and cannot be restricted
         // further for a single client.
@@ -113,7 +113,7 @@ pub fn page_timeout(timeout_ms: Option<u64>) -> Duration {
 /// Returns the maximum bytes of text in a result.
 pub fn text_budget(cx: &RunCx, max_bytes: Option<usize>) -> usize {
     // The fields of the result come on top of the text.
-    max_bytes.unwrap_or(cx.text_budget.saturating_sub(1000)).clamp(MIN_BYTES, MAX_BYTES)
+    max_bytes.unwrap_or(cx.settings.text_budget.saturating_sub(1000)).clamp(MIN_BYTES, MAX_BYTES)
 }
 
 /// A page in use. While it is held, its browser is not considered idle.
@@ -133,14 +133,14 @@ impl PageLease {
         launcher: &Launcher,
         page: Option<&str>,
     ) -> Result<PageLease> {
-        let tabs = session_tabs(cx)?;
+        let tabs = session_tabs(cx);
         if let Some(handle) = page.filter(|page| *page != "new") {
             return PageLease::existing_page_in(cx, tabs, Some(handle)).await;
         }
         let denied = denied_hosts(cx).await?;
         let opened = tabs.open_context(
-            &cx.session,
-            &cx.config,
+            &cx.session_ref.state.sandboxes,
+            &cx.settings.config,
             launcher,
             &denied,
             Box::pin(build_terms(cx)),
@@ -149,13 +149,13 @@ impl PageLease {
         context.proxy.update_access(
             &denied,
             cx.open_sandbox(launcher)?,
-            cx.workspace.rights().network,
+            cx.settings.workspace.rights().network,
         )?;
         let page = match context.find_page(None).filter(|_| page.is_none()) {
             Some(page) => page,
             None => context.open_page().await?,
         };
-        context.traffic.set_call(cx.call_events.clone());
+        context.traffic.set_call(cx.control.call_events.clone());
         Ok(PageLease { context, page, _tabs: tabs, _busy: busy })
     }
 
@@ -173,7 +173,7 @@ impl PageLease {
 
     /// Returns the page that is meant, which must exist.
     pub async fn existing_page(cx: &RunCx, page: Option<&str>) -> Result<PageLease> {
-        PageLease::existing_page_in(cx, session_tabs(cx)?, page).await
+        PageLease::existing_page_in(cx, session_tabs(cx), page).await
     }
 
     async fn existing_page_in(
@@ -190,17 +190,18 @@ impl PageLease {
         context.proxy.update_access(
             &denied_hosts(cx).await?,
             sandbox,
-            cx.workspace.rights().network,
+            cx.settings.workspace.rights().network,
         )?;
         context.select_page(&page);
-        context.traffic.set_call(cx.call_events.clone());
+        context.traffic.set_call(cx.control.call_events.clone());
         Ok(PageLease { context, page, _tabs: tabs, _busy: busy })
     }
 }
 
 /// Returns the pages that this call may see.
-pub fn session_tabs(cx: &RunCx) -> Result<Arc<SessionTabs>> {
-    SessionTabs::for_call(&cx.session_ref, cx.workspace.stricter_client_sandbox())
+pub fn session_tabs(cx: &RunCx) -> Arc<SessionTabs> {
+    let tab_sets = &cx.session_ref.state.tab_sets;
+    tab_sets.for_call(cx.session_ref.persistent, cx.settings.workspace.stricter_client_sandbox())
 }
 
 /// Returns the hosts that the rules deny now.
@@ -218,12 +219,15 @@ async fn build_terms(cx: &RunCx) -> Result<BrowserOptions> {
     let exec_rules = RunExecRules::current(cx).await?;
     let execs = exec_rules
         .map(|exec_rules| {
-            exec_rules.into_unattended_decider(cx.call_events.clone(), &cx.config.root)
+            exec_rules
+                .into_unattended_decider(cx.control.call_events.clone(), &cx.settings.config.root)
         })
         .transpose()?;
     let log = execs.as_ref().and_then(|execs| execs.log.as_ref()?.try_clone().ok());
-    let (call_events, short_secrets) =
-        (cx.call_events.clone(), cx.config.policy.audit_execs.then(ShortSecrets::default));
+    let (call_events, short_secrets) = (
+        cx.control.call_events.clone(),
+        cx.settings.config.policy.audit_execs.then(ShortSecrets::default),
+    );
     let ended = Box::new(move |ended: &mut RunResult| {
         let count = ended.execs.take();
         ended.exec_summary = log.map(|log| {
@@ -234,8 +238,8 @@ async fn build_terms(cx: &RunCx) -> Result<BrowserOptions> {
     Ok(BrowserOptions {
         execs,
         on_end: ended,
-        cancel: cx.cancel.root_token(),
-        tasks: cx.tasks.clone(),
+        cancel: cx.control.cancel.root_token(),
+        tasks: cx.services.tasks.clone(),
     })
 }
 
@@ -276,7 +280,7 @@ pub async fn run_within<T>(
     };
     tokio::select! {
         result = bounded => result,
-        cause = cx.cancel.cancelled() => Err(match cause {
+        cause = cx.control.cancel.cancelled() => Err(match cause {
             CancelCause::Deadline => Error::new(Kind::DeadlineExceeded, "the call took too long"),
             _ => Error::new(Kind::Cancelled, "the call was cancelled").with_fact("cause", cause.name()),
         }),

@@ -80,7 +80,7 @@ pub fn build_spec(
     description: &str,
     input_schema: Map<String, Value>,
 ) -> ToolSpec {
-    let sandbox_note = match (config.surface.enabled, config.sandbox.profile) {
+    let sandbox_note = match (config.surface.enabled, config.default_sandbox.profile) {
         (false, _) => "",
         (true, ProfileSetting::None) => " There is no sandbox but Codex's own.",
         (true, _) => {
@@ -100,7 +100,7 @@ pub fn build_spec(
             open_world: true,
         },
         effects: vec!["exec", "filesystem_write", "network"],
-        profile: config.sandbox.profile.name(),
+        profile: config.default_sandbox.profile.name(),
         input_schema,
         output_schema: Some(output_schema(config)),
         lists_output_schema: true,

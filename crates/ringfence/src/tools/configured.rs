@@ -24,10 +24,11 @@ use crate::approval::Granted;
 use crate::base::call::{Prepared, ToolOutput, digest_json};
 use crate::base::{Error, Kind, Result, shell_quote};
 use crate::config::{
-    CommandStdin, CommandTool, Config, ProfileSetting, ProgramError, SideEffect, build_validator,
+    CommandStdin, CommandTool, Config, ProfileSetting, ProgramError, ProgramSearch, SideEffect,
+    build_validator,
 };
 use crate::redact::known_secrets;
-use crate::sandbox::{DedicatedSandbox, Launcher, StdinSource, env};
+use crate::sandbox::{DedicatedSandbox, Launcher, SandboxConfig, StdinSource, env};
 use crate::session::{Overrides, Session};
 use filter::SurfaceFilter;
 
@@ -42,6 +43,7 @@ pub struct ConfiguredTool {
     entry: Arc<CommandTool>,
     definition_hash: String,
     own_sandbox: Arc<DedicatedSandbox>,
+    program_search: ProgramSearch,
     filter: SurfaceFilter,
     validator: Validator,
     max_depth: usize,
@@ -51,20 +53,30 @@ pub struct ConfiguredTool {
 
 impl ConfiguredTool {
     /// Creates the tool. Fails if the entry is invalid and cannot be a tool.
-    pub fn new(entry: &Arc<CommandTool>, config: &Config) -> Result<ConfiguredTool> {
+    pub fn new(
+        entry: &Arc<CommandTool>,
+        config: &Config,
+        default_sandbox: &SandboxConfig,
+    ) -> Result<ConfiguredTool> {
         let config_error =
             |message: String| Error::invalid_arguments(message).with_reason("bad_config");
         let validator = build_validator(&entry.input_schema).map_err(config_error)?;
         let spec = build_spec(entry, config);
         let definition_hash =
             digest_json(&json!([spec.definition_hash(), entry.trust_fingerprint()]));
-        let own_sandbox = Arc::new(DedicatedSandbox::from_entry(config, entry, &definition_hash)?);
+        let own_sandbox = Arc::new(DedicatedSandbox::from_entry(
+            default_sandbox,
+            &config.secrets,
+            entry,
+            &definition_hash,
+        )?);
         let filter = SurfaceFilter::new(entry, &config.surface);
         Ok(ConfiguredTool {
             spec,
             entry: Arc::clone(entry),
             definition_hash,
             own_sandbox,
+            program_search: config.program_search(entry),
             filter,
             validator,
             max_depth: schema_depth::max_depth(&entry.input_schema),
@@ -156,11 +168,11 @@ impl ConfiguredTool {
         arguments: Map<String, Value>,
         call: Prepared,
     ) -> Result<ToolOutput> {
-        let program = program::find_program(&self.entry, &cx.session.workspace)
+        let program = program::find_program(&self.entry, &cx.session().workspace)
             .map_err(|error| self.explain_start_failure(error))?;
         // The target of a path may have changed while the call waited for approval.
-        self.filter.check_call(cx.workspace.path(), Path::new(&call.cwd), &arguments)?;
-        let secrets = &cx.config.secrets;
+        self.filter.check_call(cx.settings.workspace.path(), Path::new(&call.cwd), &arguments)?;
+        let secrets = &cx.settings.config.secrets;
         let mut args = Vec::new();
         for argument in crate::config::template::fill::fill_templates(
             &self.entry.args,
@@ -181,13 +193,13 @@ impl ConfiguredTool {
             ));
         }
         let env = env::merge_env(
-            env::merge_env(program::base_env(&cx.session.workspace)?, entry_env),
-            cx.overrides.env.clone(),
+            env::merge_env(program::base_env(&cx.session().workspace)?, entry_env),
+            cx.settings.overrides.env.clone(),
         );
         let command = CommandRequest {
             program: program.display().to_string(),
             args,
-            cwd: self.choose_cwd(&cx.overrides),
+            cwd: self.choose_cwd(&cx.settings.overrides),
             env,
             stdin: match self.entry.stdin {
                 CommandStdin::None => StdinSource::Empty,
@@ -264,7 +276,7 @@ fn build_spec(entry: &CommandTool, config: &Config) -> ToolSpec {
             open_world: uses_network,
         },
         effects,
-        profile: entry.effective_profile(config.sandbox.profile).name(),
+        profile: entry.effective_profile(config.default_sandbox.profile).name(),
         input_schema: entry.input_schema.clone(),
         output_schema: Some(arguments::reply_schema::<Reply>()),
         lists_output_schema: true,
@@ -294,7 +306,7 @@ impl Tool for ConfiguredTool {
             format!("its program `{}` {}", program::program_name(&self.entry), error.describe())
         };
         self.spec.unavailable_reason.clone().or_else(|| {
-            program::diagnose_program(&self.entry, &self.own_sandbox.config).map(describe_error)
+            program::diagnose_program(&self.entry, &self.program_search).map(describe_error)
         })
     }
 
@@ -332,10 +344,10 @@ impl Tool for ConfiguredTool {
         // Drops the `.` that means the workspace itself.
         let cwd: PathBuf = cx.workspace.path().join(relative_cwd).components().collect();
         self.filter.check_call(cx.workspace.path(), &cwd, arguments)?;
-        let program = program::find_program(&self.entry, &cx.session.workspace)
+        let program = program::find_program(&self.entry, &cx.state.session.workspace)
             .map_err(|error| self.explain_start_failure(error))?;
         if self.spec.unavailable_reason.is_none()
-            && program::diagnose_program(&self.entry, cx.config).is_some()
+            && program::diagnose_program(&self.entry, &self.program_search).is_some()
         {
             let missing = Error::internal("it cannot be started").with_reason("spawn_failed");
             return Err(self.explain_start_failure(missing.with_source(self.entry.command.clone())));
@@ -361,8 +373,8 @@ impl Tool for ConfiguredTool {
             cwd: Some(cwd.display().to_string()),
             env: env::merge_env(
                 self.own_sandbox.run_environment(
-                    cx.session,
-                    env::merge_env(program::base_env(&cx.session.workspace)?, entry_env),
+                    &cx.state.sandboxes,
+                    env::merge_env(program::base_env(&cx.state.session.workspace)?, entry_env),
                 )?,
                 cx.overrides.env.clone(),
             ),

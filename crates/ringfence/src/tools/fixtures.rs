@@ -33,7 +33,7 @@ impl FixtureCall {
     async fn sleep_unless_cancelled(&self, duration: Duration) -> Result<()> {
         tokio::select! {
             () = tokio::time::sleep(duration) => Ok(()),
-            _ = self.cx.cancel.cancelled() => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
+            _ = self.cx.control.cancel.cancelled() => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
         }
     }
 }

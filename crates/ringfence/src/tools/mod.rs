@@ -13,9 +13,12 @@ pub mod file;
 pub mod fixtures;
 pub mod limit_docs;
 pub mod run;
+mod session_state;
 pub mod shell;
 mod tool;
 
+use run::background::BackgroundRuns;
+pub use session_state::{SessionRef, SessionState};
 pub use tool::{CheckedCall, DynTool, Tool};
 
 use std::collections::BTreeSet;
@@ -28,7 +31,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use tokio_util::task::TaskTracker;
 
-use crate::approval::{ApprovalPrompt, Gate, Granted, QuestionContext};
+use crate::approval::{ApprovalPrompt, Gate, Granted, QuestionContext, TrustKey};
 use crate::audit::CallEvents;
 use crate::base::call::digest_json;
 use crate::base::client_handle::ClientHandle;
@@ -41,8 +44,8 @@ use crate::redact::secret::{is_sensitive, redact_url_passwords};
 use crate::redact::short_secrets::ShortSecrets;
 use crate::rulebook::RulebookCache;
 use crate::sandbox::env::merge_env;
-use crate::sandbox::{DedicatedSandbox, Launcher, SessionSandbox};
-use crate::session::{Overrides, Session, SessionRef};
+use crate::sandbox::{DedicatedSandbox, Launcher, SandboxConfig, SessionSandbox};
+use crate::session::{Overrides, Session};
 
 /// Scope of a tool's effects; the values of `permission.scope`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,36 +177,55 @@ pub struct CallPlan {
 
 /// Context in which a tool prepares a call. Nothing in it can change any state.
 pub struct PrepareCx<'a> {
-    pub session: &'a Session,
+    pub state: &'a SessionState,
     /// The workspace as this call may access it, which may be less than its session may.
     pub workspace: &'a Workspace,
     /// The overrides that the session has chosen for its commands.
     pub overrides: &'a Overrides,
     pub config: &'a Config,
+    /// The sandbox that its commands would run in.
+    pub sandbox: &'a SandboxConfig,
 }
 
 /// Context of a running call.
 pub struct RunCx {
     pub trace_id: TraceId,
-    pub session: Arc<Session>,
+    pub session_ref: SessionRef,
+    pub settings: CallSettings,
+    pub control: CallControl,
+    pub services: CallServices,
+}
+
+/// What applies to one call, as it was when the call was approved.
+pub struct CallSettings {
+    pub config: Arc<Config>,
+    /// The sandbox that its commands run in.
+    pub sandbox: Arc<SandboxConfig>,
     /// The workspace as this call may access it, which may be less than its session may.
     pub workspace: Arc<Workspace>,
-    pub config: Arc<Config>,
+    /// The tool's own sandbox, for one that the operator configured.
     pub own_sandbox: Option<Arc<DedicatedSandbox>>,
     pub overrides: Arc<Overrides>,
-    pub policy: RulebookCache,
-    pub cancel: CancelToken,
-    pub deadline: Arc<Deadline>,
-    pub client: ClientHandle,
-    pub gate: Arc<Gate>,
-    pub list_changes: ListChanges,
     /// Bytes of text that this client accepts before it truncates a result.
     pub text_budget: usize,
-    pub session_ref: SessionRef,
-    pub call_events: CallEvents,
-    pub max_approval_wait: Option<Duration>,
     /// How to give a call like this one more time, for errors that report a timeout.
     pub timeout_hint: String,
+}
+
+/// The ways in which a call is followed, asked and ended.
+pub struct CallControl {
+    pub client: ClientHandle,
+    pub cancel: CancelToken,
+    pub deadline: Arc<Deadline>,
+    pub call_events: CallEvents,
+    pub max_approval_wait: Option<Duration>,
+}
+
+/// Parts of the server that all calls share.
+pub struct CallServices {
+    pub policy: RulebookCache,
+    pub gate: Arc<Gate>,
+    pub list_changes: ListChanges,
     /// Tracks work that may outlive the call; the server waits for it on shutdown.
     pub tasks: TaskTracker,
 }
@@ -212,50 +234,65 @@ impl RunCx {
     /// Returns the secrets of the call's own sandbox that are too short to be redacted everywhere.
     pub fn short_secrets(&self) -> ShortSecrets {
         ShortSecrets::new(
-            self.own_sandbox
+            self.settings
+                .own_sandbox
                 .as_ref()
                 .map(|own_sandbox| own_sandbox.short_secrets())
                 .unwrap_or_default(),
         )
     }
 
+    /// Returns the session of the call.
+    pub fn session(&self) -> &Arc<Session> {
+        self.session_ref.session()
+    }
+
+    /// Returns the session's commands and shells that run in the background.
+    pub fn background_runs(&self) -> &Arc<BackgroundRuns> {
+        &self.session_ref.state.background_runs
+    }
+
     /// Returns the sandbox that the commands of this call run in.
     pub fn open_sandbox(&self, launcher: &Launcher) -> Result<Arc<SessionSandbox>> {
-        SessionSandbox::for_call(
-            &self.session,
-            &self.config,
+        let settings = &self.settings;
+        self.session_ref.state.sandboxes.sandbox_for_call(
+            &settings.sandbox,
             launcher,
-            self.own_sandbox.as_deref(),
-            &self.workspace,
+            settings.own_sandbox.as_deref(),
+            &settings.workspace,
         )
     }
 
     /// Asks a human, while the call runs, to approve one step of it. The call's deadline is paused
     /// meanwhile.
     pub async fn confirm_step<T>(&self, prompt: ApprovalPrompt, subject: T) -> Result<Granted<T>> {
-        self.gate.confirm_once(&self.ask_context(), prompt, subject).await
+        self.services.gate.confirm_once(&self.ask_context(), prompt, subject).await
     }
 
     /// Like [`RunCx::confirm_step`], for a question whose answer may be remembered for the session
-    /// under `key`.
+    /// under `trust_key`.
     pub async fn confirm_for_session<T>(
         &self,
         prompt: ApprovalPrompt,
-        key: (String, String),
+        trust_key: TrustKey,
         subject: T,
     ) -> Result<Granted<T>> {
-        self.gate.confirm_for_session(&self.ask_context(), prompt, key, subject).await
+        self.services
+            .gate
+            .confirm_for_session(&self.ask_context(), prompt, trust_key, subject)
+            .await
     }
 
     fn ask_context(&self) -> QuestionContext<'_> {
         QuestionContext {
-            session_ref: &self.session_ref,
-            client: &self.client,
-            cancel: &self.cancel,
-            deadline: &self.deadline,
-            call_events: &self.call_events,
-            expiry: self.config.approval.expiry,
-            response_timeout: self.max_approval_wait,
+            session: self.session(),
+            persistent: self.session_ref.persistent,
+            client: &self.control.client,
+            cancel: &self.control.cancel,
+            deadline: &self.control.deadline,
+            call_events: &self.control.call_events,
+            expiry: self.settings.config.approval.expiry,
+            response_timeout: self.control.max_approval_wait,
         }
     }
 }

@@ -113,10 +113,11 @@ fn arguments_are_checked_without_a_panic_and_in_few_words() {
     let server = Server::new(config).unwrap();
     let line = server.connect_client(Principal::local(), "stdio").unwrap();
     let cx = PrepareCx {
-        session: &line.session,
-        workspace: &line.session.workspace,
+        state: &line.state,
+        workspace: &line.session().workspace,
         overrides: &Overrides::default(),
         config: &server.config,
+        sandbox: &server.pipeline.state().sandbox,
     };
     let (mut refused, mut taken, mut forbidden) = (0u64, 0u64, 0u64);
     each_case("arguments", 20_000, |rng| {

@@ -64,7 +64,7 @@ fn check_escalation(config: &Config, rulebook: &Rulebook) -> HealthCheck {
     let name = "escalation";
     let ok_check = |text: String| HealthCheck { name, outcome: ProbeOutcome::Ok, text, fix: None };
     let policy = &config.policy;
-    match rulebook.escalation_status(config, true) {
+    match rulebook.escalation_status(config, config.policy.escalate, true) {
         EscalationStatus::Off => {
             ok_check("off: commands that rules allow run in the sandbox".to_owned())
         }

@@ -65,14 +65,19 @@ impl TrialWorkspace {
         let mut outside_dirs = vec![scratch.to_owned()];
         outside_dirs
             .extend(config.home.iter().cloned().chain(workspace.parent().map(Path::to_owned)));
-        let writable: Vec<&Path> =
-            config.sandbox.writable.iter().map(PathBuf::as_path).chain([workspace]).collect();
+        let writable: Vec<&Path> = config
+            .default_sandbox
+            .writable
+            .iter()
+            .map(PathBuf::as_path)
+            .chain([workspace])
+            .collect();
         outside_dirs.retain(|folder| !writable.iter().any(|root| folder.starts_with(root)));
         let mut trial_workspace = TrialWorkspace::with_canaries(
             scratch,
             (location_flags, env, workspace),
             &outside_dirs,
-            config.sandbox.network_mode(),
+            config.default_sandbox.network_mode(),
         )?;
         if config.policy.intercept && jail::intercept::exec::SUPPORTED {
             trial_workspace.add_canary_rule(scratch)?;

@@ -57,7 +57,7 @@ fn escalation_lines(rulebook: &Rulebook, config: &Config) -> Vec<String> {
     };
     let allowed = rules_with(Decision::Allow).count();
     // Assume that someone can be asked; that is known only once the client has connected.
-    match rulebook.escalation_status(config, true) {
+    match rulebook.escalation_status(config, config.policy.escalate, true) {
         EscalationStatus::Off => Vec::new(),
         EscalationStatus::Prevented(_) if allowed == 0 => Vec::new(),
         EscalationStatus::Prevented(obstacle) => {

@@ -256,7 +256,7 @@ fn check_program(
             .cloned()
             .collect(),
     };
-    let error = config.program_search(entry, &folders).find_error(command)?;
+    let error = config.program_search(entry).find_error(command, &folders)?;
     let hint = match &error {
         ProgramError::Missing if command.contains('/') => {
             "Correct the path; a relative path starts at the directory of this file.".to_owned()

@@ -56,7 +56,7 @@ impl<'a> PathsInUse<'a> {
         paths.extend(config.workspace.iter().cloned());
         paths.extend(
             config
-                .sandbox
+                .default_sandbox
                 .writable
                 .iter()
                 .flat_map(|path| [Some(path.clone()), path.canonicalize().ok()])

@@ -31,8 +31,10 @@ pub struct LogFlags {
 /// Resolves `[log]`.
 pub fn resolve_log(
     picker: &mut SettingPicker<'_>,
-    (flags, env): (&LogFlags, &ProcessEnv),
-    (file, defaults): (&raw::LogSection, &raw::LogSection),
+    flags: &LogFlags,
+    env: &ProcessEnv,
+    file: &raw::LogSection,
+    defaults: &raw::LogSection,
 ) -> Result<LogSettings> {
     let level = Layers {
         flag: flags.level.map(|level| (level, "--log-level")),

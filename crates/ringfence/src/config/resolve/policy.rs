@@ -40,13 +40,23 @@ pub struct PolicyFlags {
     pub audit_execs: bool,
 }
 
+/// Settings outside `[policy]` that it depends on.
+pub struct PolicyContext<'a> {
+    pub tools: ToolSet,
+    pub sandbox: &'a SandboxSettings,
+    pub workspace: Option<&'a Path>,
+}
+
 /// Resolves `[policy]`.
 pub fn resolve_policy(
     picker: &mut SettingPicker<'_>,
-    (flags, env): (&PolicyFlags, &ProcessEnv),
-    (file, defaults): (&raw::PolicySection, &raw::PolicySection),
-    (tools, sandbox, workspace): (ToolSet, &SandboxSettings, Option<&Path>),
+    flags: &PolicyFlags,
+    env: &ProcessEnv,
+    file: &raw::PolicySection,
+    defaults: &raw::PolicySection,
+    context: PolicyContext<'_>,
 ) -> Result<PolicySettings> {
+    let PolicyContext { tools, sandbox, workspace } = context;
     let file_rules: Vec<PathBuf> = file
         .rules
         .iter()

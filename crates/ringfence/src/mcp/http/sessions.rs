@@ -123,7 +123,7 @@ impl HttpSessions {
 impl SessionTable {
     fn end_session(&mut self, id: &str, cause: CancelCause) {
         if let Some(open_session) = self.open.remove(id) {
-            open_session.connection.session.cancel.cancel(cause);
+            open_session.connection.session().cancel.cancel(cause);
         }
     }
 }
@@ -186,7 +186,7 @@ mod tests {
         (2..MAX_SESSIONS)
             .for_each(|id| drop(sessions.find_session(&id.to_string(), &anna).unwrap()));
         assert_eq!(open(MAX_SESSIONS).unwrap().as_deref(), Some("1"));
-        assert!(second.session.cancel.is_cancelled() && !first.session.cancel.is_cancelled());
+        assert!(second.session().cancel.is_cancelled() && !first.session().cancel.is_cancelled());
         // Places that are only reserved count, too.
         let reserved: Vec<_> =
             (0..MAX_SESSIONS).map(|_| sessions.reserve_session(&anna, |_| true).unwrap()).collect();

@@ -45,7 +45,7 @@ async fn describe_rules(server: &Server, state: &PipelineState, session: &Sessio
         .iter()
         .map(|rules_error| json!({"file": name(&rules_error.file), "line": rules_error.line, "message": rules_error.message}))
         .collect();
-    let escalate = match rulebook.escalation_status(&state.config, true) {
+    let escalate = match rulebook.escalation_status(&state.config, state.sandbox.escalate, true) {
         EscalationStatus::Possible => state.config.policy.escalate,
         EscalationStatus::Off | EscalationStatus::Prevented(_) => EscalationMode::Off,
     };

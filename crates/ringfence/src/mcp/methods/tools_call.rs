@@ -20,7 +20,8 @@ use crate::mcp::server::ClientConnection;
 use crate::mcp::{Server, codex_legacy, meta, render};
 use crate::mcp::{codex, overrides};
 use crate::registry::NameStyle;
-use crate::session::{ClientInfo, Overrides, SessionRef};
+use crate::session::{ClientInfo, Overrides};
+use crate::tools::SessionRef;
 
 /// A `tools/call` request with its connection and client.
 pub struct IncomingCall<'a> {
@@ -128,7 +129,8 @@ async fn handle_call(
                 incoming,
                 session_ref,
                 &params.name,
-                (arguments, call_overrides),
+                arguments,
+                call_overrides,
                 trace_id,
             );
             let run = incoming.server.pipeline.start_call(request);
@@ -139,7 +141,7 @@ async fn handle_call(
     };
     let request_id = serde_json::to_string(&incoming.context.id).unwrap_or_default();
     let _running = incoming.server.track_call(
-        &incoming.connection.session.id,
+        &incoming.connection.session().id,
         &request_id,
         call.run.cancel.clone(),
     );
@@ -147,7 +149,7 @@ async fn handle_call(
         context: incoming.context,
         stateless: incoming.stateless,
         cause: disconnect_cause(incoming),
-        connection_cancel: &incoming.connection.session.cancel,
+        connection_cancel: &incoming.connection.session().cancel,
     };
     match attach_to_run(call, &attached).await {
         AttachOutcome::Done(Ok(output)) => {
@@ -196,7 +198,7 @@ fn find_session(
 ) -> Result<SessionRef> {
     if !incoming.stateless {
         return Ok(SessionRef {
-            session: Arc::clone(&incoming.connection.session),
+            state: Arc::clone(&incoming.connection.state),
             persistent: incoming.connection.persistent,
         });
     }
@@ -209,7 +211,8 @@ fn build_request(
     incoming: &IncomingCall<'_>,
     session_ref: SessionRef,
     tool: &str,
-    (arguments, overrides): (Map<String, Value>, Overrides),
+    arguments: Map<String, Value>,
+    overrides: Overrides,
     trace_id: &TraceId,
 ) -> CallRequest {
     let timeout = incoming
@@ -223,7 +226,7 @@ fn build_request(
         true => None,
         false => codex::sandbox_for_call(
             &incoming.context.meta,
-            &session_ref.session,
+            session_ref.session(),
             &incoming.connection,
         ),
     };

@@ -9,7 +9,7 @@ use crate::call::{PipelineState, needs_approval};
 use crate::mcp::{Server, codex_legacy, meta};
 use crate::registry::{NameStyle, ToolSchemas};
 use crate::session::{ClientInfo, Session};
-use crate::tools::DynTool;
+use crate::tools::{DynTool, SessionState};
 
 /// How long a client may cache a list. Lists change only with the config, and `list_changed`
 /// reports it.
@@ -18,12 +18,13 @@ pub const TTL_MS: u64 = 60_000;
 /// Returns the tools that a session can see.
 pub async fn list_tools(
     server: &Server,
-    session: &Session,
+    session_state: &SessionState,
     client: &ClientInfo,
     stateless: bool,
 ) -> ListToolsResult {
     server.pipeline.reload_if_changed().await;
-    server.pipeline.release_stale_sandboxes(session);
+    server.pipeline.release_stale_sandboxes(&session_state.sandboxes);
+    let session = &session_state.session;
     let state = server.pipeline.state();
     let style = NameStyle::for_client(state.config.tool_names, client);
     let visible_tools = state.registry.visible_tools(Some(session.workspace.path()));

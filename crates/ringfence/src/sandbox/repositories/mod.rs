@@ -23,7 +23,6 @@ use super::session_sandbox::SessionSandbox;
 use crate::base::IgnorePoison;
 use crate::base::Result;
 use crate::config::ProfileSetting;
-use crate::session::Session;
 use ask::{RepositoryAnswer, RepositoryQuery};
 use compare::GitSnapshot;
 pub use compare::NEW_REPOSITORY;
@@ -59,11 +58,6 @@ pub struct RepositoryFindings {
 }
 
 impl SessionRepositories {
-    /// Returns the session's findings.
-    pub fn for_session(session: &Session) -> Result<Arc<SessionRepositories>> {
-        session.get_or_create(|| Ok(SessionRepositories::default()))
-    }
-
     /// Returns the current findings. git is not asked while nothing has changed that an answer
     /// depends on.
     pub async fn current_findings(

@@ -252,7 +252,7 @@ async fn perform_op(
         ActOp::Upload => {
             let (uploads, files) =
                 (Arc::clone(&lease.context.uploads), args.files.clone().unwrap_or_default());
-            let workspace = Arc::clone(&cx.workspace);
+            let workspace = Arc::clone(&cx.settings.workspace);
             let copied_files = async {
                 let work = tokio::task::spawn_blocking(move || {
                     uploads.copy_for_browser(&workspace, &files)

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use crate::approval::{ApprovalPrompt, Granted};
+use crate::approval::{ApprovalPrompt, Granted, TrustKey};
 use crate::base::call::{Prepared, ToolOutput};
 use crate::base::{Error, Result};
 use crate::browser::address;
@@ -121,10 +121,11 @@ impl BrowserNavigate {
 
     async fn execute_call(&self, cx: &RunCx, args: Args, call: Prepared) -> Result<ToolOutput> {
         let url = address::check_url(&args.url)?;
-        let granted = match host_to_approve(&cx.config, &browser::denied_hosts(cx).await?, &url)? {
-            Some(endpoint) => Some(confirm_host(cx, &call, &url, endpoint).await?.consume()),
-            None => None,
-        };
+        let granted =
+            match host_to_approve(&cx.settings.config, &browser::denied_hosts(cx).await?, &url)? {
+                Some(endpoint) => Some(confirm_host(cx, &call, &url, endpoint).await?.consume()),
+                None => None,
+            };
         let mut lease = PageLease::open_page(cx, &self.launcher, args.page.as_deref()).await?;
         lease.replace_if_hung().await?;
         if let Some((host, port)) = granted {
@@ -212,7 +213,7 @@ impl BrowserNavigate {
 /// an address that not even a human may allow.
 fn host_to_approve(config: &Config, denied: &[String], url: &str) -> Result<Option<(String, u16)>> {
     let Some((host, port)) = address::host_and_port(url) else { return Ok(None) };
-    let allow_list = page_allow_list(config)?.with_denied(denied)?;
+    let allow_list = page_allow_list(&config.default_sandbox)?.with_denied(denied)?;
     if address::is_loopback(&host) || allow_list.allows_host(&host, port) {
         return Ok(None);
     }
@@ -238,8 +239,9 @@ async fn confirm_host(
     let subject = format!("{}:{}", endpoint.0, endpoint.1);
     let reason = "The sandbox does not allow this host. Approving lets this session's pages reach it until they are closed.";
     let prompt =
-        ApprovalPrompt::for_exec(call, subject.clone(), reason, json!({"url": url}), &cx.session);
-    cx.confirm_for_session(prompt, ("browser host".to_owned(), subject), endpoint).await
+        ApprovalPrompt::for_exec(call, subject.clone(), reason, json!({"url": url}), cx.session());
+    let trust_key = TrustKey { subject: "browser host".to_owned(), detail: subject };
+    cx.confirm_for_session(prompt, trust_key, endpoint).await
 }
 
 /// How long to wait for a download that has started.

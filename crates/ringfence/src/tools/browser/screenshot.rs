@@ -149,7 +149,7 @@ async fn take_screenshot(cx: &Arc<RunCx>, args: &Args, lease: &PageLease) -> Res
     if let (Some(path), Some(data)) = (&args.path, file) {
         let (path, cx) = (path.clone(), Arc::clone(cx));
         let work = tokio::task::spawn_blocking(move || {
-            write::write_base64(&cx.workspace, path, data, &cx.cancel)
+            write::write_base64(&cx.settings.workspace, path, data, &cx.control.cancel)
         });
         let written = work.await.map_err(|error| {
             Error::internal("the write ended unexpectedly").with_source(error)

@@ -99,9 +99,9 @@ impl BrowserTabs {
                 let closing = lease.context.close_page(&lease.page);
                 browser::run_within(cx, &lease, browser::DEFAULT_TIMEOUT, closing).await?;
             }
-            TabsOp::CloseAll => browser::session_tabs(cx)?.close_all().await,
+            TabsOp::CloseAll => browser::session_tabs(cx).close_all().await,
         }
-        let reply = match browser::session_tabs(cx)?.current_context().await {
+        let reply = match browser::session_tabs(cx).current_context().await {
             Some((context, _busy)) => list_tabs(&context).await,
             None => Reply::default(),
         };

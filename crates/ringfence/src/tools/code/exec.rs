@@ -26,7 +26,6 @@ use crate::base::{Error, Result, shell_quote};
 use crate::config::Config;
 use crate::sandbox::{Launcher, env};
 use crate::tools::limit_docs::{ByteCount, ItemCount, ToolLimit};
-use crate::tools::run::background::BackgroundRuns;
 use crate::tools::run::command::{self, SpecTexts};
 use crate::tools::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};
 use reply::Reply;
@@ -110,7 +109,7 @@ impl CodeExec {
             scope: PermissionScope::Exec,
             hints: texts.hints,
             effects: texts.effects,
-            profile: config.sandbox.profile.name(),
+            profile: config.default_sandbox.profile.name(),
             input_schema,
             output_schema: Some(Reply::output_schema()),
             lists_output_schema: false,
@@ -130,7 +129,8 @@ impl CodeExec {
         arguments: Args,
         call: Prepared,
     ) -> Result<ToolOutput> {
-        let installed = runtimes::find_runtime(&arguments.language, &cx.workspace.rights().hidden)?;
+        let installed =
+            runtimes::find_runtime(&arguments.language, &cx.settings.workspace.rights().hidden)?;
         let run =
             CodeRun { cx, launcher: &self.launcher, installed: &installed, arguments: &arguments };
         match arguments.session.as_deref() {
@@ -180,7 +180,7 @@ impl Tool for CodeExec {
         args.check_for_delivery(installed.runtime.delivery)?;
         if let Some(session) = args.session.as_deref().filter(|session| *session != "new") {
             find_interpreter(
-                BackgroundRuns::for_session(cx.session)?.as_ref(),
+                cx.state.background_runs.as_ref(),
                 session,
                 installed.runtime.language,
             )?;

@@ -58,7 +58,7 @@ impl CodexReply {
                 .with_hint("Give the `threadId` of a result of `codex`.")
                 .with_fact("argument", "threadId")
         })?;
-        let record = ThreadRecord::load_thread(cx.config, cx.session, &thread)?;
+        let record = ThreadRecord::load_thread(cx.config, &cx.state.session, &thread)?;
         // The thread determines its own directory, so the session's override does not apply.
         let (mut cwd, mut env) = (record.settings.cwd.clone(), None);
         cx.overrides.fill_unset(&mut cwd, &mut env);

@@ -22,9 +22,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, ProfileSetting};
 use crate::redact::known_secrets;
-use crate::sandbox::{
-    Launcher, RunOutcome, RunState, SessionSandbox, StdinSource, StopReason, codex, env,
-};
+use crate::sandbox::{Launcher, RunOutcome, RunState, StdinSource, StopReason, codex, env};
 use crate::tools::code::exec::runtimes::{find_on_path, search_path};
 use crate::tools::run::command::{self, CommandPlacement, CommandRequest};
 use crate::tools::{CallPlan, PrepareCx, RunCx};
@@ -59,7 +57,7 @@ struct TurnRestrictions {
 impl TurnRestrictions {
     fn from_mode(config: &Config, mode: SandboxMode) -> Result<TurnRestrictions> {
         let is_unsandboxed = mode == SandboxMode::DangerFullAccess;
-        match config.sandbox.profile {
+        match config.default_sandbox.profile {
             ProfileSetting::None => Ok(TurnRestrictions { mode, nested: false, read_only: false }),
             // Without a sandbox of its own there is nothing to nest, and ours is as strict as for
             // any command.
@@ -129,7 +127,7 @@ pub fn prepare_turn(turn: &CodexTurn, cx: &PrepareCx<'_>) -> Result<CallPlan> {
     }
     let launch =
         codex::CodexLaunch { program: &program, home: None, nested: resolved.restrictions.nested };
-    let rights = codex::codex_rights(cx.config, cx.workspace.rights(), launch)?;
+    let rights = codex::codex_rights(cx.sandbox, cx.workspace.rights(), launch)?;
     if resolved.restrictions.nested {
         protected_check::check_hidden(&rights)?;
     }
@@ -138,7 +136,7 @@ pub fn prepare_turn(turn: &CodexTurn, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         cwd: Some(resolved.cwd.display().to_string()),
         env: env::merge_env(turn.build_env(None)?, home.into_iter().collect()),
         approval_reason: (!starts_without_approval(cx))
-            .then(|| approval_reason(turn, &resolved.restrictions, cx.config.sandbox.profile)),
+            .then(|| approval_reason(turn, &resolved.restrictions, cx.sandbox.settings.profile)),
         trust_scope: Some(resolved.trust_scope()),
         command: Some(turn.command_line(&resolved.restrictions)),
         command_covers: &["prompt"],
@@ -152,8 +150,8 @@ pub fn prepare_turn(turn: &CodexTurn, cx: &PrepareCx<'_>) -> Result<CallPlan> {
 /// as for every command.
 fn starts_without_approval(cx: &PrepareCx<'_>) -> bool {
     !cx.config.surface.enabled
-        && cx.session.transport == "stdio"
-        && cx.config.sandbox.profile != ProfileSetting::None
+        && cx.state.session.transport == "stdio"
+        && cx.sandbox.settings.profile != ProfileSetting::None
 }
 
 /// Returns the first line of the question, which must be enough to decide in a hurry.
@@ -227,10 +225,10 @@ impl CodexTurn {
         let ResolvedTurn { user_config, restrictions, args, .. } =
             self.resolve_approved(cx, &call)?;
         user_config.register_secrets();
-        let program = find_codex(&cx.config, Some(cx.workspace.path()))?;
+        let program = find_codex(&cx.settings.config, Some(cx.settings.workspace.path()))?;
         let mut home = match &self.thread_id {
-            None => ThreadHome::create_new(&cx.config, &cx.session)?,
-            Some(thread) => ThreadHome::reopen_thread(&cx.config, &cx.session, thread)?,
+            None => ThreadHome::create_new(&cx.settings.config, cx.session())?,
+            Some(thread) => ThreadHome::reopen_thread(&cx.settings.config, cx.session(), thread)?,
         };
         home.install_config(&user_config)?;
         let codex_home = home.codex_home();
@@ -239,7 +237,8 @@ impl CodexTurn {
             home: Some(&codex_home),
             nested: restrictions.nested,
         };
-        let mut rights = codex::codex_rights(&cx.config, cx.workspace.rights(), launch)?;
+        let mut rights =
+            codex::codex_rights(&cx.settings.sandbox, cx.settings.workspace.rights(), launch)?;
         rights.nested = restrictions.nested;
         rights.read_only |= restrictions.read_only;
         let protected_paths = match restrictions.nested {
@@ -247,11 +246,15 @@ impl CodexTurn {
             false => None,
         };
         let mut events = EventParser::default();
-        let event_receiver = (!cx.config.surface.enabled).then(|| events.forward_events());
+        let event_receiver = (!cx.settings.config.surface.enabled).then(|| events.forward_events());
         let events = Arc::new(Mutex::new(events));
         let filter_events = Arc::clone(&events);
         let placement = CommandPlacement {
-            sandbox: SessionSandbox::for_codex(&cx.session, &cx.config, launcher, launch)?,
+            sandbox: cx.session_ref.state.sandboxes.sandbox_for_codex(
+                &cx.settings.sandbox,
+                launcher,
+                launch,
+            )?,
             rights,
             never_escalate: true,
             output_filter: Some(Box::new(move |bytes| {
@@ -269,7 +272,7 @@ impl CodexTurn {
             max_bytes: None,
             streaming: true,
         };
-        let deadline = Some(Arc::clone(&cx.deadline));
+        let deadline = Some(Arc::clone(&cx.control.deadline));
         let started = command::start_in(cx, call, launcher, command, deadline, placement).await?;
         let watch = async {
             let run_state = started.watch_run(cx, None, Box::pin(pending())).await;
@@ -289,10 +292,10 @@ impl CodexTurn {
             .filter(|thread_id| self.thread_id.as_ref().is_none_or(|own| own == *thread_id));
         let record_result = thread_id.map_or(Ok(()), |thread_id| {
             let thread = ThreadRecord {
-                workspace: cx.session.workspace.path().to_owned(),
+                workspace: cx.session().workspace.path().to_owned(),
                 settings: self.settings.clone(),
             };
-            home.assign_thread(&cx.config, thread_id, &thread.to_json()?)
+            home.assign_thread(&cx.settings.config, thread_id, &thread.to_json()?)
         });
         self.build_output(cx, limit, (events, record_result.err()), outcome, &replaced_paths)
     }
@@ -300,7 +303,7 @@ impl CodexTurn {
     /// Reads everything again and fails if it is not what was approved: files may have changed
     /// since.
     fn resolve_approved(&self, cx: &RunCx, call: &Prepared) -> Result<ResolvedTurn> {
-        let resolved = self.resolve_turn(&cx.config, &cx.workspace)?;
+        let resolved = self.resolve_turn(&cx.settings.config, &cx.settings.workspace)?;
         match call.trust_scope.as_ref() == Some(&resolved.trust_scope()) {
             true => Ok(resolved),
             false => Err(Error::new(
@@ -372,13 +375,13 @@ impl CodexTurn {
             ("threadId".to_owned(), json!(thread)),
             ("content".to_owned(), json!(content)),
         ]);
-        if let Some(error) = failure.as_ref().filter(|_| cx.config.surface.enabled) {
+        if let Some(error) = failure.as_ref().filter(|_| cx.settings.config.surface.enabled) {
             reply.insert("error".to_owned(), error.to_body(&cx.trace_id));
         }
-        if !facts.denials.is_empty() && cx.config.surface.enabled {
+        if !facts.denials.is_empty() && cx.settings.config.surface.enabled {
             reply.insert("denials".to_owned(), json!(facts.denials));
         }
-        if let Some(warning) = warning.filter(|_| cx.config.surface.enabled) {
+        if let Some(warning) = warning.filter(|_| cx.settings.config.surface.enabled) {
             reply.insert("warnings".to_owned(), json!([warning]));
         }
         Ok(ToolOutput {
@@ -404,8 +407,8 @@ async fn send_events(cx: &RunCx, receiver: Option<mpsc::Receiver<Value>>) {
         ];
         count += 1;
         tokio::select! {
-            () = cx.client.send_notification(EVENT_METHOD, Map::from_iter(params)) => {}
-            _ = cx.cancel.cancelled() => return,
+            () = cx.control.client.send_notification(EVENT_METHOD, Map::from_iter(params)) => {}
+            _ = cx.control.cancel.cancelled() => return,
         }
     }
 }

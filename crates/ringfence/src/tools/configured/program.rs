@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
-use crate::config::{CommandTool, Config, ProfileSetting, ProgramError};
+use crate::config::{CommandTool, ProfileSetting, ProgramError, ProgramSearch};
 use crate::sandbox::env;
 use crate::tools::code::exec::runtimes::{find_on_path, search_path};
 
@@ -42,11 +42,11 @@ pub fn find_program(entry: &CommandTool, workspace: &Workspace) -> Result<PathBu
 
 /// Returns why the entry's program cannot be started on this host, as far as can be told without
 /// starting it.
-pub fn diagnose_program(entry: &CommandTool, config: &Config) -> Option<ProgramError> {
+pub fn diagnose_program(entry: &CommandTool, search: &ProgramSearch) -> Option<ProgramError> {
     let path = entry_path(entry).unwrap_or_else(search_path);
     let directories: Vec<PathBuf> =
         std::env::split_paths(&path).filter(|directory| directory.is_absolute()).collect();
-    config.program_search(entry, &directories).find_error(&entry.command)
+    search.find_error(&entry.command, &directories)
 }
 
 /// Returns the program's name, which a caller may know; its location is not disclosed.

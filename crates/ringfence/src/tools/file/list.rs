@@ -207,8 +207,15 @@ impl Tool for FileList {
         args: ListJob,
         _call: Granted<Prepared>,
     ) -> Result<ToolOutput> {
-        let cancel = cx.cancel.clone();
-        let work = move || list_directory(&cx.workspace, &args, cx.text_budget, &cx.cancel);
+        let cancel = cx.control.cancel.clone();
+        let work = move || {
+            list_directory(
+                &cx.settings.workspace,
+                &args,
+                cx.settings.text_budget,
+                &cx.control.cancel,
+            )
+        };
         let reply = blocking::run_blocking(&cancel, "the list ended unexpectedly", work).await?;
         let text = top_entries::render_list(&reply);
         Ok(ToolOutput::from_structured(text, serde_json::to_value(reply).unwrap_or(Value::Null)))

@@ -251,16 +251,16 @@ impl Tool for FileRead {
         args: Args,
         _call: Granted<Prepared>,
     ) -> Result<ToolOutput> {
-        let cancel = cx.cancel.clone();
+        let cancel = cx.control.cancel.clone();
         let work = blocking::run_blocking(&cancel, "the read ended unexpectedly", move || {
             let (content, stored) = if args.path.starts_with("output:") {
-                let file = cx.session.outputs.open_output(&args.path)?;
+                let file = cx.session().outputs.open_output(&args.path)?;
                 (FileContent::new(file, args.path.clone(), MAX_SNAPSHOT_BYTES)?, true)
             } else {
-                let opened = cx.workspace.open_read(&args.path)?;
+                let opened = cx.settings.workspace.open_read(&args.path)?;
                 (FileContent::new(opened.file, opened.path, MAX_SNAPSHOT_BYTES)?, false)
             };
-            read_content(content, &args, stored, cx.text_budget, &cx.cancel)
+            read_content(content, &args, stored, cx.settings.text_budget, &cx.control.cancel)
         });
         work.await
     }

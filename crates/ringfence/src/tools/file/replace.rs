@@ -209,12 +209,12 @@ impl Tool for FileReplace {
         args: Args,
         _call: Granted<Prepared>,
     ) -> Result<ToolOutput> {
-        let cancel = cx.cancel.clone();
+        let cancel = cx.control.cancel.clone();
         let work = blocking::run_blocking(&cancel, "the edit ended unexpectedly", move || {
-            let mut reply = replace_text(&cx.workspace, &args, &cx.cancel)?;
+            let mut reply = replace_text(&cx.settings.workspace, &args, &cx.control.cancel)?;
             (reply.diff_truncated, reply.output) =
-                diff::fit_diff(&mut reply.diff, &cx.session.outputs);
-            reply.fit_budget(cx.text_budget, &cx.session.outputs);
+                diff::fit_diff(&mut reply.diff, &cx.session().outputs);
+            reply.fit_budget(cx.settings.text_budget, &cx.session().outputs);
             Ok(reply)
         });
         Ok(work.await?.into_output())

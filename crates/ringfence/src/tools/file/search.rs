@@ -266,14 +266,20 @@ impl Tool for FileSearch {
         args: SearchJob,
         _call: Granted<Prepared>,
     ) -> Result<ToolOutput> {
-        let cancel = cx.cancel.clone();
+        let cancel = cx.control.cancel.clone();
         let work = blocking::run_blocking(&cancel, "the search ended unexpectedly", move || {
             let stored = args
                 .path
                 .starts_with("output:")
-                .then(|| cx.session.outputs.open_output(&args.path))
+                .then(|| cx.session().outputs.open_output(&args.path))
                 .transpose()?;
-            search_workspace(&cx.workspace, stored, &args, cx.text_budget, &cx.cancel)
+            search_workspace(
+                &cx.settings.workspace,
+                stored,
+                &args,
+                cx.settings.text_budget,
+                &cx.control.cancel,
+            )
         });
         let reply = work.await?;
         let text = render::render_results(&reply);

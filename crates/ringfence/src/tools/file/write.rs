@@ -190,11 +190,11 @@ impl Tool for FileWrite {
         args: Args,
         _call: Granted<Prepared>,
     ) -> Result<ToolOutput> {
-        let cancel = cx.cancel.clone();
+        let cancel = cx.control.cancel.clone();
         let work = blocking::run_blocking(&cancel, "the write ended unexpectedly", move || {
-            let mut reply = write_with_retries(&cx.workspace, &args, &cx.cancel)?;
+            let mut reply = write_with_retries(&cx.settings.workspace, &args, &cx.control.cancel)?;
             (reply.diff_truncated, reply.output) =
-                diff::fit_diff(&mut reply.diff, &cx.session.outputs);
+                diff::fit_diff(&mut reply.diff, &cx.session().outputs);
             Ok(reply)
         });
         Ok(work.await?.into_output())

@@ -12,7 +12,6 @@ use crate::base::clock::Deadline;
 use crate::base::ids::short_id;
 use crate::base::{Error, Kind, Result};
 use crate::sandbox::{DriverSocket, StopReason};
-use crate::session::Session;
 use crate::tools::RunCx;
 
 /// Maximum number of runs that may continue at once in a session. Those that have ended but can
@@ -104,11 +103,6 @@ impl BackgroundRun {
 }
 
 impl BackgroundRuns {
-    /// Returns the runs of a session.
-    pub fn for_session(session: &Session) -> Result<Arc<BackgroundRuns>> {
-        session.get_or_create(|| Ok(BackgroundRuns::default()))
-    }
-
     /// Returns whether one more run may continue in the background.
     pub fn has_room(&self) -> bool {
         self.list_oldest_first().iter().filter(|run| run.end_status().is_none()).count()

@@ -11,7 +11,6 @@ use jail::rights::{NetworkAccess, Rights};
 use serde_json::{Map, Value};
 
 use super::asked_call::AskedCall;
-use super::background::BackgroundRuns;
 use super::held_execs::{self, ExecList, RunExecRules};
 use crate::audit::CallEvents;
 use crate::base::IgnorePoison;
@@ -23,7 +22,7 @@ use crate::config::{Config, ProfileSetting};
 use crate::sandbox::repositories::{RepositoryFindings, SessionRepositories};
 use crate::sandbox::{
     KeptInside, LaunchRequest, Launcher, OutputFilter, OutputRequest, RunHandle, RunOptions,
-    RunOutcome, RunResult, RunState, SessionSandbox, StdinSource, StopReason, env,
+    RunOutcome, RunResult, RunState, SessionSandbox, StdinSource, StopReason,
 };
 use crate::tools::{PrepareCx, RunCx, ToolHints};
 
@@ -66,8 +65,8 @@ pub struct SpecTexts {
 impl SpecTexts {
     /// Describes commands under this configuration.
     pub fn from_config(config: &Config) -> SpecTexts {
-        let is_sandboxed = config.sandbox.profile != ProfileSetting::None;
-        let network = config.sandbox.network_mode();
+        let is_sandboxed = config.default_sandbox.profile != ProfileSetting::None;
+        let network = config.default_sandbox.network_mode();
         let description = match (is_sandboxed, network) {
             (false, _) => UNSANDBOXED_TEXT.to_owned(),
             (true, NetworkAccess::Off) => {
@@ -98,7 +97,7 @@ pub fn approval_reason(cx: &PrepareCx<'_>) -> Option<String> {
         true => "It runs without a sandbox, the client's own included.",
         false => "It runs without a sandbox.",
     };
-    (cx.config.sandbox.profile == ProfileSetting::None).then(|| reason.to_owned())
+    (cx.sandbox.settings.profile == ProfileSetting::None).then(|| reason.to_owned())
 }
 
 /// Returns the shell that runs command lines.
@@ -129,7 +128,7 @@ impl StartedCommand {
     /// Returns the bytes of output to return: `max_bytes` within the limits, else the client's
     /// budget.
     pub fn output_budget(cx: &RunCx, max_bytes: Option<usize>) -> usize {
-        max_bytes.unwrap_or(cx.text_budget).clamp(MIN_BYTES, MAX_BYTES)
+        max_bytes.unwrap_or(cx.settings.text_budget).clamp(MIN_BYTES, MAX_BYTES)
     }
 
     /// Waits until the run has ended or `until` completes, and returns the new output. Cancelling
@@ -141,10 +140,10 @@ impl StartedCommand {
         until: BoxFuture<'static, ()>,
     ) -> Result<RunState> {
         let budget = StartedCommand::output_budget(cx, max_bytes);
-        let client = self.streaming.then(|| cx.client.clone());
+        let client = self.streaming.then(|| cx.control.client.clone());
         let request = OutputRequest { client, budget, until, yields_to_next: false };
         let guard = WaitingCallGuard(&self.end_recorder);
-        let run_state = self.run_handle.watch_output(request, &cx.cancel).await?;
+        let run_state = self.run_handle.watch_output(request, &cx.control.cancel).await?;
         Ok(self.add_notes(run_state, guard))
     }
 
@@ -254,7 +253,7 @@ pub async fn run_to_end(
 ) -> Result<(ProfileSetting, RunOutcome)> {
     let max_bytes = command.max_bytes;
     let started =
-        start_command(cx, call, launcher, command, Some(Arc::clone(&cx.deadline))).await?;
+        start_command(cx, call, launcher, command, Some(Arc::clone(&cx.control.deadline))).await?;
     match started.watch_run(cx, max_bytes, Box::pin(pending())).await? {
         RunState::Over(outcome) => Ok((started.profile, outcome)),
         RunState::Running(_) => Err(Error::internal("the command was abandoned before it ended")),
@@ -273,7 +272,7 @@ pub async fn start_command(
     let sandbox = cx.open_sandbox(launcher)?;
     let placement = CommandPlacement {
         sandbox,
-        rights: cx.workspace.rights().clone(),
+        rights: cx.settings.workspace.rights().clone(),
         never_escalate: false,
         output_filter: None,
     };
@@ -301,11 +300,13 @@ pub async fn start_in(
     placement: CommandPlacement,
 ) -> Result<StartedCommand> {
     let CommandPlacement { sandbox, rights, never_escalate, output_filter } = placement;
-    let (cwd, relative_cwd) = cx.workspace.open_dir(&command.cwd)?;
-    let cwd_path = cx.workspace.path().join(relative_cwd);
+    let (cwd, relative_cwd) = cx.settings.workspace.open_dir(&command.cwd)?;
+    let cwd_path = cx.settings.workspace.path().join(relative_cwd);
     // The operator's filters checked this directory when the call was prepared, and a human may
     // have approved it by name.
-    if cx.own_sandbox.is_some() && cwd_path.components().ne(Path::new(&call.cwd).components()) {
+    if cx.settings.own_sandbox.is_some()
+        && cwd_path.components().ne(Path::new(&call.cwd).components())
+    {
         return Err(Error::new(
             Kind::Conflict,
             "the working directory was replaced while the call was waiting",
@@ -322,19 +323,14 @@ pub async fn start_in(
     let owner = AskedCall::new(cx, deadline.clone());
     let kept_inside = Arc::new(KeptInside::default());
     let execs = match exec_rules {
-        Some(exec_rules) => {
-            let env = env::merge_env(command.env.clone(), sandbox.env.clone());
-            // The rights of the whole sandbox, not just of this call: files that this call may not
-            // write could have been written by another call of the session, so they must not be
-            // trusted outside either.
-            Some(exec_rules.into_call_decider(
-                &owner,
-                Arc::new(call),
-                launcher,
-                (sandbox.rights.clone(), env),
-                &kept_inside,
-            )?)
-        }
+        Some(exec_rules) => Some(exec_rules.into_call_decider(
+            &owner,
+            Arc::new(call),
+            launcher,
+            &sandbox,
+            &command.env,
+            &kept_inside,
+        )?),
         None => None,
     };
     let log = execs.as_ref().and_then(|execs| execs.log.as_ref()?.try_clone().ok());
@@ -347,32 +343,33 @@ pub async fn start_in(
         stdin: command.stdin,
         merge_stderr: command.merged,
         rights: Some(rights),
-        grace: cx.config.limits.grace,
-        on_decision: Some(held_execs::audit_network(&cx.call_events)),
+        grace: cx.settings.config.limits.grace,
+        on_decision: Some(held_execs::audit_network(&cx.control.call_events)),
         execs,
         denied_hosts,
         driver_socket: command.driver_socket,
         session_router: None,
     };
-    let end_recorder =
-        Arc::new(LateEndRecorder { call_events: cx.call_events.clone(), state: Mutex::default() });
-    let (recorder, call_events) = (Arc::clone(&end_recorder), cx.call_events.clone());
-    let short_secrets = cx.config.policy.audit_execs.then(|| cx.short_secrets());
+    let end_recorder = Arc::new(LateEndRecorder {
+        call_events: cx.control.call_events.clone(),
+        state: Mutex::default(),
+    });
+    let (recorder, call_events) = (Arc::clone(&end_recorder), cx.control.call_events.clone());
+    let short_secrets = cx.settings.config.policy.audit_execs.then(|| cx.short_secrets());
     let exec_list = log.map(|log| ExecList::new(call_events.clone(), short_secrets, log));
     let exec_list = Arc::new(Mutex::new(exec_list));
     let late_exec_list = Arc::clone(&exec_list);
     let held_sandbox = Arc::clone(&sandbox);
     let git_baseline = GitBaseline::capture(cx, &sandbox).await?;
     let end_status = Arc::new(OnceLock::new());
-    let (status_slot, runs) =
-        (Arc::clone(&end_status), Arc::downgrade(&BackgroundRuns::for_session(&cx.session)?));
-    let session_cancel = cx.session.cancel.clone();
+    let (status_slot, runs) = (Arc::clone(&end_status), Arc::downgrade(cx.background_runs()));
+    let session_cancel = cx.session().cancel.clone();
     let run_options = RunOptions {
-        outputs: Arc::clone(&cx.session.outputs),
-        cancel: cx.session.cancel.clone(),
+        outputs: Arc::clone(&cx.session().outputs),
+        cancel: cx.session().cancel.clone(),
         deadline,
         budget: StartedCommand::output_budget(cx, command.max_bytes),
-        max_file_bytes: cx.config.limits.output_file_bytes,
+        max_file_bytes: cx.settings.config.limits.output_file_bytes,
         stdout_filter: output_filter,
         on_end: Box::new(move |result| {
             Box::pin(async move {
@@ -393,12 +390,12 @@ pub async fn start_in(
                 runs.clear();
             }
         }),
-        tasks: cx.tasks.clone(),
+        tasks: cx.services.tasks.clone(),
     };
     let run_handle = sandbox.start_run(launch).await?.into_handle(run_options);
     let streaming = command.streaming;
     let (profile, client_sandbox) =
-        (sandbox.profile, cx.workspace.stricter_client_sandbox().cloned());
+        (sandbox.profile, cx.settings.workspace.stricter_client_sandbox().cloned());
     Ok(StartedCommand {
         profile,
         run_handle,
@@ -429,8 +426,8 @@ struct GitBaseline {
 
 impl GitBaseline {
     async fn capture(cx: &RunCx, sandbox: &Arc<SessionSandbox>) -> Result<GitBaseline> {
-        let repositories = SessionRepositories::for_session(&cx.session)?;
-        let home = cx.config.home.clone();
+        let repositories = Arc::clone(&cx.session_ref.state.sandboxes.repositories);
+        let home = cx.settings.config.home.clone();
         let baseline = repositories.current_findings(sandbox, home.as_deref()).await?;
         Ok(GitBaseline { repositories, sandbox: Arc::clone(sandbox), home, baseline })
     }
@@ -451,7 +448,7 @@ impl GitBaseline {
 pub async fn check_still_allowed(cx: &RunCx, started: &StartedCommand) -> Result<()> {
     let StartedCommand { client_sandbox, rules_generation, .. } = started;
     let restart_hint = "Close it with shell.session and start it again.";
-    let call_sandbox = cx.workspace.stricter_client_sandbox();
+    let call_sandbox = cx.settings.workspace.stricter_client_sandbox();
     if call_sandbox.is_some() && call_sandbox != client_sandbox.as_ref() {
         let message = "it was started with different rights than this call has";
         return Err(Error::permission_denied("client_sandbox", message).with_hint(restart_hint));
@@ -468,10 +465,11 @@ pub async fn check_still_allowed(cx: &RunCx, started: &StartedCommand) -> Result
 /// Those on reading are refused; those on writing to parts of a writable directory are returned as
 /// a warning.
 fn check_enforceable(cx: &RunCx, profile: ProfileSetting) -> Result<Option<String>> {
-    if profile != ProfileSetting::Contained || !cx.workspace.has_client_sandbox() {
+    if profile != ProfileSetting::Contained || !cx.settings.workspace.has_client_sandbox() {
         return Ok(None);
     }
-    let (session_rights, call_rights) = (cx.session.workspace.rights(), cx.workspace.rights());
+    let (session_rights, call_rights) =
+        (cx.session().workspace.rights(), cx.settings.workspace.rights());
     if call_rights.hidden.len() > session_rights.hidden.len()
         || !call_rights.partial_covers.is_empty()
     {

@@ -23,7 +23,7 @@ use jail::rights::Rights;
 use serde_json::{Map, Value, json};
 
 use super::asked_call::AskedCall;
-use crate::approval::{ApprovalPrompt, Granted};
+use crate::approval::{ApprovalPrompt, Granted, TrustKey};
 use crate::audit::CallEvents;
 use crate::base::call::{Prepared, digest_json};
 use crate::base::{Error, Kind, Result, shell_quote};
@@ -34,7 +34,8 @@ use crate::rulebook::escalation::{KEPT_BY_SETTING, NO_ONE_ANSWERED, NO_ONE_TO_AS
 use crate::rulebook::{EscalationStatus, Rulebook, escalation_risk};
 use crate::sandbox::escalate::{self, EscalatedExec};
 use crate::sandbox::{
-    ExecDecider, ExecPolicy, KeptInside, Launcher, WaitingExec, create_exec_log, git,
+    ExecDecider, ExecPolicy, KeptInside, Launcher, SessionSandbox, WaitingExec, create_exec_log,
+    env, git,
 };
 use crate::tools::RunCx;
 use no_call::NoCallDecider;
@@ -61,11 +62,11 @@ pub struct RunExecRules {
 impl RunExecRules {
     /// Takes the current rules. A run keeps those it started with.
     pub async fn current(cx: &RunCx) -> Result<Option<RunExecRules>> {
-        if cx.config.sandbox.profile == ProfileSetting::None {
+        if cx.settings.sandbox.settings.profile == ProfileSetting::None {
             return Ok(None);
         }
-        let rulebook = cx.policy.current_rules(cx.workspace.path()).await;
-        if !cx.config.policy.intercept || !jail::intercept::exec::SUPPORTED {
+        let rulebook = cx.services.policy.current_rules(cx.settings.workspace.path()).await;
+        if !cx.settings.config.policy.intercept || !jail::intercept::exec::SUPPORTED {
             // Rules that are not enforced would be worse than none.
             return match rulebook.table.prefixes.is_empty() && rulebook.faults.is_empty() {
                 true => Ok(None),
@@ -76,16 +77,18 @@ impl RunExecRules {
         // The rules may have changed since the call was prepared. If they now let git out, the
         // repository would have to be read-only in this call, and it may not be.
         let is_guarded = !git::escalates_git(&rulebook.table)
-            || git::is_repository_closed(cx.workspace.rights());
-        let leaving = match rulebook
-            .escalation_status(&cx.config, cx.gate.can_ask(cx.client.capabilities()))
-        {
+            || git::is_repository_closed(cx.settings.workspace.rights());
+        let leaving = match rulebook.escalation_status(
+            &cx.settings.config,
+            cx.settings.sandbox.escalate,
+            cx.services.gate.can_ask(cx.control.client.capabilities()),
+        ) {
             EscalationStatus::Possible if !is_guarded => {
                 EscalationStatus::Prevented("the rules changed as the call began".to_owned())
             }
             leaving => leaving,
         };
-        let heuristics = cx.config.policy.heuristics == HeuristicsMode::Prompt;
+        let heuristics = cx.settings.config.policy.heuristics == HeuristicsMode::Prompt;
         let lets_out = leaving == EscalationStatus::Possible;
         let rules = ExecRules {
             table: rulebook.table.clone(),
@@ -150,20 +153,24 @@ impl RunExecRules {
         owner: &Arc<AskedCall>,
         call: Arc<Prepared>,
         launcher: &Launcher,
-        (rights, env): (Rights, Vec<(String, String)>),
+        sandbox: &SessionSandbox,
+        command_env: &[(String, String)],
         kept_inside: &Arc<KeptInside>,
     ) -> Result<ExecPolicy> {
         let cx = owner.owner_cx();
-        let log = create_exec_log(&cx.config.root)?;
-        let wider_context = WiderRunContext::new(cx.call_events.clone(), &self, &log)?;
+        let log = create_exec_log(&cx.settings.config.root)?;
+        let wider_context = WiderRunContext::new(cx.control.call_events.clone(), &self, &log)?;
         let wider_runs = Arc::clone(&wider_context.runs);
         let decider = CallDecider {
             started_read_denied: denies_reading(&cx),
             owner: Arc::clone(owner),
             call,
             launcher: launcher.clone(),
-            rights,
-            initial_env: env,
+            // The rights of the whole sandbox, not just of this call: files that this call may not
+            // write could have been written by another call of the session, so they must not be
+            // trusted outside either.
+            rights: sandbox.rights.clone(),
+            initial_env: env::merge_env(command_env.to_vec(), sandbox.env.clone()),
             rulebook: self.rulebook,
             leaving: self.leaving,
             kept_inside: Arc::clone(kept_inside),
@@ -232,7 +239,7 @@ impl CallDecider {
         let held_exec = waiting.held.clone();
         let (destination, reason) = self.plan_exec(&held_exec).await;
         let granted = match reason {
-            None => self.owner.owner_cx().gate.grant_by_rule(waiting),
+            None => self.owner.owner_cx().services.gate.grant_by_rule(waiting),
             Some(reason) => {
                 match self.ask_approval(&held_exec, &destination, &reason, waiting).await {
                     Ok(granted) => granted,
@@ -268,7 +275,7 @@ impl CallDecider {
             ExecDestination::Outside(exec) => exec,
         };
         let cx = self.owner.owner_cx();
-        if !self.record_exec(&held_exec, granted_by, cx.config.policy.escalate.name(), None) {
+        if !self.record_exec(&held_exec, granted_by, cx.settings.sandbox.escalate.name(), None) {
             return refuse_unrecorded(&held_exec);
         }
         let outcome = match self.escalation_target(&cx) {
@@ -316,8 +323,8 @@ impl CallDecider {
     fn is_repository_closed(&self) -> bool {
         let cx = self.owner.owner_cx();
         // Without mounts nothing inside the workspace can be made read-only.
-        cx.config.sandbox.profile != ProfileSetting::Contained
-            && git::is_repository_closed(cx.workspace.rights())
+        cx.settings.sandbox.settings.profile != ProfileSetting::Contained
+            && git::is_repository_closed(cx.settings.workspace.rights())
     }
 
     /// Returns where it would run and why approval is required first, if it is. A rule alone
@@ -338,7 +345,7 @@ impl CallDecider {
             }
             ExecDestination::InPlace(_) | ExecDestination::KeptInside(_) => None,
         };
-        match (risk, self.owner.owner_cx().config.policy.escalate_risky) {
+        match (risk, self.owner.owner_cx().settings.config.policy.escalate_risky) {
             (None, _) | (Some(_), RiskyEscalation::Outside) => (destination, None),
             (Some(_), RiskyEscalation::Inside) => {
                 (ExecDestination::KeptInside(KEPT_BY_SETTING.to_owned()), None)
@@ -373,12 +380,13 @@ impl CallDecider {
             );
         }
         let cx = self.owner.owner_cx();
-        if cx.config.policy.escalate == EscalationMode::Outside
-            && let Err(error) = escalate::escalation_account(&cx.config)
+        if cx.settings.sandbox.escalate == EscalationMode::Outside
+            && let Err(error) = escalate::escalation_account(&cx.settings.config)
         {
             return ExecDestination::KeptInside(error.message_chain());
         }
-        let is_repository_open = cx.policy.has_open_repository(cx.workspace.path());
+        let is_repository_open =
+            cx.services.policy.has_open_repository(cx.settings.workspace.path());
         let (held_exec, rights, rulebook) =
             (held_exec.clone(), self.rights.clone(), Arc::clone(&self.rulebook));
         let check = move || {
@@ -415,7 +423,7 @@ impl CallDecider {
             subject,
             reason,
             self.prompt_fields(held_exec, destination),
-            &cx.session,
+            cx.session(),
         );
         let prompt = ApprovalPrompt {
             offers_inside: matches!(destination, ExecDestination::Outside(_)),
@@ -430,7 +438,7 @@ impl CallDecider {
         let passed_env: Vec<_> = held_exec
             .env
             .iter()
-            .filter(|(name, _)| cx.config.policy.escalate_env.contains(name))
+            .filter(|(name, _)| cx.settings.config.policy.escalate_env.contains(name))
             .collect();
         let command_hash = digest_json(&json!([
             files,
@@ -441,7 +449,9 @@ impl CallDecider {
         let rule = format!("exec {}:{}", verdict.origin.file, verdict.origin.line);
         let deadlines = self.owner.pausable_deadlines();
         let pauses: Vec<_> = deadlines.iter().map(|deadline| deadline.pause()).collect();
-        let granted = cx.confirm_for_session(prompt, (rule, command_hash), waiting).await;
+        let granted = cx
+            .confirm_for_session(prompt, TrustKey { subject: rule, detail: command_hash }, waiting)
+            .await;
         drop(pauses);
         granted
     }
@@ -485,7 +495,8 @@ impl CallDecider {
                 }
                 ExecDestination::InPlace(reason) => format!("in the sandbox ({reason})"),
                 ExecDestination::KeptInside(reason) => format!("in the sandbox ({reason})"),
-                ExecDestination::Outside(_) => match self.owner.owner_cx().config.policy.escalate {
+                ExecDestination::Outside(_) => match self.owner.owner_cx().settings.sandbox.escalate
+                {
                     EscalationMode::Wider => "in the wider sandbox".to_owned(),
                     _ => "outside the sandbox, with your rights and without the environment below"
                         .to_owned(),
@@ -497,7 +508,7 @@ impl CallDecider {
 
     /// Returns `PATH` as the command gets it outside.
     fn search_path(&self, exec: &EscalatedExec) -> Option<String> {
-        escalate::search_path(exec, &self.owner.owner_cx().config)
+        escalate::search_path(exec, &self.owner.owner_cx().settings.config)
     }
 
     /// Lists what a command has changed in the run's initial environment.
@@ -559,7 +570,7 @@ impl CallDecider {
             // Another call than the one that started the run is attached now.
             fields.insert("started_by".to_owned(), self.call.trace_id.as_str().into());
         }
-        let written = cx.call_events.write_exec(fields);
+        let written = cx.control.call_events.write_exec(fields);
         if let Err(error) = &written {
             tracing::error!("a decision about an exec could not be recorded: {}", error.log_line());
         }
@@ -568,11 +579,13 @@ impl CallDecider {
 }
 
 fn denies_reading(cx: &RunCx) -> bool {
-    let (session_rights, call_rights) = (cx.session.workspace.rights(), cx.workspace.rights());
+    let (session_rights, call_rights) =
+        (cx.session().workspace.rights(), cx.settings.workspace.rights());
     // Paths that became private later are hidden by us, not by the client, and no command outside
     // is sent to read them.
-    let is_already_hidden =
-        |path| session_rights.hidden.contains(path) || cx.config.private_paths.contains(path);
+    let is_already_hidden = |path| {
+        session_rights.hidden.contains(path) || cx.settings.config.private_paths.contains(path)
+    };
     !call_rights.hidden.iter().all(is_already_hidden) || !call_rights.partial_covers.is_empty()
 }
 

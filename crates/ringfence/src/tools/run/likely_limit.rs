@@ -59,19 +59,20 @@ struct EffectiveLimits {
 
 impl EffectiveLimits {
     fn from_cx(cx: &RunCx) -> EffectiveLimits {
-        let rights = cx.workspace.rights();
+        let rights = cx.settings.workspace.rights();
         let declares_no_writes =
-            cx.own_sandbox.as_ref().is_some_and(|own_sandbox| own_sandbox.is_read_only());
+            cx.settings.own_sandbox.as_ref().is_some_and(|own_sandbox| own_sandbox.is_read_only());
         EffectiveLimits {
             section: cx
+                .settings
                 .own_sandbox
                 .as_ref()
                 .map_or("[sandbox]".to_owned(), |own_sandbox| own_sandbox.config_table()),
             declares_no_writes,
-            client_mode: cx.workspace.client_sandbox_mode().map(str::to_owned),
+            client_mode: cx.settings.workspace.client_sandbox_mode().map(str::to_owned),
             read_only_by_client: rights.read_only && !declares_no_writes,
-            offline_by_client: cx.workspace.denies_network(),
-            refused_roots: cx.workspace.refused_roots().to_vec(),
+            offline_by_client: cx.settings.workspace.denies_network(),
+            refused_roots: cx.settings.workspace.refused_roots().to_vec(),
             network: rights.network,
         }
     }

@@ -23,7 +23,7 @@ use crate::base::{Error, Result, shell_quote};
 use crate::config::Config;
 use crate::sandbox::{Launcher, RunState, StdinSource, env};
 use crate::tools::limit_docs::{DisplayAmount, ToolLimit};
-use crate::tools::run::background::{BackgroundRun, BackgroundRuns};
+use crate::tools::run::background::BackgroundRun;
 use crate::tools::run::command::{self, CommandRequest, SpecTexts};
 use crate::tools::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec};
 
@@ -86,7 +86,7 @@ impl ShellExec {
             scope: PermissionScope::Exec,
             hints: texts.hints,
             effects: texts.effects,
-            profile: config.sandbox.profile.name(),
+            profile: config.default_sandbox.profile.name(),
             requires_approval: !texts.is_sandboxed,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,
@@ -105,7 +105,7 @@ impl ShellExec {
         if arguments.session.is_some() {
             return session::execute_in_shell(cx, call, &self.launcher, &arguments).await;
         }
-        let runs = BackgroundRuns::for_session(&cx.session)?;
+        let runs = Arc::clone(cx.background_runs());
         if arguments.yield_ms.is_some() {
             runs.check_room()?;
         }
@@ -133,7 +133,8 @@ impl ShellExec {
             max_bytes: arguments.max_bytes,
         };
         // Without a persistent session there is nothing the run could continue in.
-        let deadline = if cx.session_ref.persistent { deadline } else { Arc::clone(&cx.deadline) };
+        let deadline =
+            if cx.session_ref.persistent { deadline } else { Arc::clone(&cx.control.deadline) };
         let started =
             command::start_command(cx, call, &self.launcher, command, Some(deadline)).await?;
         let yield_deadline = may_yield.then(|| Arc::new(Deadline::after(arguments.yield_wait())));
@@ -208,7 +209,7 @@ impl Tool for ShellExec {
 
     fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         if let Some(session) = args.session.as_deref().filter(|session| *session != "new") {
-            let run = BackgroundRuns::for_session(cx.session)?.get(session)?;
+            let run = cx.state.background_runs.get(session)?;
             return Ok(CallPlan {
                 // Only the shell knows its current directory.
                 cwd: Some(format!("the current directory and environment of shell {}", run.id)),

@@ -115,7 +115,7 @@ impl ShellSession {
             scope: PermissionScope::Exec,
             hints: texts.hints,
             effects: texts.effects,
-            profile: config.sandbox.profile.name(),
+            profile: config.default_sandbox.profile.name(),
             input_schema: arguments::input_schema::<Args>(),
             output_schema: Some(output_schema),
             lists_output_schema: true,
@@ -133,7 +133,7 @@ impl ShellSession {
         arguments: &Args,
         call: &Prepared,
     ) -> Result<ToolOutput> {
-        let runs = BackgroundRuns::for_session(&cx.session)?;
+        let runs = Arc::clone(cx.background_runs());
         let Some(id) = &arguments.id else { return list_runs(&runs) };
         let run = runs.get(id)?;
         let deadline =
@@ -186,7 +186,7 @@ async fn read_unless_cancelled(
 ) -> Result<RunState> {
     tokio::select! {
         run_state = read => run_state,
-        cause = cx.cancel.cancelled() => {
+        cause = cx.control.cancel.cancelled() => {
             Err(Error::new(Kind::Cancelled, "the read was cancelled; the command continues").with_fact("cause", cause.name()))
         }
     }
@@ -204,15 +204,19 @@ async fn read_output(
         let shell_wait = exec::await_shell(cx, runs, run, deadline, max_bytes, true);
         return tokio::select! {
             seen = shell_wait => seen,
-            cause = cx.cancel.cancelled() => {
+            cause = cx.control.cancel.cancelled() => {
                 Err(Error::new(Kind::Cancelled, "the read was cancelled; the shell continues").with_fact("cause", cause.name()))
             }
         };
     }
     let until = Box::pin(async move { deadline.wait_until_passed().await });
     let budget = StartedCommand::output_budget(cx, max_bytes);
-    let request =
-        OutputRequest { client: Some(cx.client.clone()), budget, until, yields_to_next: true };
+    let request = OutputRequest {
+        client: Some(cx.control.client.clone()),
+        budget,
+        until,
+        yields_to_next: true,
+    };
     let seen = read_unless_cancelled(cx, run.started.read_output(request)).await?;
     build_output(cx, run, seen, None)
 }
@@ -297,7 +301,7 @@ impl Tool for ShellSession {
 
     fn prepare(&self, args: &Args, cx: &PrepareCx<'_>) -> Result<CallPlan> {
         let Some(id) = &args.id else { return Ok(CallPlan::default()) };
-        let run = BackgroundRuns::for_session(cx.session)?.get(id)?;
+        let run = cx.state.background_runs.get(id)?;
         // Input to an unsandboxed process requires approval just like a command.
         let approval_reason =
             (args.op == SessionOp::Write).then(|| command::approval_reason(cx)).flatten();

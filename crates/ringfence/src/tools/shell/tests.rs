@@ -5,9 +5,9 @@ use crate::base::CancelCause;
 use crate::base::call::{CallStatus, OutputBlock};
 use crate::config::ProfileSetting;
 use crate::sandbox::tests::{Place, config, launcher};
-use crate::sandbox::{RunResult, ShownOutput};
+use crate::sandbox::{RunResult, SandboxConfig, ShownOutput};
 use crate::session::Overrides;
-use crate::tools::DynTool;
+use crate::tools::{DynTool, SessionState};
 
 fn outcome(exit_code: Option<i32>, signal: Option<i32>, stop: Option<StopReason>) -> RunOutcome {
     RunOutcome {
@@ -63,10 +63,11 @@ fn arguments_are_those_of_the_other_server() {
     let shell = ShellTool::with_launcher(&config, launcher());
     let workspace = place.session.workspace.path().display().to_string();
     let cx = PrepareCx {
-        session: &place.session,
+        state: &SessionState::new(place.session.clone()),
         workspace: &place.session.workspace,
         overrides: &Overrides::default(),
         config: &config,
+        sandbox: &SandboxConfig::from_config(&config),
     };
     let prepare = |arguments: Value| {
         shell.check_call(arguments.as_object().unwrap(), &cx).map(|call| call.plan)

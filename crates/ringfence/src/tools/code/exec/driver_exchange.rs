@@ -73,14 +73,14 @@ impl CodeTurn {
             (Arc::clone(&self.socket), self.value_limit, self.sends_report);
         let exchange = DriverExchange {
             run_handle: started.run_handle.clone(),
-            cancel: cx.cancel.clone(),
-            grace: cx.config.limits.grace.min(INTERRUPT_GRACE),
+            cancel: cx.control.cancel.clone(),
+            grace: cx.settings.config.limits.grace.min(INTERRUPT_GRACE),
             turn_report: Arc::clone(&turn_report),
         };
         let until = Box::pin(exchange.run_exchange(self));
         let run_state = started
             .read_output(OutputRequest {
-                client: Some(cx.client.clone()),
+                client: Some(cx.control.client.clone()),
                 budget,
                 until,
                 yields_to_next: false,

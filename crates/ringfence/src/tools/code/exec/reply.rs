@@ -162,7 +162,10 @@ fn interrupt_error(cx: &RunCx, stop: StopReason, language: &str) -> Option<Map<S
     let error = match stop {
         StopReason::Deadline => {
             Error::new(Kind::DeadlineExceeded, "the code was interrupted because it timed out")
-                .with_hint(format!("The {language} session keeps its state. {}", cx.timeout_hint))
+                .with_hint(format!(
+                    "The {language} session keeps its state. {}",
+                    cx.settings.timeout_hint
+                ))
         }
         StopReason::Cancelled(cause) => {
             Error::new(Kind::Cancelled, "the code was interrupted").with_fact("cause", cause.name())

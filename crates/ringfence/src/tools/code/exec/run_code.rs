@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{Seek, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -33,10 +32,6 @@ const BASH: &str = include_str!("driver.sh");
 const BY_DESCRIPTOR: &str =
     r#"line=$RINGFENCE_LINE; unset RINGFENCE_LINE; p=$1; shift; exec "$p" "/dev/fd/$line" "$@""#;
 
-/// Numbers the code of a session, for names in tracebacks.
-#[derive(Default)]
-struct CellCounter(AtomicU64);
-
 /// One call that runs code.
 pub struct CodeRun<'a> {
     pub cx: &'a Arc<RunCx>,
@@ -48,8 +43,10 @@ pub struct CodeRun<'a> {
 impl CodeRun<'_> {
     /// Runs the code in an interpreter that exits afterwards.
     pub async fn run_once(&self, call: Prepared) -> Result<ToolOutput> {
-        let (file, delivery) =
-            (self.arguments.resolve_file(&self.cx.workspace)?, self.installed.runtime.delivery);
+        let (file, delivery) = (
+            self.arguments.resolve_file(&self.cx.settings.workspace)?,
+            self.installed.runtime.delivery,
+        );
         let (socket, peer_fd) = DriverSocket::new_pair(driver_messages::MAX_REPORT_BYTES)?;
         // Bash exposes the script's own file in many ways that a driver could not imitate, so it
         // runs the file directly.
@@ -91,7 +88,7 @@ impl CodeRun<'_> {
     /// Runs the code in an interpreter that has no driver: as an unnamed file, or through standard
     /// input.
     pub async fn run_without_driver(&self, call: Prepared) -> Result<ToolOutput> {
-        let file = self.arguments.resolve_file(&self.cx.workspace)?;
+        let file = self.arguments.resolve_file(&self.cx.settings.workspace)?;
         let code = self.arguments.code.clone().unwrap_or_default();
         let leading_args = self.installed.program.leading_args.iter().map(|arg| (*arg).to_owned());
         let mut line = None;
@@ -145,9 +142,9 @@ impl CodeRun<'_> {
                     "Send the session handle of an earlier result's `_meta` along with the call.",
                 ));
         }
-        let file = self.arguments.resolve_file(&self.cx.workspace)?;
+        let file = self.arguments.resolve_file(&self.cx.settings.workspace)?;
         let (runs, language) =
-            (BackgroundRuns::for_session(&self.cx.session)?, self.installed.runtime.language);
+            (Arc::clone(self.cx.background_runs()), self.installed.runtime.language);
         let (interpreter, is_new) = match session {
             "new" => (self.start_interpreter(call, &runs, None).await?, true),
             id => {
@@ -166,14 +163,7 @@ impl CodeRun<'_> {
         };
         let socket_guard = lock_driver_socket(&socket)?;
         interpreter.attach_call(self.cx, Vec::new()).await?;
-        let cell_number = self
-            .cx
-            .session
-            .get_or_create(|| Ok(CellCounter::default()))?
-            .0
-            .fetch_add(1, Ordering::Relaxed)
-            + 1;
-        let name = format!("<cell-{cell_number}>");
+        let name = format!("<cell-{}>", self.cx.session_ref.state.next_cell());
         let driver = driver_source(self.installed.runtime.delivery).filter(|_| is_new);
         let message = self.build_request(false, &name, file.as_deref()).encode(driver);
         let files_before = self.capture_files().await;
@@ -244,7 +234,7 @@ impl CodeRun<'_> {
     ) -> Result<()> {
         interpreter.started.run_handle.stop(StopReason::Cancelled(CancelCause::Client));
         runs.remove(interpreter);
-        let cancel = self.cx.cancel.clone();
+        let cancel = self.cx.control.cancel.clone();
         let until = Box::pin(async move {
             cancel.cancelled().await;
         });
@@ -297,7 +287,7 @@ impl CodeRun<'_> {
     }
 
     async fn capture_files(&self) -> FilesBefore {
-        FilesBefore::capture(&self.cx.workspace, &self.cx.cancel).await
+        FilesBefore::capture(&self.cx.settings.workspace, &self.cx.control.cancel).await
     }
 
     fn build_command(

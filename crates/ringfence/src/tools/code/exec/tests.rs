@@ -3,17 +3,19 @@ use serde_json::json;
 use super::*;
 use crate::base::Kind;
 use crate::config::ProfileSetting;
-use crate::sandbox::tests::{Place, config as sandbox_config};
+use crate::sandbox::SandboxConfig;
+use crate::sandbox::tests::{Place, config as config_with_profile};
 use crate::session::Overrides;
-use crate::tools::DynTool;
+use crate::tools::{DynTool, SessionState};
 
 fn prepare(place: &Place, arguments: Value) -> Result<CallPlan> {
-    let config = sandbox_config(&place.dir, ProfileSetting::Default);
+    let config = config_with_profile(&place.dir, ProfileSetting::Default);
     let cx = PrepareCx {
-        session: &place.session,
+        state: &SessionState::new(place.session.clone()),
         workspace: &place.session.workspace,
         overrides: &Overrides::default(),
         config: &config,
+        sandbox: &SandboxConfig::from_config(&config),
     };
     Ok(CodeExec::new(&config).check_call(arguments.as_object().unwrap(), &cx)?.plan)
 }
@@ -54,12 +56,13 @@ fn a_call_has_a_minute_and_asks_only_without_a_fence() {
     let place = Place::new();
     let plan = prepare(&place, json!({"language": "bash", "code": ":"})).unwrap();
     assert_eq!((plan.approval_reason, plan.timeout), (None, Some(DEFAULT_TIMEOUT)));
-    let unfenced = sandbox_config(&place.dir, ProfileSetting::None);
+    let unfenced = config_with_profile(&place.dir, ProfileSetting::None);
     let cx = PrepareCx {
-        session: &place.session,
+        state: &SessionState::new(place.session.clone()),
         workspace: &place.session.workspace,
         overrides: &Overrides::default(),
         config: &unfenced,
+        sandbox: &SandboxConfig::from_config(&unfenced),
     };
     let arguments = json!({"language": "bash", "code": ":"});
     let plan =
@@ -69,7 +72,7 @@ fn a_call_has_a_minute_and_asks_only_without_a_fence() {
 
 #[test]
 fn the_schema_names_what_can_be_run_here() {
-    let spec = CodeExec::new(&sandbox_config(&Place::new().dir, ProfileSetting::Default)).spec;
+    let spec = CodeExec::new(&config_with_profile(&Place::new().dir, ProfileSetting::Default)).spec;
     let languages = spec.input_schema["properties"]["language"]["enum"].as_array().unwrap();
     assert!(languages.contains(&json!("bash")), "{languages:?}");
     assert_eq!(spec.input_schema["required"], json!(["language"]));

@@ -66,13 +66,14 @@ impl CurrentSandbox {
 impl CallDecider {
     /// Returns where commands that leave the sandbox run.
     pub(super) fn escalation_target<'a>(&'a self, cx: &'a RunCx) -> Result<EscalationTarget<'a>> {
-        let (config, launcher) = (&cx.config, &self.launcher);
-        match (config.policy.escalate, &config.policy.wider, &self.current_sandbox) {
-            (EscalationMode::Wider, Some(sandbox), CurrentSandbox::Inside(wider_context)) => {
+        let (settings, launcher) = (&cx.settings, &self.launcher);
+        let config = &settings.config;
+        match (settings.sandbox.escalate, &config.policy.wider, &self.current_sandbox) {
+            (EscalationMode::Wider, Some(wider), CurrentSandbox::Inside(wider_context)) => {
                 Ok(EscalationTarget::Wider(Box::new(WiderTarget {
-                    session: Arc::clone(&cx.session),
+                    sandboxes: Arc::clone(&cx.session_ref.state.sandboxes),
                     config: Arc::clone(config),
-                    sandbox: sandbox.clone(),
+                    sandbox_config: settings.sandbox.with_settings((**wider).clone()),
                     launcher: launcher.clone(),
                     terms: self.wider_terms(wider_context)?,
                 })))

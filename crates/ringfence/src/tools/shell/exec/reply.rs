@@ -86,7 +86,7 @@ impl Reply {
                 network: if profile == ProfileSetting::None {
                     "all"
                 } else {
-                    cx.workspace.rights().network.name()
+                    cx.settings.workspace.rights().network.name()
                 },
                 limits: result.limits_mechanism,
                 denials,
@@ -209,7 +209,7 @@ fn stop_error(cx: &RunCx, result: &RunResult) -> Option<Error> {
         StopReason::Deadline => {
             let message =
                 format!("the command was stopped after {} ms", to_millis(result.duration));
-            let hint = format!("Its output until then is included. {}", cx.timeout_hint);
+            let hint = format!("Its output until then is included. {}", cx.settings.timeout_hint);
             Some(Error::new(Kind::DeadlineExceeded, message).with_hint(hint))
         }
         StopReason::Cancelled(cause) => Some(

@@ -36,7 +36,7 @@ pub async fn execute_in_shell(
     launcher: &Launcher,
     arguments: &Args,
 ) -> Result<ToolOutput> {
-    let runs = BackgroundRuns::for_session(&cx.session)?;
+    let runs = Arc::clone(cx.background_runs());
     let limit = call.time_limit;
     let run = match arguments.session.as_deref() {
         Some("new") | None => {
@@ -54,9 +54,9 @@ pub async fn execute_in_shell(
     let exchange = ShellExchange {
         run_handle: run.started.run_handle.clone(),
         deadline: command_deadline,
-        cancel: cx.cancel.clone(),
-        session_cancel: cx.session.cancel.clone(),
-        grace: cx.config.limits.grace,
+        cancel: cx.control.cancel.clone(),
+        session_cancel: cx.session().cancel.clone(),
+        grace: cx.settings.config.limits.grace,
     };
     let exchange_task =
         exchange.run_command(socket, arguments.command.clone().unwrap_or_default(), state_sender);
@@ -213,7 +213,7 @@ pub async fn await_shell(
     let run_state = run
         .started
         .read_output(OutputRequest {
-            client: Some(cx.client.clone()),
+            client: Some(cx.control.client.clone()),
             budget,
             until,
             yields_to_next,
@@ -272,24 +272,28 @@ fn ended_output(
     reply.session = Some(run.id.clone());
     reply.exit_code = code;
     reply.duration_ms = to_millis(elapsed);
-    let (status, error) = match (code, stop) {
-        (Some(0), _) => (CallStatus::Completed, None),
-        (_, Some(StopReason::Deadline)) => {
-            let error = Error::new(
-                Kind::DeadlineExceeded,
-                "the command was interrupted because it timed out",
-            );
-            (
-                CallStatus::TimedOut,
-                Some(error.with_hint(format!("The shell keeps its state. {}", cx.timeout_hint))),
-            )
-        }
-        (_, Some(StopReason::Cancelled(cause))) => {
-            let error = Error::new(Kind::Cancelled, "the command was interrupted");
-            (CallStatus::Cancelled, Some(error.with_fact("cause", cause.name())))
-        }
-        (_, None) => (CallStatus::Failed, None),
-    };
+    let (status, error) =
+        match (code, stop) {
+            (Some(0), _) => (CallStatus::Completed, None),
+            (_, Some(StopReason::Deadline)) => {
+                let error = Error::new(
+                    Kind::DeadlineExceeded,
+                    "the command was interrupted because it timed out",
+                );
+                (
+                    CallStatus::TimedOut,
+                    Some(error.with_hint(format!(
+                        "The shell keeps its state. {}",
+                        cx.settings.timeout_hint
+                    ))),
+                )
+            }
+            (_, Some(StopReason::Cancelled(cause))) => {
+                let error = Error::new(Kind::Cancelled, "the command was interrupted");
+                (CallStatus::Cancelled, Some(error.with_fact("cause", cause.name())))
+            }
+            (_, None) => (CallStatus::Failed, None),
+        };
     reply.status = status.name();
     if status == CallStatus::Failed {
         reply.explain_failure(cx, run.started.profile, "");

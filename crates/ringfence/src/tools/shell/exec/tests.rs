@@ -9,12 +9,14 @@ use crate::base::client_handle::{ClientCapabilities, ClientHandle};
 use crate::base::clock::Deadline;
 use crate::base::{CancelCause, CancelToken, Kind, TraceId};
 use crate::config::ProfileSetting;
-use crate::sandbox::tests::{Place, config as sandbox_config, launcher};
-use crate::session::{Overrides, SessionRef};
+use crate::sandbox::SandboxConfig;
+use crate::sandbox::tests::{Place, config as config_with_profile, launcher};
+use crate::session::Overrides;
 use crate::tools::DynTool;
+use crate::tools::{CallControl, CallServices, CallSettings, SessionRef, SessionState};
 
 fn config(place: &Place) -> Config {
-    let mut config = sandbox_config(&place.dir, ProfileSetting::Default);
+    let mut config = config_with_profile(&place.dir, ProfileSetting::Default);
     config.limits.grace = Duration::from_millis(200);
     config.limits.timeout_ceiling = Duration::from_secs(600);
     config
@@ -23,28 +25,36 @@ fn config(place: &Place) -> Config {
 fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
     let audit = AuditLog::open(&place.dir.join("root"), 1 << 20).unwrap();
     let trace_id = TraceId::generate();
+    let config = config(place);
+    let state = Arc::new(SessionState::new(place.session.clone()));
     Arc::new(RunCx {
-        call_events: CallRecord::open(&audit, &trace_id, Value::Null).call_events(),
+        session_ref: SessionRef { state, persistent: true },
+        settings: CallSettings {
+            sandbox: Arc::new(SandboxConfig::from_config(&config)),
+            config: Arc::new(config),
+            workspace: place.session.workspace.clone(),
+            own_sandbox: None,
+            overrides: Arc::default(),
+            text_budget: 2000,
+            timeout_hint: "Raise `timeout_ms`.".to_owned(),
+        },
+        control: CallControl {
+            client: ClientHandle::new(ClientCapabilities::default()).0,
+            cancel: CancelToken::new(),
+            deadline: Arc::new(Deadline::after(limit)),
+            call_events: CallRecord::open(&audit, &trace_id, Value::Null).call_events(),
+            max_approval_wait: None,
+        },
+        services: CallServices {
+            policy: crate::rulebook::RulebookCache::with_launcher(
+                crate::rulebook::RuleLocations::default(),
+                launcher(),
+            ),
+            gate: Arc::new(Gate::new(false)),
+            list_changes: crate::base::list_changes::ListChanges::default(),
+            tasks: tokio_util::task::TaskTracker::new(),
+        },
         trace_id,
-        session: place.session.clone(),
-        workspace: place.session.workspace.clone(),
-        session_ref: SessionRef { session: place.session.clone(), persistent: true },
-        config: Arc::new(config(place)),
-        policy: crate::rulebook::RulebookCache::with_launcher(
-            crate::rulebook::RuleLocations::default(),
-            launcher(),
-        ),
-        cancel: CancelToken::new(),
-        deadline: Arc::new(Deadline::after(limit)),
-        client: ClientHandle::new(ClientCapabilities::default()).0,
-        gate: Arc::new(Gate::new(false)),
-        own_sandbox: None,
-        overrides: Arc::default(),
-        list_changes: crate::base::list_changes::ListChanges::default(),
-        text_budget: 2000,
-        max_approval_wait: None,
-        timeout_hint: "Raise `timeout_ms`.".to_owned(),
-        tasks: tokio_util::task::TaskTracker::new(),
     })
 }
 
@@ -79,10 +89,11 @@ fn object(value: Value) -> Map<String, Value> {
 
 fn prepare(place: &Place, arguments: Value) -> Result<CallPlan> {
     let cx = PrepareCx {
-        session: &place.session,
+        state: &SessionState::new(place.session.clone()),
         workspace: &place.session.workspace,
         overrides: &Overrides::default(),
         config: &config(place),
+        sandbox: &SandboxConfig::from_config(&config(place)),
     };
     let tool = ShellExec::with_launcher(&config(place), launcher());
     Ok(tool.check_call(&object(arguments), &cx)?.plan)
@@ -110,15 +121,16 @@ fn a_call_asks_only_without_a_fence_and_says_its_limit() {
     let place = Place::new();
     let plan = prepare(&place, json!({"command": "true"})).unwrap();
     assert_eq!(plan.approval_reason, None);
-    let unfenced = sandbox_config(&place.dir, ProfileSetting::None);
+    let unfenced = config_with_profile(&place.dir, ProfileSetting::None);
     let tool = ShellExec::new(&unfenced);
     let asked = tool.check_call(
         &object(json!({"command": "true"})),
         &PrepareCx {
-            session: &place.session,
+            state: &SessionState::new(place.session.clone()),
             workspace: &place.session.workspace,
             overrides: &Overrides::default(),
             config: &unfenced,
+            sandbox: &SandboxConfig::from_config(&unfenced),
         },
     );
     assert_eq!(asked.unwrap().plan.approval_reason.as_deref(), Some("It runs without a sandbox."));
@@ -255,7 +267,7 @@ async fn a_deadline_is_an_error_with_what_was_said() {
 async fn a_cancelled_call_says_so() {
     let place = Place::new();
     let cx = cx(&place, Duration::from_secs(30));
-    cx.cancel.cancel(CancelCause::Operator);
+    cx.control.cancel.cancel(CancelCause::Operator);
     let tool = ShellExec::with_launcher(&config(&place), launcher());
     let output =
         tool.execute_call(&cx, args(json!({"command": "sleep 60"})), call()).await.unwrap();
