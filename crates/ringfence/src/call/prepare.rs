@@ -46,7 +46,7 @@ pub async fn restrict_workspace(
 ) -> Result<(Arc<Workspace>, Option<Value>)> {
     let full_workspace = match tool.own_sandbox() {
         Some(own_sandbox) => {
-            own_sandbox.restricted_workspace(&request.session_ref.state.sandboxes)?
+            own_sandbox.restricted_workspace(&request.session_ref.state.sandboxes.dedicated)?
         }
         None => {
             profile::workspace_hiding_private(&request.session_ref.session().workspace, sandbox)

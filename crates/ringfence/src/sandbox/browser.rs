@@ -22,9 +22,11 @@ use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio_util::task::TaskTracker;
 
 use super::config::SandboxConfig;
-use super::execs::ExecPolicy;
-use super::launch::{LaunchRequest, Launcher, StdinSource};
-use super::run_handle::{RunHandle, RunOptions, RunResult, StopReason};
+use super::exec_policy::ExecPolicy;
+use super::launch::{LaunchRequest, StdinSource};
+use super::launcher::Launcher;
+use super::run_handle::{RunHandle, RunOptions};
+use super::run_result::{RunResult, StopReason};
 use super::session_sandbox::SessionSandbox;
 use super::session_sandboxes::SessionSandboxes;
 use super::{env, profile};

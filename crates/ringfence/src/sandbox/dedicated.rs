@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use super::config::SandboxConfig;
 use super::env::merge_env;
-use super::launch::Launcher;
+use super::launcher::Launcher;
 use super::profile;
 use super::session_sandbox::SessionSandbox;
-use super::session_sandboxes::SessionSandboxes;
 use crate::base::IgnorePoison;
 use crate::base::Result;
 use crate::base::workspace::Workspace;
 use crate::config::secrets::{SecretRef, SecretValues};
 use crate::config::{CommandTool, EscalationMode, ProfileSetting, SandboxSettings, SideEffect};
 use crate::redact::secret::Secret;
+use crate::session::Session;
 
 /// Dedicated sandbox of a tool that the operator configured.
 pub struct DedicatedSandbox {
@@ -44,8 +44,10 @@ pub struct DedicatedSandbox {
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// Sandboxes that a session keeps for tools with a dedicated one.
-#[derive(Default)]
-pub(super) struct DedicatedSandboxes(Mutex<HashMap<String, CachedSandbox>>);
+pub struct DedicatedSandboxes {
+    session: Arc<Session>,
+    cache: Mutex<HashMap<String, CachedSandbox>>,
+}
 
 struct CachedSandbox {
     definition: String,
@@ -56,8 +58,12 @@ struct CachedSandbox {
 }
 
 impl DedicatedSandboxes {
+    pub(super) fn new(session: Arc<Session>) -> DedicatedSandboxes {
+        DedicatedSandboxes { session, cache: Mutex::default() }
+    }
+
     fn lock_cache(&self) -> MutexGuard<'_, HashMap<String, CachedSandbox>> {
-        self.0.lock().ignore_poison()
+        self.cache.lock().ignore_poison()
     }
 
     /// Drops the sandboxes of tools that no longer exist.
@@ -156,14 +162,17 @@ impl DedicatedSandbox {
     }
 
     /// Returns the session's workspace, restricted to what this tool may touch.
-    pub fn restricted_workspace(&self, sandboxes: &SessionSandboxes) -> Result<Arc<Workspace>> {
+    pub fn restricted_workspace(
+        &self,
+        sandboxes: &Arc<DedicatedSandboxes>,
+    ) -> Result<Arc<Workspace>> {
         self.with_cached(sandboxes, |cached| Ok(Arc::clone(&cached.workspace)))
     }
 
     /// Returns this environment as a run of the tool gets it.
     pub fn run_environment(
         &self,
-        sandboxes: &SessionSandboxes,
+        sandboxes: &Arc<DedicatedSandboxes>,
         env: Vec<(String, String)>,
     ) -> Result<Vec<(String, String)>> {
         if self.sandbox_config.settings.profile == ProfileSetting::None {
@@ -179,7 +188,7 @@ impl DedicatedSandbox {
     /// Returns the sandbox, which is created with its first run.
     pub fn get_sandbox(
         &self,
-        sandboxes: &SessionSandboxes,
+        sandboxes: &Arc<DedicatedSandboxes>,
         launcher: &Launcher,
     ) -> Result<Arc<SessionSandbox>> {
         self.with_cached(sandboxes, |cached| {
@@ -195,7 +204,7 @@ impl DedicatedSandbox {
             sandbox.env.retain(|(name, _)| !self.own_variables.contains(name));
             let sandbox = Arc::clone(cached.sandbox.insert(Arc::new(sandbox)));
             let watch = DedicatedSandboxes::release_when_idle(
-                Arc::downgrade(&sandboxes.dedicated),
+                Arc::downgrade(sandboxes),
                 self.tool_name.clone(),
                 Arc::downgrade(&sandbox),
                 self.idle_timeout,
@@ -207,11 +216,11 @@ impl DedicatedSandbox {
 
     fn with_cached<T>(
         &self,
-        sandboxes: &SessionSandboxes,
+        sandboxes: &Arc<DedicatedSandboxes>,
         work: impl FnOnce(&mut CachedSandbox) -> Result<T>,
     ) -> Result<T> {
         let session = &sandboxes.session;
-        let mut cache = sandboxes.dedicated.lock_cache();
+        let mut cache = sandboxes.lock_cache();
         // A sandbox that was made for another definition goes with its last run.
         let is_current = |cached: &&mut CachedSandbox| {
             cached.definition == self.definition
@@ -247,7 +256,7 @@ mod tests {
     use crate::base::CancelToken;
     use crate::config::scratch::Scratch;
     use crate::config::{Config, ConfigFlags, ProcessEnv, resolve_config};
-    use crate::session::{Principal, Session};
+    use crate::session::Principal;
 
     struct Place {
         _scratch: Scratch,
@@ -273,15 +282,15 @@ mod tests {
             Place { _scratch: scratch, config, workspace: Arc::new(workspace) }
         }
 
-        fn sandboxes(&self, principal: &str) -> SessionSandboxes {
+        fn sandboxes(&self, principal: &str) -> Arc<DedicatedSandboxes> {
             let principal = Principal::from_name(principal);
-            SessionSandboxes::new(Arc::new(Session::new(
+            Arc::new(DedicatedSandboxes::new(Arc::new(Session::new(
                 principal,
                 "http",
                 Arc::clone(&self.workspace),
                 &self.config.root,
                 CancelToken::new(),
-            )))
+            ))))
         }
 
         fn ground(&self, definition: &str) -> DedicatedSandbox {

@@ -11,24 +11,24 @@ use std::sync::Arc;
 use jail::SandboxProfile;
 use jail::intercept::exec::wire::{ExecAnswer, FileIdentity, HeldExec};
 use jail::rights::Rights;
-use jail::supervisor::{RunExit, RunFds, RunSpec, SupervisorCommand, SupervisorReport};
+use jail::supervisor::{RunFds, RunSpec, SupervisorCommand};
 use policy::{Decision, RuleTable};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use tokio::sync::mpsc;
 
 use super::config::SandboxConfig;
+pub use super::exec_answer::refuse_escalation;
+use super::exec_answer::{answer_from_report, next_signal};
 use super::execs::WaitingExec;
-use super::launch::{Launcher, SupervisorControl};
+use super::launch::WiderRunOptions;
+use super::launcher::Launcher;
 use super::session_sandboxes::SessionSandboxes;
+use super::supervisor_control::SupervisorControl;
 use super::user::UserAccount;
-use super::wider::WiderRunOptions;
 use super::{env, git, script};
 use crate::approval::Granted;
 use crate::base::{Error, Result};
 use crate::config::{Config, EscalationMode};
-
-/// Exit code of a command that is allowed but cannot leave the sandbox.
-const CANNOT_LEAVE: i32 = 126;
 
 /// Command about to leave the sandbox: checked, with its files held open.
 pub struct EscalatedExec {
@@ -252,14 +252,6 @@ pub async fn run_escalated(
     start_escalated(exec, waiting, target).await.map_err(|error| error.message_chain())
 }
 
-/// Returns the answer for a process that may not leave the sandbox.
-pub fn refuse_escalation(path: &str, reason: &str) -> ExecAnswer {
-    ExecAnswer::Refuse(
-        format!("ringfence: {path}: cannot leave the sandbox: {reason}\n"),
-        CANNOT_LEAVE,
-    )
-}
-
 async fn start_escalated(
     exec: EscalatedExec,
     waiting: WaitingExec,
@@ -350,41 +342,6 @@ async fn follow_outside(
             }
         }
     }
-}
-
-/// Returns the answer to the waiting process that follows from a report, if any.
-pub(super) fn answer_from_report(
-    report: std::io::Result<Option<SupervisorReport>>,
-    was_signalled: bool,
-    path: &str,
-) -> Option<Result<ExecAnswer>> {
-    Some(match report {
-        Ok(Some(SupervisorReport::Started(_))) => return None,
-        // The supervisor reports this instead of a start, never after one. A signal was meant for
-        // the command that did not start: the waiting process must not run after all as if there
-        // had been none.
-        Ok(Some(SupervisorReport::Failed(error))) if was_signalled => {
-            Ok(refuse_escalation(path, &error.to_string()))
-        }
-        Ok(Some(SupervisorReport::Failed(error))) => Err(Error::internal(error.to_string())),
-        Ok(Some(SupervisorReport::Exited(exit) | SupervisorReport::Over(exit))) => {
-            Ok(exit_answer(&exit))
-        }
-        // It may have begun, so it must not begin a second time.
-        Ok(None) | Err(_) => Ok(refuse_escalation(path, "its supervisor was lost")),
-    })
-}
-
-/// Returns the next signal. Never returns once no sender is left.
-pub(super) async fn next_signal(signals: &mut mpsc::UnboundedReceiver<i32>) -> Option<i32> {
-    match signals.recv().await {
-        Some(signal) => Some(signal),
-        None => std::future::pending().await,
-    }
-}
-
-fn exit_answer(exit: &RunExit) -> ExecAnswer {
-    ExecAnswer::Ended { code: exit.code, signal: exit.signal }
 }
 
 /// Returns a stream that only carries data, or else `/dev/null`. A directory would be a way to name

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jail::intercept::exec::wire::{
-    ExecAnswer, ExecNotice, ExecReply, ExecRules, HeldExec, RuledExec, read_memory_file,
+    ExecAnswer, ExecNotice, ExecReply, HeldExec, RuledExec, read_memory_file,
 };
 use jail::packet::PacketChannel;
 use rustix::fs::{Mode, OFlags};
@@ -21,18 +21,7 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::wider::WiderRuns;
 use crate::base::{Error, Result};
-
-/// Rules for a run's execs, and the decider for those where a rule is not enough.
-pub struct ExecPolicy {
-    pub rules: ExecRules,
-    pub decider: Arc<dyn ExecDecider>,
-    /// Log for execs that no rule names.
-    pub log: Option<File>,
-    /// Runs that the decider starts in the wider sandbox.
-    pub wider_runs: Arc<WiderRuns>,
-}
 
 /// Decides about the execs of one run.
 pub trait ExecDecider: Send + Sync + 'static {
@@ -58,7 +47,6 @@ pub struct ExecService {
     task: JoinHandle<()>,
     /// Cancelled once no exec is to be answered any more.
     stopped: CancellationToken,
-    wider_runs: Arc<WiderRuns>,
 }
 
 impl Drop for ExecService {
@@ -75,12 +63,11 @@ impl ExecService {
     /// Receives everything that a supervisor sent before it ended, so that no decision is missing
     /// from the record. Ends what ran elsewhere in place of the run's processes; the caller must
     /// wait for the wider runs among that.
-    pub async fn finish_notices(mut self) -> Arc<WiderRuns> {
+    pub async fn finish_notices(mut self) {
         if tokio::time::timeout(LAST_NOTICES_TIMEOUT, &mut self.task).await.is_err() {
             tracing::warn!("the last exec notices of a run did not arrive in time");
         }
         self.task.abort();
-        Arc::clone(&self.wider_runs)
     }
 
     /// Ends what runs elsewhere in place of the run's processes, and refuses all further requests.
@@ -93,7 +80,6 @@ impl ExecService {
     pub fn start_serving(
         channel: PacketChannel,
         decider: Arc<dyn ExecDecider>,
-        wider_runs: Arc<WiderRuns>,
     ) -> io::Result<ExecService> {
         rustix::io::ioctl_fionbio(&channel, true)?;
         let watched = std::os::unix::net::UnixDatagram::from(channel.as_fd().try_clone_to_owned()?);
@@ -102,7 +88,7 @@ impl ExecService {
         let stopped = CancellationToken::new();
         let task =
             tokio::spawn(serve_notices(notice_channel, decider, stopped.clone()).in_current_span());
-        Ok(ExecService { task, stopped, wider_runs })
+        Ok(ExecService { task, stopped })
     }
 }
 

@@ -339,9 +339,7 @@ fn run_supervised(
         let remaining_spec = supervisor::send_spec(control.as_fd(), spec, &fds)?;
         (&control).write_all(&remaining_spec)?;
         let service = exec_pair
-            .map(|(decider, server_end, _)| {
-                ExecService::start_serving(server_end, decider, Arc::default())
-            })
+            .map(|(decider, server_end, _)| ExecService::start_serving(server_end, decider))
             .transpose()?;
         let egress_channel =
             egress_channel.map(|(allow_list, server_end, _)| (allow_list, server_end));

@@ -4,15 +4,13 @@
 //! the directory it is called in. A run can create one in any directory that it may write. So git
 //! is given an explicit repository, whose every file was closed to the run.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use jail::rights::{ProtectedPath, Rights, StandIn};
 use policy::{Decision, RuleTable};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 
+use super::bounded_read::read_bounded;
 use super::gitlinks;
 
 /// Returns whether a rule lets git leave the sandbox.
@@ -192,30 +190,6 @@ fn linked_git_dir(pointer: &Path) -> Option<PathBuf> {
     pointer.parent()?.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()
 }
 
-/// Reads a file that the run may have put there: does not wait for a pipe, follows no link, and
-/// fails on a file longer than `max_bytes` rather than return a part of it. Returns `None` if there
-/// is no such file.
-pub fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
-    let flags =
-        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(file) => File::from(file),
-        Err(Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let metadata = file.metadata()?;
-    if !metadata.is_file() || metadata.len() > max_bytes {
-        return Err(io::Error::other("it is not a regular file, or too long"));
-    }
-    let mut bytes = Vec::new();
-    // The file may grow while it is read.
-    file.take(max_bytes + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > max_bytes {
-        true => Err(io::Error::other("it is too long")),
-        false => Ok(Some(bytes)),
-    }
-}
-
 /// Returns settings that turn off hooks and the file watcher. These are programs, and those of a
 /// repository are mostly scripts that run what is in the work tree, where the sandbox can write.
 /// Outside they must not run.
@@ -258,10 +232,10 @@ mod tests {
         std::fs::create_dir_all(&base).unwrap();
         let (pipe, link, long, short) =
             (base.join("pipe"), base.join("link"), base.join("long"), base.join("short"));
-        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RWXU).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
         std::fs::write(&short, "x").unwrap();
         std::os::unix::fs::symlink(&short, &link).unwrap();
-        File::create(&long).unwrap().set_len(1 << 40).unwrap();
+        std::fs::File::create(&long).unwrap().set_len(1 << 40).unwrap();
         for path in [&pipe, &link, &long, &base] {
             assert!(read_bounded(path, 10).is_err(), "{}", path.display());
         }

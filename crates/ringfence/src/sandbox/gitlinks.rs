@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use super::git;
+use super::bounded_read::read_bounded;
 use crate::base::IgnorePoison;
 
 /// Modes of the entries of an index: files, links, directories of a sparse one, and submodules.
@@ -27,7 +27,7 @@ static INDEX_LOCK: Mutex<()> = Mutex::new(());
 /// Returns whether the repository has submodules. True also if that is unknown.
 pub fn may_have_submodules(repository: &Path) -> bool {
     let _index_guard = INDEX_LOCK.lock().ignore_poison();
-    match git::read_bounded(&repository.join("index"), MAX_INDEX_BYTES) {
+    match read_bounded(&repository.join("index"), MAX_INDEX_BYTES) {
         Ok(Some(index)) => OBJECT_NAME_LENGTHS
             .into_iter()
             .find_map(|name_length| has_submodules(&index, name_length))

@@ -3,43 +3,36 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream as Socket;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jail::packet::PacketChannel;
 use jail::rights::{NetworkAccess, Rights};
-use jail::supervisor::{self, RunFds, RunSpec, SupervisorCommand, SupervisorReport, encode_line};
+use jail::supervisor::{RunFds, RunSpec, SupervisorReport};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::net::UnixStream;
+use tokio::io::{BufReader, Lines};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::Instant;
 
 use super::egress::Egress;
-use super::execs::{ExecPolicy, ExecService};
-use super::run_driver::KILL_ALLOWANCE;
-use super::run_handle::RunResult;
+use super::exec_policy::ExecPolicy;
+use super::execs::ExecService;
+use super::run_result::RunResult;
 use super::session_sandbox::SessionSandbox;
-use super::wider::WiderRunOptions;
-use super::{env, start_error};
-use crate::base::{Error, Result};
+use super::start_error::{self, cannot_start};
+use super::supervisor_control::SupervisorControl;
+use super::wider::WiderRuns;
+use super::{KILL_ALLOWANCE, env};
+use crate::base::Result;
 use crate::net::{OnDecision, Proxy, SessionRouter, proxy_environment};
 
 /// Time limit for an answer. A supervisor answers in milliseconds; a machine that needs this long
 /// will not answer at all.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Starts this binary again, with an argument that selects its role.
-#[derive(Debug, Clone)]
-pub struct Launcher {
-    program: PathBuf,
-}
 
 /// Program to be run. The environment is exact, and the directory is an open descriptor: the one
 /// that was checked is the one that is used.
@@ -69,6 +62,17 @@ pub struct LaunchRequest {
     /// Routes of its proxy, for a run that acts for several sessions; replaces what its sandbox
     /// allows.
     pub session_router: Option<Arc<SessionRouter>>,
+}
+
+/// Rules for a run in the wider sandbox, and the destination of its record.
+pub struct WiderRunOptions {
+    pub execs: ExecPolicy,
+    /// Called for everything that its proxy decides.
+    pub on_decision: OnDecision,
+    /// Host names that it may not reach, whatever its sandbox allows.
+    pub denied_hosts: Vec<String>,
+    /// Wider runs of the run that it belongs to.
+    pub wider_runs: Arc<WiderRuns>,
 }
 
 /// Standard input of a run. It is never the server's.
@@ -103,110 +107,8 @@ pub struct StartedRun {
     pub(super) shared_proxy: Option<(Proxy, u16)>,
     /// Answers for the run's execs until it ends.
     pub(super) exec_service: Option<ExecService>,
-}
-
-/// Connection to a supervisor that has received its spec.
-pub(super) struct SupervisorControl {
-    pub reports: Lines<BufReader<OwnedReadHalf>>,
-    pub orders: OwnedWriteHalf,
-    /// As in [`StartedRun`].
-    pub supervisor: Option<Child>,
-    pub egress: Option<Egress>,
-    /// Answers for the run's execs until it ends.
-    pub exec_service: Option<ExecService>,
-    /// Report that was received early.
-    pub early_report: Option<SupervisorReport>,
-}
-
-impl SupervisorControl {
-    /// Starts a supervisor and sends it the spec. `supervisor` makes one that waits on the socket
-    /// it is given.
-    pub async fn open<F>(
-        supervisor: impl FnOnce(OwnedFd) -> F,
-        spec: &RunSpec,
-        fds: &RunFds<BorrowedFd<'_>>,
-    ) -> Result<SupervisorControl>
-    where
-        F: Future<Output = Result<Option<Child>>>,
-    {
-        let spawn_error = |error: io::Error| cannot_start(&spec.program, &error);
-        // Our end does not block, the supervisor's does: the flag belongs to one end of the pair.
-        let (server_end, supervisor_end) = Socket::pair().map_err(spawn_error)?;
-        server_end.set_nonblocking(true).map_err(spawn_error)?;
-        let supervisor = supervisor(supervisor_end.into()).await?;
-        let remaining_spec =
-            supervisor::send_spec(server_end.as_fd(), spec, fds).map_err(spawn_error)?;
-        let (reports, mut orders) =
-            UnixStream::from_std(server_end).map_err(spawn_error)?.into_split();
-        orders.write_all(&remaining_spec).await.map_err(spawn_error)?;
-        Ok(SupervisorControl {
-            reports: BufReader::new(reports).lines(),
-            orders,
-            supervisor,
-            egress: None,
-            exec_service: None,
-            early_report: None,
-        })
-    }
-
-    /// Sends an order. A write error means that the supervisor has ended, which the end of its
-    /// reports shows.
-    pub async fn send_order(&mut self, order: SupervisorCommand) {
-        let _ = self.orders.write_all(&encode_line(&order).unwrap_or_default()).await;
-    }
-
-    /// Returns the supervisor's next report; `None` once it has ended, and everything it ran with
-    /// it.
-    pub async fn next_report(&mut self) -> io::Result<Option<SupervisorReport>> {
-        if let Some(report) = self.early_report.take() {
-            return Ok(Some(report));
-        }
-        match self.reports.next_line().await? {
-            Some(line) => Ok(Some(serde_json::from_str(&line)?)),
-            None => Ok(None),
-        }
-    }
-}
-
-impl Launcher {
-    /// Starts our own binary, which stays the running version even if its file is replaced.
-    pub fn from_current_exe() -> Self {
-        Launcher::new("/proc/self/exe")
-    }
-
-    /// Starts this program instead of our own binary.
-    pub fn new(program: impl Into<PathBuf>) -> Self {
-        Launcher { program: program.into() }
-    }
-
-    pub(super) fn program_path(&self) -> &Path {
-        &self.program
-    }
-
-    /// Builds the command with an empty environment: ours holds what neither a run nor its helpers
-    /// need to know.
-    pub(super) fn build_command(&self, argument: &str) -> Command {
-        let mut command = Command::new(&self.program);
-        command.arg(argument).env_clear();
-        command
-    }
-
-    /// Returns a function that starts a supervisor as our own child.
-    pub(super) fn supervisor_spawner(
-        &self,
-    ) -> impl FnOnce(OwnedFd) -> std::future::Ready<Result<Option<Child>>> {
-        let mut command = self.build_command(supervisor::ARGUMENT);
-        move |control| {
-            let spawned = command
-                .stdin(Stdio::from(control))
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn();
-            std::future::ready(
-                spawned.map(Some).map_err(|error| cannot_start("the supervisor", &error)),
-            )
-        }
-    }
+    /// Runs in the wider sandbox that it has caused.
+    pub(super) wider_runs: Option<Arc<WiderRuns>>,
 }
 
 impl SessionSandbox {
@@ -280,6 +182,7 @@ impl SessionSandbox {
             program_file: None,
             driver_socket: request.driver_socket.as_ref().map(AsFd::as_fd),
         };
+        let wider_runs = request.execs.as_ref().map(|execs| Arc::clone(&execs.wider_runs));
         let (control, proxy_channel) =
             self.hand_to_supervisor(spec, fds, request.execs, has_proxy).await?;
         let run = StartedRun {
@@ -296,6 +199,7 @@ impl SessionSandbox {
             egress: None,
             shared_proxy: None,
             exec_service: control.exec_service,
+            wider_runs,
         };
         Ok((run, proxy_channel))
     }
@@ -366,10 +270,8 @@ impl SessionSandbox {
             SupervisorControl::open(|socket| self.start_supervisor(network, socket), &spec, &fds)
                 .await?;
         if let (Some((server_end, _)), Some(execs)) = (exec_pair, execs) {
-            control.exec_service = Some(
-                ExecService::start_serving(server_end, execs.decider, execs.wider_runs)
-                    .map_err(spawn_error)?,
-            );
+            control.exec_service =
+                Some(ExecService::start_serving(server_end, execs.decider).map_err(spawn_error)?);
         }
         Ok((control, proxy_pair.map(|(server_end, _)| server_end)))
     }
@@ -449,7 +351,10 @@ impl StartedRun {
     /// place of its processes.
     pub(super) async fn finish_execs(&mut self, result: &mut RunResult) {
         if let Some(service) = self.exec_service.take() {
-            service.finish_notices().await.finish_all(self.grace + KILL_ALLOWANCE, result).await;
+            service.finish_notices().await;
+        }
+        if let Some(wider_runs) = self.wider_runs.take() {
+            wider_runs.finish_all(self.grace + KILL_ALLOWANCE, result).await;
         }
     }
 
@@ -466,11 +371,4 @@ impl StartedRun {
             None => Ok(None),
         }
     }
-}
-
-fn cannot_start(program: &str, error: &io::Error) -> Error {
-    tracing::warn!("cannot start a run of {program:?}: {error}");
-    Error::internal("the command could not be started")
-        .with_reason("spawn_failed")
-        .with_source(error.to_string())
 }

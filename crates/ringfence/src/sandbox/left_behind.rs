@@ -10,9 +10,10 @@ use jail::supervisor::SupervisorReport;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use super::KILL_ALLOWANCE;
 use super::launch::StartedRun;
-use super::run_driver::KILL_ALLOWANCE;
-use super::run_handle::{OnLateEnd, ReportCompleteness, RunResult};
+use super::run_handle::OnLateEnd;
+use super::run_result::{ReportCompleteness, RunResult};
 
 /// Waits for the final report of a run whose result was already returned, and passes it to the
 /// record. `denials` lists what the run's proxy had refused by then.

@@ -6,6 +6,7 @@
 //! (`jail::supervisor`), which owns the run's whole process tree: whatever ends the call (exit,
 //! deadline, cancellation, death of this server) ends every process that it started.
 
+mod bounded_read;
 pub mod browser;
 pub mod codex;
 mod config;
@@ -15,6 +16,8 @@ mod egress;
 pub mod env;
 pub mod escalate;
 pub mod evaluate;
+mod exec_answer;
+mod exec_policy;
 mod execs;
 pub mod foreground;
 pub mod git;
@@ -22,6 +25,7 @@ mod gitlinks;
 mod hidden;
 mod kept_inside;
 mod launch;
+mod launcher;
 mod left_behind;
 mod output_pump;
 mod output_spool;
@@ -32,12 +36,14 @@ pub mod repositories;
 mod restricted;
 mod run_driver;
 mod run_handle;
+mod run_result;
 mod script;
 mod self_server;
 pub mod self_test;
 mod session_sandbox;
 mod session_sandboxes;
 mod start_error;
+mod supervisor_control;
 mod tier;
 pub mod user;
 mod wider;
@@ -55,20 +61,25 @@ pub use config::SandboxConfig;
 pub use dedicated::DedicatedSandbox;
 pub use driver_socket::DriverSocket;
 pub use egress::decision_fields as network_fields;
-pub use execs::{ExecDecider, ExecPolicy, WaitingExec, create_exec_log};
+pub use exec_policy::ExecPolicy;
+pub use execs::{ExecDecider, WaitingExec, create_exec_log};
 pub use kept_inside::{KeptCommand, KeptInside};
-pub use launch::{LaunchRequest, Launcher, StdinSource};
+pub use launch::{LaunchRequest, StdinSource, WiderRunOptions};
+pub use launcher::Launcher;
 pub use output_pump::SUPERVISOR_LOST;
 pub use output_window::ShownOutput;
-pub use run_handle::{
-    OutputFilter, OutputRequest, PartialOutput, ReportCompleteness, RunHandle, RunOptions,
-    RunOutcome, RunResult, RunState, StopReason,
+pub use run_handle::{OutputFilter, OutputRequest, RunHandle, RunOptions};
+pub use run_result::{
+    PartialOutput, ReportCompleteness, RunOutcome, RunResult, RunState, StopReason,
 };
 pub use self_server::{SelfServer, start_self_server};
 pub use session_sandbox::SessionSandbox;
 pub use session_sandboxes::SessionSandboxes;
-pub use wider::{WiderRunOptions, WiderRuns};
+pub use wider::WiderRuns;
 pub use zygote::end_all_zygotes as end_zygotes;
+
+/// Time allowed beyond the grace period, for the killing itself and for the report about it.
+pub(super) const KILL_ALLOWANCE: Duration = Duration::from_secs(1);
 
 /// Allowance on top of the grace periods of an interrupted command and of an ended run: for
 /// killing, the final report, and the last exec notices.

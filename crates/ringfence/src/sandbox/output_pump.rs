@@ -13,10 +13,8 @@ use super::output_spool::OutputSpool;
 use super::output_window::{OutputWindow, ShownOutput};
 use super::progress::ProgressCollector;
 use super::run_driver::{DriverState, RunObserver};
-use super::run_handle::{
-    OutputFilter, PartialOutput, PendingRequest, ReportCompleteness, RunOptions, RunOutcome,
-    RunResult, RunState, StateSender,
-};
+use super::run_handle::{OutputFilter, PendingRequest, RunOptions, StateSender};
+use super::run_result::{PartialOutput, ReportCompleteness, RunOutcome, RunResult, RunState};
 use crate::base::Error;
 use crate::redact::stream::StreamRedactor;
 

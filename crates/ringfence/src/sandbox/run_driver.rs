@@ -25,22 +25,18 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::Instrument;
 
-use super::OutputStream;
 use super::egress::Egress;
 use super::launch::StartedRun;
 use super::left_behind;
 use super::output_pump::OutputPump;
 use super::progress::ProgressCollector;
-use super::run_handle::{
-    PendingRequest, ReportCompleteness, RunMessage, RunOptions, RunResult, RunState, StateSender,
-    StopReason,
-};
+use super::run_handle::{PendingRequest, RunHandle, RunMessage, RunOptions, StateSender};
+use super::run_result::{ReportCompleteness, RunResult, RunState, StopReason};
+use super::{KILL_ALLOWANCE, OutputStream};
 use crate::base::{CancelCause, CancelToken, Error, Kind};
 
 /// Maximum time for reading what is still in the pipes after the main process has exited.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(150);
-/// Time allowed beyond the grace period, for the killing itself and for the report about it.
-pub(super) const KILL_ALLOWANCE: Duration = Duration::from_secs(1);
 /// Maximum wait for the client to take the last progress message; after that the client will not
 /// miss it.
 const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -49,6 +45,16 @@ const RETENTION: Duration = Duration::from_secs(600);
 const CHUNK_BYTES: usize = 64 << 10;
 /// Maximum input that the program has not read yet.
 const MAX_QUEUED_INPUT: usize = 1 << 20;
+
+impl StartedRun {
+    /// Starts the task that drives the run.
+    pub fn into_handle(self, options: RunOptions) -> RunHandle {
+        let (messages, inbox) = mpsc::unbounded_channel();
+        let tasks = options.tasks.clone();
+        tasks.spawn(drive_run(self, options, inbox).in_current_span());
+        RunHandle::new(messages)
+    }
+}
 
 /// State of a run, as its task knows it.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use jail::rights::{NetworkAccess, Rights};
 
 use super::config::SandboxConfig;
 use super::env::merge_env;
-use super::launch::Launcher;
+use super::launcher::Launcher;
 use super::profile;
 use super::zygote::Zygote;
 use crate::base::Result;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use super::config::SandboxConfig;
 use super::dedicated::{DedicatedSandbox, DedicatedSandboxes};
-use super::launch::Launcher;
+use super::launcher::Launcher;
 use super::repositories::SessionRepositories;
 use super::restricted::RestrictedSandboxes;
 use super::session_sandbox::SessionSandbox;
@@ -22,7 +22,7 @@ pub struct SessionSandboxes {
     /// The one that rules let commands into.
     wider: SandboxSlot,
     restricted: RestrictedSandboxes,
-    pub(super) dedicated: Arc<DedicatedSandboxes>,
+    pub dedicated: Arc<DedicatedSandboxes>,
     pub repositories: Arc<SessionRepositories>,
 }
 
@@ -50,12 +50,12 @@ impl SessionSandboxes {
     /// Creates the list for a session. Nothing is built yet.
     pub fn new(session: Arc<Session>) -> SessionSandboxes {
         SessionSandboxes {
-            session,
             own: SandboxSlot::default(),
             wider: SandboxSlot::default(),
             restricted: RestrictedSandboxes::default(),
-            dedicated: Arc::default(),
+            dedicated: Arc::new(DedicatedSandboxes::new(Arc::clone(&session))),
             repositories: Arc::default(),
+            session,
         }
     }
 
@@ -81,7 +81,7 @@ impl SessionSandboxes {
         workspace: &Workspace,
     ) -> Result<Arc<SessionSandbox>> {
         let parent = match dedicated_sandbox {
-            Some(dedicated_sandbox) => dedicated_sandbox.get_sandbox(self, launcher)?,
+            Some(dedicated_sandbox) => dedicated_sandbox.get_sandbox(&self.dedicated, launcher)?,
             None => self.own_sandbox(config, launcher)?,
         };
         self.restricted.sandbox_for_call(parent, config, workspace)

@@ -126,3 +126,11 @@ fn spawn_failed(program: &str, error: &SandboxError) -> Error {
     };
     Error::new(kind, message).with_reason("spawn_failed").with_hint(hint).with_source(error.clone())
 }
+
+/// Returns the error for a run that could not be started at all, and logs the cause.
+pub(super) fn cannot_start(program: &str, error: &std::io::Error) -> Error {
+    tracing::warn!("cannot start a run of {program:?}: {error}");
+    Error::internal("the command could not be started")
+        .with_reason("spawn_failed")
+        .with_source(error.to_string())
+}

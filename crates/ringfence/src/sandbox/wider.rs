@@ -15,26 +15,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use super::KILL_ALLOWANCE;
 use super::egress::Egress;
-use super::escalate::{answer_from_report, next_signal};
-use super::execs::ExecPolicy;
-use super::launch::SupervisorControl;
-use super::run_driver::KILL_ALLOWANCE;
-use super::run_handle::{ReportCompleteness, RunResult};
+use super::exec_answer::{answer_from_report, next_signal};
+use super::run_result::{ReportCompleteness, RunResult};
+use super::supervisor_control::SupervisorControl;
 use crate::base::IgnorePoison;
 use crate::base::{Error, Result};
-use crate::net::OnDecision;
-
-/// Rules for a run in the wider sandbox, and the destination of its record.
-pub struct WiderRunOptions {
-    pub execs: ExecPolicy,
-    /// Called for everything that its proxy decides.
-    pub on_decision: OnDecision,
-    /// Host names that it may not reach, whatever its sandbox allows.
-    pub denied_hosts: Vec<String>,
-    /// Wider runs of the run that it belongs to.
-    pub wider_runs: Arc<WiderRuns>,
-}
 
 /// Wider runs that one run has caused, and what is known about those that have ended.
 #[derive(Default)]

@@ -14,7 +14,7 @@ use tokio::process::Child;
 use tokio::sync::Mutex;
 use tokio_util::task::TaskTracker;
 
-use super::launch::Launcher;
+use super::launcher::Launcher;
 use super::start_error;
 use super::tier::{self, available_tiers};
 use crate::base::IgnorePoison;

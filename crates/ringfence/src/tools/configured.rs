@@ -373,7 +373,7 @@ impl Tool for ConfiguredTool {
             cwd: Some(cwd.display().to_string()),
             env: env::merge_env(
                 self.own_sandbox.run_environment(
-                    &cx.state.sandboxes,
+                    &cx.state.sandboxes.dedicated,
                     env::merge_env(program::base_env(&cx.state.session.workspace)?, entry_env),
                 )?,
                 cx.overrides.env.clone(),

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use jail::rights::Rights;
 
-use super::ask::{GitSettings, RepositoryAnswer};
-use super::{cover, display_path, is_writable_by_run};
+use super::ask::RepositoryAnswer;
+use super::hooks::hook_files;
+use super::{display_path, is_writable_by_run};
 
 /// Maximum bytes read of one hook. A longer one is compared by its beginning and its size.
 const MAX_HOOK_BYTES: u64 = 64 << 10;
-const MAX_HOOKS: usize = 256;
 /// Maximum number of names in one line.
 const MAX_NAMES: usize = 8;
 /// Settings that git writes in ordinary work and that make it execute nothing.
@@ -139,23 +139,6 @@ fn is_harmless(key: &str) -> bool {
     HARMLESS_SETTINGS.iter().any(|(prefix, suffixes)| {
         key.starts_with(prefix) && suffixes.iter().any(|suffix| key.ends_with(suffix))
     })
-}
-
-/// Returns the files in every hooks directory.
-pub fn hook_files(settings: &GitSettings) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for directory in cover::hook_directories(settings) {
-        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
-        // git never runs its own examples.
-        let is_example =
-            |path: &PathBuf| path.extension().is_some_and(|extension| extension == "sample");
-        files.extend(
-            entries.take(MAX_HOOKS).map(|entry| entry.path()).filter(|path| !is_example(path)),
-        );
-    }
-    files.sort();
-    files.dedup();
-    files
 }
 
 /// Describes a hook by its kind, mode and content. It may be anything, even a pipe.

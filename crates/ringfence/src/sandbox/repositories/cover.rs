@@ -10,8 +10,8 @@ use jail::rights::{
 };
 
 use super::ask::{GitSettings, RepositoryAnswer, RepositoryQuery};
-use super::compare::hook_files;
 use super::find;
+use super::hooks::{hook_directories, hook_files};
 use crate::base::{Error, Result, lexical};
 
 /// Maximum number of worktrees that are examined one by one.
@@ -116,11 +116,6 @@ pub fn cover_repository(
     covered
         .retain(|protected| rights.writable_roots().any(|root| protected.path.starts_with(root)));
     Ok(covered)
-}
-
-/// Returns where git looks for hooks now, and where it would look with nothing configured.
-pub fn hook_directories(settings: &GitSettings) -> Vec<PathBuf> {
-    vec![settings.hooks.clone(), settings.common_dir.join("hooks")]
 }
 
 /// Returns the directory from which relative paths of hooks start: the top of the work tree, which

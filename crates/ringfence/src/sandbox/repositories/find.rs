@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jail::rights::Rights;
 
 use super::ask::{RepositoryAnswer, RepositoryQuery};
+use super::hooks::{hook_directories, hook_files};
 use super::is_writable_by_run;
 use crate::base::lexical;
 
@@ -332,8 +333,8 @@ impl AnswerStamps {
                 ];
                 files.extend(names.iter().map(|name| directory.join(name)));
             }
-            files.extend(super::cover::hook_directories(settings));
-            files.extend(super::compare::hook_files(settings));
+            files.extend(hook_directories(settings));
+            files.extend(hook_files(settings));
         } else {
             files.push(answer.query_path().join("config"));
             files.push(answer.query_path().join(".git/config"));

@@ -11,6 +11,7 @@ mod ask;
 mod compare;
 mod cover;
 mod find;
+mod hooks;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

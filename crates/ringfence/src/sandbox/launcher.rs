@@ -1,0 +1,58 @@
+//! Starts this binary again, as a supervisor or as a zygote.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use jail::supervisor;
+use tokio::process::{Child, Command};
+
+use super::start_error::cannot_start;
+use crate::base::Result;
+
+/// Starts this binary again, with an argument that selects its role.
+#[derive(Debug, Clone)]
+pub struct Launcher {
+    program: PathBuf,
+}
+
+impl Launcher {
+    /// Starts our own binary, which stays the running version even if its file is replaced.
+    pub fn from_current_exe() -> Self {
+        Launcher::new("/proc/self/exe")
+    }
+
+    /// Starts this program instead of our own binary.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        Launcher { program: program.into() }
+    }
+
+    pub(super) fn program_path(&self) -> &Path {
+        &self.program
+    }
+
+    /// Builds the command with an empty environment: ours holds what neither a run nor its helpers
+    /// need to know.
+    pub(super) fn build_command(&self, argument: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(argument).env_clear();
+        command
+    }
+
+    /// Returns a function that starts a supervisor as our own child.
+    pub(super) fn supervisor_spawner(
+        &self,
+    ) -> impl FnOnce(OwnedFd) -> std::future::Ready<Result<Option<Child>>> {
+        let mut command = self.build_command(supervisor::ARGUMENT);
+        move |control| {
+            let spawned = command
+                .stdin(Stdio::from(control))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
+            std::future::ready(
+                spawned.map(Some).map_err(|error| cannot_start("the supervisor", &error)),
+            )
+        }
+    }
+}
