@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::parse::key_spans::line_number;
-use crate::base::suggest::suggest_name;
+use super::parse::value_errors::{FoundValue, ValueDisplay, ValueType, translate_message};
 use crate::base::{Error, Kind};
 use crate::redact::secret::is_sensitive;
 
@@ -80,19 +80,23 @@ impl ConfigError {
         }
     }
 
-    /// Creates an error from one that the TOML parser reported at a key.
+    /// Creates an error from one that the TOML parser reported at a key, about a value of this type.
     pub fn from_toml(
         key: &str,
         (path, text): (&Path, &str),
         span: Range<usize>,
+        value_type: ValueType,
         error: &toml::de::Error,
     ) -> Self {
-        let (message, hint) = translate_message(
-            key,
-            error.message(),
-            FilePosition::from_span(text, span.clone(), key).is_secret,
-        );
-        let without_value = translate_message(key, error.message(), true);
+        let is_secret = FilePosition::from_span(text, span.clone(), key).is_secret;
+        let display = match is_secret {
+            true => ValueDisplay::Secret,
+            false => ValueDisplay::AsWritten(text.get(span.clone()).unwrap_or_default()),
+        };
+        let translate =
+            |display| translate_message(key, error.message(), FoundValue { value_type, display });
+        let (message, hint) = translate(display);
+        let without_value = translate(ValueDisplay::Omitted);
         ConfigError {
             without_value: ValueFreeText { message: without_value.0, hint: without_value.1 },
             ..ConfigError::about_key(key, (path, text), span, message, hint)
@@ -184,101 +188,6 @@ fn is_variable_key(key: &str) -> bool {
     key.starts_with("mcp.") && key.contains(".env.")
 }
 
-/// Translates the parser's message: it speaks of fields and variants, an operator of keys and
-/// values.
-fn translate_message(key: &str, message: &str, is_secret: bool) -> (String, String) {
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    let first_line = message.lines().next().unwrap_or_default();
-    let expected = first_line.split_once(", expected ").map(|(_, expected)| expected);
-    match quoted.split_first() {
-        Some((name, known)) if first_line.starts_with("unknown field") => (
-            format!("there is no key `{}` here", shorten_name(name)),
-            unknown_key_hint(key, name, known),
-        ),
-        Some((name, known)) if first_line.starts_with("unknown variant") => {
-            let problem = if is_secret {
-                "the value does not fit".to_owned()
-            } else {
-                format!("`{}` is not a value of this key", shorten_name(name))
-            };
-            (problem, suggestion_hint(name, known))
-        }
-        _ if first_line.starts_with("duplicate field") => {
-            let problem = format!(
-                "`{}` is set twice, in two spellings",
-                quoted.first().copied().unwrap_or_default()
-            );
-            (problem, "Keep one of them.".to_owned())
-        }
-        _ => match (expected, is_secret) {
-            (Some(expected), true) => {
-                ("the value does not fit".to_owned(), expected_value_hint(key, expected))
-            }
-            (None, true) => ("the value does not fit".to_owned(), key_hint(key)),
-            (Some(expected), false) => {
-                let found_value = first_line.split(", expected ").next().unwrap_or(first_line);
-                let found_value = found_value
-                    .split_once(": ")
-                    .map_or(found_value, |(_, found_value)| found_value);
-                (
-                    format!("{} is not what this key takes", shorten_name(found_value)),
-                    expected_value_hint(key, expected),
-                )
-            }
-            (None, false) => (first_line.to_owned(), key_hint(key)),
-        },
-    }
-}
-
-/// Describes the expected kind of value in ordinary words.
-fn expected_value_hint(key: &str, expected: &str) -> String {
-    let expected = match expected.trim_start_matches("a ") {
-        "i64" | "u64" => "a whole number",
-        "path string" => "a path, in quotes",
-        "string" => "text, in quotes",
-        "boolean" => "`true` or `false`",
-        "sequence" => "a list, `[…]`",
-        type_name if type_name.starts_with("struct ") || type_name == "map" => "a table",
-        _ => expected,
-    };
-    match super::key_docs::describe_key(key) {
-        Some(meaning) => format!("It takes {expected}. {meaning}"),
-        None => format!("It takes {expected}."),
-    }
-}
-
-fn key_hint(key: &str) -> String {
-    super::key_docs::describe_key(key).unwrap_or_else(|| "Correct the value.".to_owned())
-}
-
-fn unknown_key_hint(key: &str, name: &str, known: &[&str]) -> String {
-    if name == "jwt_secret" {
-        return "Secrets are not kept in config.toml: set MCP_AUTH_JWT_SECRET, or name a file with `jwt_secret_file`."
-            .to_owned();
-    }
-    // At the top level there are also the tables of commands, which are parsed separately.
-    let mut known = known.to_vec();
-    if !key.contains('.') {
-        known.push(super::parse::raw::COMMANDS_TABLE);
-    }
-    match (suggest_name(name, &known), super::key_docs::sections_with_key(name).as_slice()) {
-        (None, [section]) => format!("It belongs under [{section}]."),
-        (None, [one, other]) => format!("It belongs under [{one}] or [{other}]."),
-        _ => suggestion_hint(name, &known),
-    }
-}
-
-fn suggestion_hint(name: &str, known: &[&str]) -> String {
-    match suggest_name(name, known) {
-        Some(suggestion) => format!("Did you mean `{suggestion}`?"),
-        None => format!("Known here: {}.", known.join(", ")),
-    }
-}
-
-fn shorten_name(name: &str) -> String {
-    name.chars().filter(|c| !c.is_control()).take(64).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::parse::config_text;
@@ -310,7 +219,7 @@ mod tests {
             error.message().starts_with("/etc/rf.toml:1:9: `browser` is not a value of this key"),
             "{error}"
         );
-        assert_eq!(error.hint_text(), Some("Known here: core, shell, all."));
+        assert_eq!(error.hint_text(), Some("Valid values: core, shell, all."));
         let error = fault("[limits]\ngrace_ms = -4\n");
         assert!(
             error.message().starts_with("/etc/rf.toml:2:12: -4 is not a number from 0 to 60000"),
@@ -352,122 +261,5 @@ mod tests {
                 .unwrap()
                 .contains("MCP_AUTH_JWT_SECRET")
         );
-    }
-
-    #[derive(Debug, Default, PartialEq, serde::Deserialize)]
-    #[serde(deny_unknown_fields, default)]
-    struct Sample {
-        #[serde(alias = "amount")]
-        number: u64,
-        signed: i64,
-        text: String,
-        path: PathBuf,
-        flag: bool,
-        list: Vec<String>,
-        table: std::collections::BTreeMap<String, String>,
-        section: SampleSection,
-        choice: SampleChoice,
-    }
-
-    #[derive(Debug, Default, PartialEq, serde::Deserialize)]
-    #[serde(default)]
-    struct SampleSection {
-        key: String,
-    }
-
-    #[derive(Debug, Default, PartialEq, serde::Deserialize)]
-    #[serde(rename_all = "snake_case")]
-    enum SampleChoice {
-        #[default]
-        One,
-    }
-
-    /// The phrases are English text of `toml` and `serde`. If an update changes one, this test
-    /// fails instead of a hint getting lost.
-    #[test]
-    fn phrases_of_the_parser_are_translated() {
-        for (text, phrase, message, hint) in [
-            (
-                "nummer = 1",
-                "unknown field",
-                "there is no key `nummer` here",
-                "Did you mean `number`?",
-            ),
-            (
-                "choice = \"two\"",
-                "unknown variant",
-                "`two` is not a value of this key",
-                "Known here: one.",
-            ),
-            (
-                "number = 1\namount = 1",
-                "duplicate field",
-                "`number` is set twice, in two spellings",
-                "Keep one of them.",
-            ),
-            (
-                "number = \"x\"",
-                "expected u64",
-                "string \"x\" is not what this key takes",
-                "It takes a whole number.",
-            ),
-            (
-                "signed = true",
-                "expected i64",
-                "boolean `true` is not what this key takes",
-                "It takes a whole number.",
-            ),
-            (
-                "text = 1",
-                "expected a string",
-                "integer `1` is not what this key takes",
-                "It takes text, in quotes.",
-            ),
-            (
-                "path = 1",
-                "expected path string",
-                "integer `1` is not what this key takes",
-                "It takes a path, in quotes.",
-            ),
-            (
-                "flag = 1",
-                "expected a boolean",
-                "integer `1` is not what this key takes",
-                "It takes `true` or `false`.",
-            ),
-            (
-                "list = 1",
-                "expected a sequence",
-                "integer `1` is not what this key takes",
-                "It takes a list, `[…]`.",
-            ),
-            (
-                "table = 1",
-                "expected a map",
-                "integer `1` is not what this key takes",
-                "It takes a table.",
-            ),
-            (
-                "section = 1",
-                "expected struct ",
-                "integer `1` is not what this key takes",
-                "It takes a table.",
-            ),
-            (
-                "choice = 1",
-                "wanted string or table",
-                "wanted string or table",
-                "Correct the value.",
-            ),
-        ] {
-            let error = toml::from_str::<Sample>(text).unwrap_err();
-            assert!(error.message().contains(phrase), "{text}: {}", error.message());
-            assert_eq!(
-                translate_message("sample.key", error.message(), false),
-                (message.to_owned(), hint.to_owned()),
-                "{}",
-                error.message()
-            );
-        }
     }
 }

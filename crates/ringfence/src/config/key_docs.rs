@@ -130,8 +130,9 @@ fn collect_keys_below(path: &str, schema: &Value, keys: &mut Vec<SchemaKey>) {
     }
 }
 
-/// Returns the description of a key, by its path in a file: `mcp.lint.args[1]`.
-pub fn describe_key(path: &str) -> Option<String> {
+/// Returns the schema of a key, by its path in a file: `mcp.lint.args[1]`. An item of a list and a
+/// value in a map have the schema of the key that contains them.
+pub fn find_key(path: &str) -> Option<&'static Value> {
     let path = path.split('[').next().unwrap_or(path);
     let mut node = schema_structure();
     for name in path.split('.').filter(|name| !name.is_empty()) {
@@ -139,12 +140,16 @@ pub fn describe_key(path: &str) -> Option<String> {
             .get("properties")
             .and_then(|properties| properties.get(name))
             .or_else(|| node.get("additionalProperties"))?;
-        // Keys below a list or a map of values have no description of their own.
         if node.get("properties").is_none() && node.get("additionalProperties").is_none() {
             break;
         }
     }
-    node.get("description").and_then(Value::as_str).map(str::to_owned)
+    Some(node)
+}
+
+/// Returns the description of a key, by its path in a file.
+pub fn describe_key(path: &str) -> Option<String> {
+    find_key(path)?.get("description").and_then(Value::as_str).map(str::to_owned)
 }
 
 /// Returns the sections that have a key of this name.

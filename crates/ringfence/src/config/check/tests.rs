@@ -56,7 +56,7 @@ fn an_unknown_key_is_pointed_at() {
     );
     finds(
         "allow_domains = []\n",
-        &[(E, "1:1: there is no key `allow_domains` here", "Known here: ")],
+        &[(E, "1:1: there is no key `allow_domains` here", "Valid keys: ")],
     );
     finds(
         "[policy.wider]\nwriteable = []\n",
@@ -65,8 +65,8 @@ fn an_unknown_key_is_pointed_at() {
     finds(
         "limits = { a = 1, b = 2 }\n",
         &[
-            (E, "1:12: there is no key `a` here", "Known here: timeout_ms, grace_ms,"),
-            (E, "1:19: there is no key `b` here", "Known here: timeout_ms, grace_ms,"),
+            (E, "1:12: there is no key `a` here", "Valid keys: timeout_ms, grace_ms,"),
+            (E, "1:19: there is no key `b` here", "Valid keys: timeout_ms, grace_ms,"),
         ],
     );
     finds(
@@ -87,7 +87,7 @@ fn an_unknown_section_is_told_once() {
     );
     finds(
         "[upstreams.x]\nurl = \"y\"\n",
-        &[(E, "1:2: there is no key `upstreams` here", "Known here: ")],
+        &[(E, "1:2: there is no key `upstreams` here", "Valid keys: ")],
     );
 }
 
@@ -97,15 +97,70 @@ fn a_bad_value_is_pointed_at_in_its_list() {
         "tools = \"cor\"\n",
         &[(E, "1:9: `cor` is not a value of this key", "Did you mean `core`?")],
     );
-    finds("tools = [\"core\"]\n", &[(E, "1:9: wanted string or table", "Built-in tools to list.")]);
+    finds(
+        "tools = [\"core\"]\n",
+        &[(
+            E,
+            "1:9: `tools` must be text, not a list",
+            "Valid values: core, shell, all. Built-in tools to list.",
+        )],
+    );
+    finds(
+        "[tools.x]\n",
+        &[(E, "1:2: `tools` must be text, not a table", "Valid values: core, shell, all.")],
+    );
+    finds(
+        "[sandbox]\nprofile = \"fort\"\n[mcp.a]\ncommand = [\"sh\"]\nsandbox_profile = \"seatbel\"\nside_effects = [5]\n",
+        &[
+            (
+                E,
+                "2:11: `fort` is not a value of this key",
+                "Valid values: default, contained, none.",
+            ),
+            (
+                E,
+                "4:11: `command` must be text, not a list",
+                "Write text in quotes. Program to run: ",
+            ),
+            (
+                E,
+                "5:19: `seatbel` is not a value of this key",
+                "Valid values: default, contained, none.",
+            ),
+            (
+                E,
+                "6:17: expected text, found integer `5`",
+                "Valid values: filesystem_write, network. Side effects",
+            ),
+        ],
+    );
+    finds(
+        "[secrets]\nkeyring = \"yes\"\n",
+        &[(
+            E,
+            "2:11: `keyring` must be `true` or `false`, not text (not shown, because it may be a secret)",
+            "Write it without quotes. Look up",
+        )],
+    );
+    finds(
+        "[limits]\ngrace_ms = 99999999999999999999\n[[approval]]\nexpiry_s = 1\n",
+        &[
+            (E, "2:12: 99999999999999999999 is not a number from 0 to 60000", "Time between"),
+            (
+                E,
+                "3:1: `approval` must be a table, not a list",
+                "Write its keys below `[approval]`.",
+            ),
+        ],
+    );
     finds(
         "[limits]\ngrace_ms = -4\ntimeout_ms = \"1\"\n",
         &[
             (E, "2:12: -4 is not a number from 0 to 60000", "Time between SIGTERM and SIGKILL"),
             (
                 E,
-                "3:14: string \"1\" is not what this key takes",
-                "It takes a whole number. Maximum duration",
+                "3:14: `timeout_ms` must be a whole number, not text \"1\"",
+                "Write it without quotes. Maximum duration",
             ),
         ],
     );
@@ -113,7 +168,7 @@ fn a_bad_value_is_pointed_at_in_its_list() {
         "[surface]\nallow = [\"a/b\", \"file.*\", 5]\n",
         &[
             (E, "2:10: a pattern is a name, in which `*` and `?` are wildcards", "Patterns over"),
-            (E, "2:27: integer `5` is not what this key takes", "It takes text, in quotes."),
+            (E, "2:27: expected text, found integer `5`", "Write text in quotes. Patterns over"),
         ],
     );
     finds(
@@ -126,7 +181,7 @@ fn a_bad_value_is_pointed_at_in_its_list() {
     );
     finds(
         "[limits]\n[limits.grace_ms]\na = 1\n",
-        &[(E, "2:1: map is not what this key takes", "It takes a whole number.")],
+        &[(E, "2:1: `grace_ms` must be a whole number, not a table", "Time between")],
     );
     finds("mcp = 3\n", &[(E, "1:1: `mcp` is not a table", "Write each tool")]);
     finds(
@@ -140,8 +195,8 @@ fn one_mistake_does_not_hide_another() {
     finds(
         "tools = 1\ncolour = 2\n[approval]\nexpiry = 3\n[mcp.x]\ncomand = \"a\"\nstdin = \"jason\"\n[policy]\nescalate = \"wider\"\n",
         &[
-            (E, "1:9: wanted string or table", "Built-in tools to list."),
-            (E, "2:1: there is no key `colour` here", "Known here: "),
+            (E, "1:9: `tools` must be text, not integer `1`", "Valid values: core, shell, all."),
+            (E, "2:1: there is no key `colour` here", "Valid keys: "),
             (E, "4:1: there is no key `expiry` here", "Did you mean `expiry_s`?"),
             (E, "6:1: there is no key `comand` here", "Did you mean `command`?"),
             (E, "7:9: `jason` is not a value of this key", "Did you mean `json`?"),
@@ -208,7 +263,7 @@ fn what_is_no_toml_gets_its_place() {
         "tools = core\ncolour = 1\n",
         &[
             (E, "1:9: string values must be quoted", "Put text in quotes"),
-            (E, "2:1: there is no key `colour` here", "Known here: "),
+            (E, "2:1: there is no key `colour` here", "Valid keys: "),
         ],
     );
 }

@@ -163,7 +163,7 @@ fn first_key_below<'a>(path: &str, nested_path: &'a str) -> &'a str {
 
 impl ValueMismatch {
     fn into_config_error(self, path: &Path, text: &str) -> ConfigError {
-        ConfigError::from_toml(&self.path, (path, text), self.span, &self.error)
+        ConfigError::from_toml(&self.path, (path, text), self.span, self.value_type, &self.error)
     }
 }
 

@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer, Error};
 
 use super::key_spans::{child_path, item_path};
+use super::value_errors::ValueType;
 
 /// Maximum number of errors: more help no one, and each takes time.
 pub const MAX_MISMATCHES: usize = 100;
@@ -16,6 +17,7 @@ pub const MAX_MISMATCHES: usize = 100;
 pub struct ValueMismatch {
     pub path: String,
     pub span: Range<usize>,
+    pub value_type: ValueType,
     pub error: Error,
 }
 
@@ -37,7 +39,7 @@ pub fn read_lenient<T: DeserializeOwned + Default>(
                 // Each key fits alone, but not all together: a key under two of its names.
                 let (path, span) = first_conflict(table.get_ref(), path, &fits)
                     .unwrap_or((path.to_owned(), span.clone()));
-                mismatches.push(ValueMismatch { path, span, error });
+                mismatches.push(ValueMismatch { path, span, value_type: ValueType::Table, error });
                 return (T::default(), mismatches);
             }
         }
@@ -48,6 +50,7 @@ pub fn read_lenient<T: DeserializeOwned + Default>(
             mismatches.push(ValueMismatch {
                 path: path.to_owned(),
                 span: error.span().unwrap_or(span),
+                value_type: ValueType::Table,
                 error,
             });
             (T::default(), mismatches)
@@ -150,7 +153,8 @@ fn filter_value<'a>(
             true => error.span().unwrap_or(span),
             false => span,
         };
-        mismatches.push(ValueMismatch { path: path.to_owned(), span, error });
+        let value_type = ValueType::from_toml(value.get_ref());
+        mismatches.push(ValueMismatch { path: path.to_owned(), span, value_type, error });
         return false;
     }
     // A list without one of its items would mean something else.

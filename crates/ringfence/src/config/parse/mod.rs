@@ -5,3 +5,4 @@ pub mod key_spans;
 pub mod lenient;
 pub mod raw;
 pub mod toml_errors;
+pub mod value_errors;

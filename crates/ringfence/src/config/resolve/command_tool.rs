@@ -438,7 +438,7 @@ impl CommandChecker<'_> {
                     let hint = match (suggest_name(name, &known), known.is_empty()) {
                         (Some(suggestion), _) => format!("Did you mean `{{{suggestion}}}`?"),
                         (None, true) => "Describe it in `input_schema`.".to_owned(),
-                        (None, false) => format!("Known here: {}.", known.join(", ")),
+                        (None, false) => format!("Its properties: {}.", known.join(", ")),
                     };
                     self.add_error(
                         &key,
