@@ -438,8 +438,13 @@ fn exit_code(exit: &RunExit) -> u8 {
 fn print_fault(program: &str, sandbox_error: &SandboxError) -> u8 {
     let error = start_error::explain_start_failure(program, sandbox_error);
     let hint = error.hint_text().unwrap_or_default().to_owned();
+    let message = match (sandbox_error.layer, sandbox_error.errno) {
+        // The message says that something was not found; the system says no more.
+        (Layer::Program | Layer::Interpreter, Some(ENOENT)) => error.message().to_owned(),
+        _ => error.message_chain(),
+    };
     // If standard error is closed, there is nowhere left to report it.
-    let _ = writeln!(io::stderr(), "error: {}\nhint: {hint}", error.message_chain());
+    let _ = writeln!(io::stderr(), "error: {message}\nhint: {hint}");
     match (sandbox_error.layer, sandbox_error.errno) {
         (Layer::Program, Some(ENOENT)) => PROGRAM_NOT_FOUND,
         (Layer::Program, _) => CANNOT_RUN,

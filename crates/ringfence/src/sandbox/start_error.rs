@@ -1,5 +1,6 @@
 //! Errors for a sandbox or a program that could not be started.
 
+use std::io;
 use std::path::Path;
 
 use jail::error::{Layer, SandboxError};
@@ -88,6 +89,11 @@ fn spawn_failed(program: &str, error: &SandboxError) -> Error {
     let display_name: String = program.chars().take(200).collect();
     let errno = error.errno.map(Errno::from_raw_os_error);
     let (kind, message, hint) = match errno {
+        Some(Errno::NOENT) if !program.contains('/') => (
+            Kind::NotFound,
+            format!("program `{display_name}` was not found in PATH"),
+            "Check the spelling, or give the program's path.",
+        ),
         Some(Errno::NOENT) => (
             Kind::NotFound,
             format!("program `{display_name}` was not found"),
@@ -98,9 +104,7 @@ fn spawn_failed(program: &str, error: &SandboxError) -> Error {
                 true => {
                     "The sandbox has its own /tmp, /var/tmp and /run instead of the host's. Put the program into the workspace."
                 }
-                false => {
-                    "Check the spelling. Relative paths start at the working directory; names without a slash are looked up in PATH."
-                }
+                false => "Check the spelling. Relative paths start at the working directory.",
             },
         ),
         Some(Errno::ACCESS | Errno::ISDIR | Errno::NOTDIR | Errno::LOOP) => (
@@ -124,7 +128,50 @@ fn spawn_failed(program: &str, error: &SandboxError) -> Error {
             Kind::Internal.default_hint(),
         ),
     };
-    Error::new(kind, message).with_reason("spawn_failed").with_hint(hint).with_source(error.clone())
+    let failure = Error::new(kind, message).with_reason("spawn_failed").with_hint(hint);
+    // The message names the program already, so only the system's reason is added.
+    match error.errno {
+        Some(errno) => failure.with_source(io::Error::from_raw_os_error(errno)),
+        None => failure.with_source(error.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_cannot_start_is_explained_without_our_layers() {
+        for (program, errno, chain) in [
+            (
+                "nosuch",
+                Errno::NOENT,
+                "program `nosuch` was not found in PATH: No such file or directory (os error 2)",
+            ),
+            (
+                "./nosuch",
+                Errno::NOENT,
+                "program `./nosuch` was not found: No such file or directory (os error 2)",
+            ),
+            (
+                "/etc/passwd",
+                Errno::ACCESS,
+                "`/etc/passwd` is not a program that can be run: Permission denied (os error 13)",
+            ),
+            (
+                "true",
+                Errno::NOMEM,
+                "`true` could not be started: Cannot allocate memory (os error 12)",
+            ),
+        ] {
+            let error = SandboxError::from_io_error(
+                Layer::Program,
+                "start the program",
+                &io::Error::from_raw_os_error(errno.raw_os_error()),
+            );
+            assert_eq!(explain_start_failure(program, &error).message_chain(), chain);
+        }
+    }
 }
 
 /// Returns the error for a run that could not be started at all, and logs the cause.
