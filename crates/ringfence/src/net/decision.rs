@@ -40,45 +40,67 @@ pub enum RefusalReason {
     ConnectionRefused,
 }
 
-/// Each reason once, with its name, its HTTP status and its SOCKS5 reply code.
-struct ReasonRow(RefusalReason, &'static str, &'static str, u8);
+/// A reason with its names on the wire and in the audit log.
+struct ReasonRow {
+    reason: RefusalReason,
+    audit_name: &'static str,
+    http_status: &'static str,
+    socks_reply: u8,
+}
 
+impl ReasonRow {
+    const fn new(
+        reason: RefusalReason,
+        audit_name: &'static str,
+        http_status: &'static str,
+        socks_reply: u8,
+    ) -> ReasonRow {
+        ReasonRow { reason, audit_name, http_status, socks_reply }
+    }
+}
+
+/// Each reason once.
 const REASON_ROWS: &[ReasonRow] = &[
-    ReasonRow(RefusalReason::NotAllowed, "not_allowed", "403 Forbidden", 2),
-    ReasonRow(RefusalReason::AddressNotAllowed, "not_allowed", "403 Forbidden", 2),
-    ReasonRow(RefusalReason::Denied, "denied", "403 Forbidden", 2),
-    ReasonRow(RefusalReason::Port, "port", "403 Forbidden", 2),
-    ReasonRow(RefusalReason::PrivateAddress, "private_address", "403 Forbidden", 2),
-    ReasonRow(RefusalReason::BadName, "bad_name", "403 Forbidden", 2),
-    ReasonRow(RefusalReason::ResolveFailed, "resolve_failed", "502 Bad Gateway", 4),
-    ReasonRow(RefusalReason::BadRequest, "bad_request", "400 Bad Request", 1),
-    ReasonRow(RefusalReason::HeadTooLarge, "bad_request", "431 Request Header Fields Too Large", 1),
-    ReasonRow(RefusalReason::HeadTooSlow, "bad_request", "408 Request Timeout", 1),
-    ReasonRow(RefusalReason::Limit, "limit", "503 Service Unavailable", 1),
-    ReasonRow(RefusalReason::Unreachable, "unreachable", "502 Bad Gateway", 4),
-    ReasonRow(RefusalReason::ConnectionRefused, "unreachable", "502 Bad Gateway", 5),
+    ReasonRow::new(RefusalReason::NotAllowed, "not_allowed", "403 Forbidden", 2),
+    ReasonRow::new(RefusalReason::AddressNotAllowed, "not_allowed", "403 Forbidden", 2),
+    ReasonRow::new(RefusalReason::Denied, "denied", "403 Forbidden", 2),
+    ReasonRow::new(RefusalReason::Port, "port", "403 Forbidden", 2),
+    ReasonRow::new(RefusalReason::PrivateAddress, "private_address", "403 Forbidden", 2),
+    ReasonRow::new(RefusalReason::BadName, "bad_name", "403 Forbidden", 2),
+    ReasonRow::new(RefusalReason::ResolveFailed, "resolve_failed", "502 Bad Gateway", 4),
+    ReasonRow::new(RefusalReason::BadRequest, "bad_request", "400 Bad Request", 1),
+    ReasonRow::new(
+        RefusalReason::HeadTooLarge,
+        "bad_request",
+        "431 Request Header Fields Too Large",
+        1,
+    ),
+    ReasonRow::new(RefusalReason::HeadTooSlow, "bad_request", "408 Request Timeout", 1),
+    ReasonRow::new(RefusalReason::Limit, "limit", "503 Service Unavailable", 1),
+    ReasonRow::new(RefusalReason::Unreachable, "unreachable", "502 Bad Gateway", 4),
+    ReasonRow::new(RefusalReason::ConnectionRefused, "unreachable", "502 Bad Gateway", 5),
 ];
 
 impl RefusalReason {
     fn table_row(self) -> &'static ReasonRow {
         // The table covers every reason (a unit test checks it), so the first row is never a silent
         // fallback.
-        REASON_ROWS.iter().find(|row| row.0 == self).unwrap_or(&REASON_ROWS[0])
+        REASON_ROWS.iter().find(|row| row.reason == self).unwrap_or(&REASON_ROWS[0])
     }
 
     /// Returns the name used in the audit log and in `denials`.
     pub fn name(self) -> &'static str {
-        self.table_row().1
+        self.table_row().audit_name
     }
 
     /// Returns the HTTP status line of the refusal.
     pub fn http_status(self) -> &'static str {
-        self.table_row().2
+        self.table_row().http_status
     }
 
     /// Returns the SOCKS5 reply code.
     pub fn socks_reply(self) -> u8 {
-        self.table_row().3
+        self.table_row().socks_reply
     }
 
     /// Returns whether the proxy allowed the request and only the upstream failed.
@@ -159,9 +181,9 @@ mod tests {
     #[test]
     fn every_reason_has_its_row_and_says_one_line() {
         for row in REASON_ROWS {
-            assert_eq!(row.0.name(), row.1);
-            assert_eq!(row.0.http_status(), row.2);
-            let message = ProxyRefusal::new(row.0, "example.com", 22).message();
+            assert_eq!(row.reason.name(), row.audit_name);
+            assert_eq!(row.reason.http_status(), row.http_status);
+            let message = ProxyRefusal::new(row.reason, "example.com", 22).message();
             assert!(message.ends_with('.') && !message.contains('\n'), "{message}");
         }
         // One more than the last discriminant: all variants are in the table.
