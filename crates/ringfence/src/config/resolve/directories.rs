@@ -131,14 +131,27 @@ pub fn check_control_files(
     writable: &[PathBuf],
 ) -> Result<()> {
     let server_dirs = ["workspaces", "homes", "tmp"].map(|name| root.join(name));
-    let writable = writable.iter().filter_map(|path| path.canonicalize().ok());
-    let writable_dirs: Vec<PathBuf> = server_dirs.into_iter().chain(writable).collect();
-    match control_files.iter().find(|(_, control_path)| writable_dirs.iter().any(|dir| control_path.starts_with(dir))) {
-        None => Ok(()),
-        Some((label, control_path)) => Err(Error::invalid_arguments(format!("commands could replace {label}, because they can write to a directory on its path"))
-            .with_reason("bad_place")
-            .with_hint(format!("Move {} to a directory that commands cannot write to, or remove the directory that contains it from `writable`.", control_path.display()))),
+    let writable_dirs: Vec<(&PathBuf, PathBuf)> =
+        writable.iter().filter_map(|path| Some((path, path.canonicalize().ok()?))).collect();
+    for (label, control_path) in control_files {
+        let refuse = |dir: &Path, remedy: &str| {
+            let message = format!(
+                "commands could replace {label}, because they can write to {}",
+                dir.display()
+            );
+            Err(Error::invalid_arguments(message)
+                .with_reason("bad_place")
+                .with_hint(format!("{remedy} {} out of it.", control_path.display())))
+        };
+        if let Some(dir) = server_dirs.iter().find(|dir| control_path.starts_with(dir)) {
+            return refuse(dir, "Move");
+        }
+        let writable_dir = writable_dirs.iter().find(|(_, dir)| control_path.starts_with(dir));
+        if let Some((dir, _)) = writable_dir {
+            return refuse(dir, &format!("Remove {} from `writable`, or move", dir.display()));
+        }
     }
+    Ok(())
 }
 
 fn workspace_error(description: &str) -> Error {
@@ -290,6 +303,34 @@ mod tests {
         );
         assert!(canonicalize_partial(&scratch.path().join("real/missing/../../x")).is_err());
         assert!(canonicalize_partial(&scratch.path().join("dangling/x")).is_err());
+    }
+
+    #[test]
+    fn a_writable_directory_that_contains_a_control_file_is_named() {
+        let scratch = Scratch::new();
+        let etc = scratch.dir("etc");
+        let control_files = [("the config file", etc.join("rf/config.toml"))];
+        let root = scratch.path().join("root");
+        let check = |writable: PathBuf| check_control_files(&control_files, &root, &[writable]);
+        assert!(check(scratch.dir("other")).is_ok());
+        let file = control_files[0].1.display();
+        for dir in [PathBuf::from("/"), etc.clone()] {
+            let error = check(dir.clone()).unwrap_err();
+            let dir = dir.display();
+            assert_eq!(
+                error.message(),
+                format!("commands could replace the config file, because they can write to {dir}")
+            );
+            assert_eq!(
+                error.hint_text(),
+                Some(&*format!("Remove {dir} from `writable`, or move {file} out of it."))
+            );
+        }
+        let homes = root.join("homes");
+        let control_files = [("the config file", homes.join("config.toml"))];
+        let error = check_control_files(&control_files, &root, &[]).unwrap_err();
+        assert!(error.message().ends_with(&format!("write to {}", homes.display())), "{error}");
+        assert!(error.hint_text().unwrap().starts_with("Move "), "{error:?}");
     }
 
     #[test]
