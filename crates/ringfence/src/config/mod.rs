@@ -41,7 +41,7 @@ pub use resolve::directories::{open_workspace_for, prepare_root};
 pub use resolve::hidden_dirs::is_system_path;
 pub use resolve::policy::{PolicyFlags, PolicySettings};
 pub use resolve::program::{ProgramError, ProgramSearch, REPLACED_DIRECTORIES};
-pub use resolve::sandbox::{SandboxFlags, SandboxSettings};
+pub use resolve::sandbox::{FlagEntryCounts, SandboxFlags, SandboxSettings};
 pub use resolve::surface::{OverridePolicy, ToolSurface};
 pub use resolve::{
     ConfigFlags, SecretBackends, resolve_config, resolve_root, resolve_secret_backends,

@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::address::{is_local_machine, is_not_a_host, is_public};
 use super::decision::RefusalReason;
-use super::host::{Host, parse_port, sanitize_host};
+use super::host::{Host, parse_port};
 use crate::base::{Error, Result};
+use crate::config::FlagEntryCounts;
 
 /// Ports of an entry that names none.
 const WEB_PORTS: [u16; 2] = [80, 443];
@@ -35,12 +36,40 @@ impl AllowList {
         denied: &[String],
         addresses: &[String],
     ) -> Result<AllowList> {
-        let addresses =
-            addresses.iter().enumerate().map(|(index, text)| parse_address(index, text));
+        AllowList::from_merged_lists(domains, denied, addresses, FlagEntryCounts::default())
+    }
+
+    /// Parses such lists with entries from flags at their ends. Errors name the flag.
+    pub fn from_merged_lists(
+        domains: &[String],
+        denied: &[String],
+        addresses: &[String],
+        flag_entries: FlagEntryCounts,
+    ) -> Result<AllowList> {
+        let sources = |key, texts: &[String], flag, flag_count| {
+            let file_count = texts.len().saturating_sub(flag_count);
+            (0..texts.len()).map(move |index| EntrySource {
+                key,
+                index,
+                flag: (index >= file_count).then_some(flag),
+            })
+        };
+        let allowed =
+            sources("allow_domains", domains, "--allow-domain", flag_entries.allow_domains);
+        let denied_sources =
+            sources("deny_domains", denied, "--deny-domain", flag_entries.deny_domains);
+        let address_sources =
+            sources("allow_addresses", addresses, "--allow-address", flag_entries.allow_addresses);
         Ok(AllowList {
-            allowed: parse_entries("allow_domains", domains)?,
-            denied: parse_entries("deny_domains", denied)?,
-            allowed_addresses: addresses.collect::<Result<_>>()?,
+            allowed: (allowed.zip(domains))
+                .map(|(source, text)| parse_entry(source, text))
+                .collect::<Result<_>>()?,
+            denied: (denied_sources.zip(denied))
+                .map(|(source, text)| parse_entry(source, text))
+                .collect::<Result<_>>()?,
+            allowed_addresses: (address_sources.zip(addresses))
+                .map(|(source, text)| parse_address(source, text))
+                .collect::<Result<_>>()?,
             ..AllowList::default()
         })
     }
@@ -54,13 +83,15 @@ impl AllowList {
         let names = [("allow_domains", domains), ("deny_domains", denied)].into_iter().flat_map(
             |(key, texts)| {
                 texts.iter().enumerate().filter_map(move |(index, text)| {
-                    Some((key, index, parse_entry(key, index, text).err()?))
+                    let source = EntrySource { key, index, flag: None };
+                    Some((key, index, parse_entry(source, text).err()?))
                 })
             },
         );
         let addresses = addresses.iter().enumerate();
         let addresses = addresses.filter_map(|(index, text)| {
-            Some(("allow_addresses", index, parse_address(index, text).err()?))
+            let source = EntrySource { key: "allow_addresses", index, flag: None };
+            Some((source.key, index, parse_address(source, text).err()?))
         });
         names.chain(addresses).collect()
     }
@@ -77,7 +108,10 @@ impl AllowList {
         for (index, name) in names.iter().enumerate() {
             match name.trim_matches(['[', ']']).parse::<IpAddr>() {
                 Ok(address) => drop(restricted.denied_addresses.insert(address.to_canonical())),
-                Err(_) => restricted.denied.push(parse_entry("network_rule", index, name)?),
+                Err(_) => {
+                    let source = EntrySource { key: "network_rule", index, flag: None };
+                    restricted.denied.push(parse_entry(source, name)?);
+                }
             }
         }
         Ok(restricted)
@@ -92,7 +126,10 @@ impl AllowList {
                 extended.allowed_addresses.insert(SocketAddr::new(address, port));
             }
             Ok(_) => {}
-            Err(_) => extended.allowed.extend(parse_entries("url", &[format!("{host}:{port}")])?),
+            Err(_) => {
+                let source = EntrySource { key: "url", index: 0, flag: None };
+                extended.allowed.push(parse_entry(source, &format!("{host}:{port}"))?);
+            }
         }
         Ok(extended)
     }
@@ -188,12 +225,18 @@ impl DomainEntry {
     }
 }
 
-fn parse_entries(key: &str, texts: &[String]) -> Result<Vec<DomainEntry>> {
-    texts.iter().enumerate().map(|(index, text)| parse_entry(key, index, text)).collect()
+/// Where an entry is written, for error messages.
+#[derive(Clone, Copy)]
+struct EntrySource {
+    key: &'static str,
+    index: usize,
+    /// The flag that it was passed with.
+    flag: Option<&'static str>,
 }
 
-fn parse_entry(key: &str, index: usize, text: &str) -> Result<DomainEntry> {
-    let invalid = |problem: &str, hint: &str| Err(entry_error(key, index, text, problem, hint));
+fn parse_entry(source: EntrySource, text: &str) -> Result<DomainEntry> {
+    let key = source.key;
+    let invalid = |problem: &str, hint: &str| Err(entry_error(source, text, problem, hint));
     let (name, port) = match text.rsplit_once(':') {
         Some((name, port)) => (name, Some(port)),
         None => (text, None),
@@ -247,9 +290,8 @@ fn parse_entry(key: &str, index: usize, text: &str) -> Result<DomainEntry> {
     }
 }
 
-fn parse_address(index: usize, text: &str) -> Result<SocketAddr> {
-    let invalid =
-        |problem: &str, hint: &str| Err(entry_error("allow_addresses", index, text, problem, hint));
+fn parse_address(source: EntrySource, text: &str) -> Result<SocketAddr> {
+    let invalid = |problem: &str, hint: &str| Err(entry_error(source, text, problem, hint));
     let hint = "Write address and port: \"127.0.0.1:8080\" or \"[::1]:8080\".";
     match text.parse::<SocketAddr>() {
         Err(_) => invalid("is not an address with a port", hint),
@@ -266,11 +308,26 @@ fn parse_address(index: usize, text: &str) -> Result<SocketAddr> {
     }
 }
 
-fn entry_error(key: &str, index: usize, text: &str, problem: &str, hint: &str) -> Error {
+fn entry_error(source: EntrySource, text: &str, problem: &str, hint: &str) -> Error {
+    let quoted_entry = quote_entry(text);
     // Entries are numbered from 1.
-    let sanitized = sanitize_host(text.as_bytes());
-    Error::invalid_arguments(format!("entry {} of `{key}` (\"{sanitized}\") {problem}", index + 1))
-        .with_hint(hint)
+    let entry = match source.flag {
+        Some(flag) => format!("`{flag} {quoted_entry}`"),
+        None => format!("entry {} of `{}` ({quoted_entry})", source.index + 1, source.key),
+    };
+    Error::invalid_arguments(format!("{entry} {problem}")).with_hint(hint)
+}
+
+/// Quotes an entry as written, but without the user name and password of a URL.
+fn quote_entry(text: &str) -> String {
+    const MAX_CHARS: usize = 100;
+    let shown = match text.rsplit_once('@') {
+        Some((_, host)) => format!("…@{host}"),
+        None => text.to_owned(),
+    };
+    let ellipsis = if shown.chars().nth(MAX_CHARS).is_some() { "…" } else { "" };
+    let shown: String = shown.chars().take(MAX_CHARS).collect();
+    format!("\"{}{ellipsis}\"", shown.escape_debug())
 }
 
 #[cfg(test)]
@@ -489,6 +546,38 @@ mod tests {
         }
         let error = AllowList::from_lists(&[], &list(&["*"]), &[]).unwrap_err();
         assert!(error.message().starts_with("entry 1 of `deny_domains`"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_entry_is_quoted_as_written_without_a_password() {
+        for (text, quoted) in [
+            ("htp://x y", r#""htp://x y""#),
+            ("a\nb\"c.com", r#""a\nb\"c.com""#),
+            ("https://user:hunter2@example.com/", r#""…@example.com/""#),
+        ] {
+            let error = AllowList::from_lists(&list(&[text]), &[], &[]).expect_err(text);
+            let start = format!("entry 1 of `allow_domains` ({quoted}) ");
+            assert!(error.message().starts_with(&start), "{error}");
+        }
+        let long = "x".repeat(10_000);
+        assert!(AllowList::from_lists(&[], &[], &[long]).unwrap_err().message().len() < 200);
+    }
+
+    #[test]
+    fn a_wrong_entry_from_a_flag_is_named_by_its_flag() {
+        let addresses = list(&["10.0.0.1:80", "10.0.0.0/8"]);
+        let counts = FlagEntryCounts { allow_addresses: 1, ..FlagEntryCounts::default() };
+        let error = AllowList::from_merged_lists(&[], &[], &addresses, counts).unwrap_err();
+        assert_eq!(
+            error.message(),
+            "`--allow-address \"10.0.0.0/8\"` is not an address with a port"
+        );
+        let error =
+            AllowList::from_merged_lists(&[], &[], &list(&["10.0.0.0/8", "10.0.0.1:80"]), counts);
+        assert_eq!(
+            error.unwrap_err().message(),
+            "entry 1 of `allow_addresses` (\"10.0.0.0/8\") is not an address with a port"
+        );
     }
 
     #[test]

@@ -18,7 +18,9 @@ use crate::base::IgnorePoison;
 use crate::base::Result;
 use crate::base::workspace::Workspace;
 use crate::config::secrets::{SecretRef, SecretValues};
-use crate::config::{CommandTool, EscalationMode, ProfileSetting, SandboxSettings, SideEffect};
+use crate::config::{
+    CommandTool, EscalationMode, FlagEntryCounts, ProfileSetting, SandboxSettings, SideEffect,
+};
 use crate::redact::secret::Secret;
 use crate::session::Session;
 
@@ -119,6 +121,7 @@ impl DedicatedSandbox {
             allow_network: entry.allow_network,
             allow_domains: entry.allow_domains.clone(),
             allow_addresses: entry.allow_addresses.clone(),
+            flag_entries: FlagEntryCounts::default(),
             deny_domains: if entry.allow_network {
                 Vec::new()
             } else {

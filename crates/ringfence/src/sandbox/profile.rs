@@ -189,10 +189,11 @@ pub fn check_profile(config: &SandboxConfig) -> Result<()> {
 pub fn proxy_allow_list(config: &SandboxConfig) -> Result<Option<AllowList>> {
     let sandbox = &config.settings;
     match sandbox.network_mode() {
-        NetworkAccess::Proxied => AllowList::from_lists(
+        NetworkAccess::Proxied => AllowList::from_merged_lists(
             &sandbox.allow_domains,
             &sandbox.deny_domains,
             &sandbox.allow_addresses,
+            sandbox.flag_entries,
         )
         .map(Some),
         NetworkAccess::Off | NetworkAccess::All => Ok(None),

@@ -24,6 +24,8 @@ pub struct SandboxSettings {
     pub allow_domains: Vec<String>,
     pub deny_domains: Vec<String>,
     pub allow_addresses: Vec<String>,
+    /// For error messages.
+    pub flag_entries: FlagEntryCounts,
     /// In addition to the workspace.
     pub writable: Vec<PathBuf>,
     /// Read-only inside writable directories; relative paths start at the workspace.
@@ -33,6 +35,14 @@ pub struct SandboxSettings {
     /// Relative paths start at the workspace.
     pub hide: Vec<PathBuf>,
     pub limits: ResourceLimits,
+}
+
+/// Number of entries that come from flags. They are at the end of their list.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FlagEntryCounts {
+    pub allow_domains: usize,
+    pub deny_domains: usize,
+    pub allow_addresses: usize,
 }
 
 impl SandboxSettings {
@@ -123,6 +133,11 @@ pub fn resolve_sandbox(
         allow_domains: texts!(allow_domains, "--allow-domain"),
         deny_domains: texts!(deny_domains, "--deny-domain"),
         allow_addresses: texts!(allow_addresses, "--allow-address"),
+        flag_entries: FlagEntryCounts {
+            allow_domains: flags.allow_domains.len(),
+            deny_domains: flags.deny_domains.len(),
+            allow_addresses: flags.allow_addresses.len(),
+        },
         writable: paths!(writable, "--writable", SettingPicker::resolve_file_path),
         protect: paths!(protect, "--protect", expand_home),
         unprotect: paths!(unprotect, "--unprotect", expand_home),

@@ -36,7 +36,7 @@ fn every_name_and_address_that_is_none_is_told() {
          [policy.wider]\nallow_domains = [\"ok.example\", \"1.2.3.4\"]\n\
          [mcp.a]\ncommand = \"sh\"\nallow_domains = [\"*.com\"]\nallow_addresses = [\"x\", \"127.0.0.1:0\"]\n",
         &[
-            (E, 2, 25, "entry 2 of `allow_domains` (\"https:\") is a URL"),
+            (E, 2, 25, "entry 2 of `allow_domains` (\"https://x/\") is a URL"),
             (E, 3, 17, "entry 1 of `deny_domains` (\"*\") would match every name"),
             (E, 4, 20, "entry 1 of `allow_addresses` (\"1.2.3.4\") is not an address with a port"),
             (E, 6, 32, "entry 4 of `allow_domains` (\"1.2.3.4\") is an address"),
