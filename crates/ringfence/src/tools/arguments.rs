@@ -108,8 +108,10 @@ pub fn parse_arguments<T: DeserializeOwned>(
         let path = error.path().to_string();
         let top_level = path.split(['.', '[']).next().unwrap_or_default().to_owned();
         // Both can contain an argument name or value sent by the caller, at full length.
-        let (path, message) =
-            (truncate_text(&path, 128), truncate_text(&error.inner().to_string(), 512));
+        let (path, message) = (
+            truncate_text(&path, 128),
+            truncate_text(&reword_mismatch(&error.inner().to_string()), 512),
+        );
         let hint = match schema.get("properties").and_then(Value::as_object) {
             Some(properties) if properties.contains_key(&top_level) => {
                 describe_argument(&top_level, properties)
@@ -120,6 +122,42 @@ pub fn parse_arguments<T: DeserializeOwned>(
             .with_hint(hint)
             .with_fact("argument", path)
     })
+}
+
+/// Rewords a message of the deserializer in terms of JSON: a caller knows no fields, variants or
+/// structs.
+fn reword_mismatch(message: &str) -> String {
+    let (problem, expected) = message.split_once(", expected ").unwrap_or((message, ""));
+    let expected = expected.trim_start_matches("one of ");
+    if let Some(name) = problem.strip_prefix("missing field ") {
+        return format!("{name} is missing");
+    }
+    if let Some(name) = problem.strip_prefix("unknown field ") {
+        return format!("there is no {name}; valid names: {expected}");
+    }
+    if let Some(value) = problem.strip_prefix("unknown variant ") {
+        return format!("{value} is not one of {expected}");
+    }
+    match problem.strip_prefix("invalid type: ") {
+        Some(found) if !expected.is_empty() => {
+            let expected = match expected {
+                "a sequence" => "an array",
+                "a map" => "an object",
+                name if name.starts_with("struct ") => "an object",
+                "u16" | "u32" | "u64" | "usize" | "i32" | "i64" => "a whole number",
+                "f32" | "f64" => "a number",
+                _ => expected,
+            };
+            let found = match found {
+                "sequence" => "an array",
+                "map" => "an object",
+                "number" => "a number",
+                _ => found,
+            };
+            format!("expected {expected}, found {found}")
+        }
+        _ => message.to_owned(),
+    }
 }
 
 fn describe_argument(name: &str, properties: &Map<String, Value>) -> String {
@@ -216,6 +254,50 @@ mod tests {
         let sample = read(json!({"path": "x", "limit": 3, "mode": "slow"})).unwrap();
         assert_eq!((sample.path.as_str(), sample.limit), ("x", Some(3)));
         assert!(matches!(sample.mode, Some(Mode::Slow)));
+    }
+
+    /// The phrases are English text of `serde`. If an update changes one, this test fails instead
+    /// of the phrase reaching a caller.
+    #[test]
+    fn phrases_of_the_deserializer_are_reworded() {
+        #[derive(Debug, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        struct Nested {
+            #[expect(dead_code, reason = "only its type matters")]
+            name: String,
+        }
+        #[derive(Debug, Deserialize, JsonSchema)]
+        struct Outer {
+            #[expect(dead_code, reason = "only its type matters")]
+            list: Option<Vec<Nested>>,
+            #[expect(dead_code, reason = "only its type matters")]
+            mode: Option<Mode>,
+            #[expect(dead_code, reason = "only its type matters")]
+            flag: Option<bool>,
+        }
+        for (arguments, message) in [
+            (json!({"list": 5}), "`list` is invalid: expected an array, found a number"),
+            (json!({"list": [5]}), "`list[0]` is invalid: expected an object, found a number"),
+            (json!({"list": [{}]}), "`list[0]` is invalid: `name` is missing"),
+            (
+                json!({"list": [{"nam": ""}]}),
+                "`list[0].nam` is invalid: there is no `nam`; valid names: `name`",
+            ),
+            (
+                json!({"list": [{"name": ["x"]}]}),
+                "`list[0].name` is invalid: expected a string, found an array",
+            ),
+            (
+                json!({"mode": "medium"}),
+                "`mode` is invalid: `medium` is not one of `fast` or `slow`",
+            ),
+            (json!({"flag": {}}), "`flag` is invalid: expected a boolean, found an object"),
+        ] {
+            let error =
+                parse_arguments::<Outer>(arguments.as_object().unwrap(), &input_schema::<Outer>());
+            let message = format!("the argument {message}");
+            assert_eq!(error.unwrap_err().message(), message, "{arguments}");
+        }
     }
 
     #[test]

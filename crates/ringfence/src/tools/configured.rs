@@ -8,6 +8,7 @@ mod filter;
 mod program;
 mod schema_depth;
 mod schema_paths;
+mod violations;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ use crate::redact::known_secrets;
 use crate::sandbox::{DedicatedSandbox, Launcher, SandboxConfig, StdinSource, env};
 use crate::session::{Overrides, Session};
 use filter::SurfaceFilter;
+use violations::describe_violation;
 
 /// Maximum number of schema errors reported; the first few are enough to correct a call.
 const MAX_REPORTED: usize = 8;
@@ -104,16 +106,6 @@ impl ConfiguredTool {
     fn validate_arguments(&self, given: &Map<String, Value>) -> Result<Map<String, Value>> {
         schema_depth::check_depth(given, self.max_depth)?;
         let value = Value::Object(self.fill_defaults(given));
-        // Masked, because an argument may be a secret.
-        let describe_violation = |error: jsonschema::ValidationError<'_>| {
-            let path = error.instance_path().to_string();
-            let description = error.masked().to_string();
-            if path.is_empty() {
-                description
-            } else {
-                format!("{}: {description}", path.trim_start_matches('/'))
-            }
-        };
         let is_valid = self.validator.is_valid(&value);
         match value {
             Value::Object(arguments) if is_valid => Ok(arguments),
@@ -122,7 +114,7 @@ impl ConfiguredTool {
                     .validator
                     .iter_errors(&value)
                     .take(MAX_REPORTED)
-                    .map(describe_violation)
+                    .map(|error| describe_violation(&value, &error))
                     .collect();
                 let message = format!(
                     "the arguments of `{}` do not match its schema: {}",
