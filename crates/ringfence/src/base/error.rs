@@ -293,7 +293,7 @@ impl Kind {
             Kind::Unauthenticated => {
                 "Send `Authorization: Bearer <token>` with a token made for this server."
             }
-            Kind::InvalidArguments => "Compare the arguments with the tool's inputSchema.",
+            Kind::InvalidArguments => "Correct what the message names, then try again.",
             Kind::PermissionDenied => {
                 "The operator's policy does not allow this; do it another way or ask the operator."
             }

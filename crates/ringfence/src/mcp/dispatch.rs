@@ -236,9 +236,9 @@ impl ServerHandler for ProtocolHandler {
         // The engine passes on what it could not read: an unknown method, or parameters that do not
         // match.
         if METHODS.contains(&method) && !(stateless && REMOVED_IN_STATELESS.contains(&method)) {
-            return Err(refuse_request(Error::invalid_arguments(format!(
-                "invalid parameters for `{method}`"
-            ))));
+            let error = Error::invalid_arguments(format!("invalid parameters for `{method}`"))
+                .with_hint("See the MCP specification for its parameters.");
+            return Err(refuse_request(error));
         }
         Err(self.unknown_method(method))
     }

@@ -134,7 +134,13 @@ pub fn refuse_message(id: Option<Value>, error: Error) -> EnvelopeVerdict {
 pub fn complete_error(message: &mut Value) {
     let Some(error) = message.get_mut("error").and_then(Value::as_object_mut) else { return };
     let code = error.get("code").and_then(Value::as_i64).unwrap_or(-32603);
-    let text = error.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut text = error.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();
+    // For some methods the engine's whole message is the name of the method.
+    if Kind::from_code(code) == Kind::MethodNotFound && !text.contains(' ') {
+        let method: String = text.chars().take(64).collect();
+        text = format!("there is no method `{method}`");
+        error.insert("message".to_owned(), json!(text));
+    }
     let data = error.entry("data").or_insert_with(|| json!({}));
     if !data.is_object() {
         *data = json!({"detail": data.take()});
@@ -289,6 +295,19 @@ mod tests {
             assert_eq!(message["n"][0], json!(read), "{number}");
         }
         assert!(matches!(with("1e400"), EnvelopeVerdict::Refuse(Kind::ParseError, _)));
+    }
+
+    #[test]
+    fn an_error_of_the_engine_that_only_names_a_method_becomes_a_sentence() {
+        let mut message = json!({"id": 1, "error": {"code": -32601, "message": "tasks/get"}});
+        complete_error(&mut message);
+        let error = &message["error"];
+        assert_eq!(error["message"], "there is no method `tasks/get`");
+        assert_eq!(error["data"]["message"], error["message"]);
+        let sentence = "method not found: x";
+        let mut message = json!({"error": {"code": -32601, "message": sentence}});
+        complete_error(&mut message);
+        assert_eq!(message["error"]["message"], sentence);
     }
 
     #[test]
