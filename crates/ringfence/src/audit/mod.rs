@@ -53,7 +53,7 @@ mod testing;
 mod tests;
 pub mod verify;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -67,6 +67,11 @@ use crate::base::clock::now_utc;
 use crate::base::{Error, Kind, Result};
 
 use crate::base::IgnorePoison;
+
+/// Returns the directory of the log. Every server creates it when it starts.
+pub fn log_directory(root: &Path) -> PathBuf {
+    root.join("audit")
+}
 
 /// Handle to this process's log. Clones share it; dropping the last one closes it.
 #[derive(Clone)]

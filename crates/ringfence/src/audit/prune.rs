@@ -55,7 +55,7 @@ pub struct PruneReport {
 pub fn has_files_before(root: &Path, before: &str) -> bool {
     let is_ours = |name: &String| name.ends_with(LOG_SUFFIX) || name.ends_with(HEAD_SUFFIX);
     // If the directory cannot be read, let the pruning report it.
-    list_names(&root.join("audit")).map_or(true, |names| {
+    list_names(&super::log_directory(root)).map_or(true, |names| {
         names.iter().filter(|name| is_ours(name)).any(|name| opened_at(name).as_str() < before)
     })
 }

@@ -48,7 +48,7 @@ struct MergeSource {
 impl LogReader {
     /// Creates a reader for the log below `root`. It starts at the beginning.
     pub fn new(root: &Path) -> Self {
-        LogReader { dir: root.join("audit"), positions: BTreeMap::new() }
+        LogReader { dir: super::log_directory(root), positions: BTreeMap::new() }
     }
 
     /// Passes every complete line that was not passed before to `on_event`, oldest first.

@@ -45,7 +45,7 @@ pub(super) struct DirectorySnapshot {
 impl AuditDirectory {
     /// Opens the directory under `root` and creates what is missing. Returns with the lock held.
     pub(super) fn create(root: &Path) -> io::Result<(AuditDirectory, File)> {
-        let dir = root.join("audit");
+        let dir = super::log_directory(root);
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         tighten_mode(&File::open(&dir)?, 0o700)?;
         let lock = open_lock(&dir)?;

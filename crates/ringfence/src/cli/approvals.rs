@@ -15,8 +15,11 @@ use serde_json::{Value, json};
 
 use crate::approval::terminal::{ApprovalRequest, ApprovalSocket, socket_directory};
 use crate::approval::{ApprovalAnswer, ApprovalPrompt};
+use crate::audit;
 use crate::base::clock::{format_duration, unix_millis};
 use crate::base::{Error, Kind, Result, visible};
+use crate::config::ProcessEnv;
+use crate::config::env::SANDBOX_ROOT;
 
 /// Timeout for one exchange with a server.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,7 +82,27 @@ trait ApproverConsole {
 
 /// Runs `ringfence approvals`.
 pub fn run(args: &ApprovalsArgs, root: &Path) -> Result<()> {
+    // The default root needs no check: it cannot be mistyped, and the first server may start later.
+    if args.root.is_some() || ProcessEnv::from_process().get_path(SANDBOX_ROOT).is_some() {
+        check_root_used(root)?;
+    }
     run_with_console(args, root, &mut StdioConsole)
+}
+
+/// Fails if no server has used this root: a mistyped path must not hide waiting questions.
+fn check_root_used(root: &Path) -> Result<()> {
+    // Every server opens the audit log before it answers its client.
+    match audit::log_directory(root).symlink_metadata() {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Err(Error::new(
+                Kind::NotFound,
+                format!("no server has used the root {}", root.display()),
+            )
+            .with_hint("Give the server's root with `--root` (or SANDBOX_ROOT)."))
+        }
+        // Any other error is reported when the sockets are listed.
+        _ => Ok(()),
+    }
 }
 
 fn run_with_console(

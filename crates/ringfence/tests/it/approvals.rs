@@ -781,6 +781,24 @@ fn pending(server: &Server) -> Vec<Value> {
     value["pending"].as_array().unwrap().clone()
 }
 
+#[test]
+fn a_mistyped_root_does_not_hide_questions() {
+    let mut server = Options::new(Transport::Http).unfenced().spawn();
+    let mut client = server.connect(MODERN);
+    client.call("mcp.capabilities", json!({}));
+    assert_eq!(pending(&server).len(), 0, "a root in use, without questions");
+    let list = |root: &std::path::Path| {
+        let output =
+            ringfence(&server.scratch).args(["approvals", "--root"]).arg(root).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let mistyped = server.root().with_file_name("mistyped");
+    let (code, said) = list(&mistyped);
+    let expected = format!("error: no server has used the root {}\nhint: ", mistyped.display());
+    assert!(code == Some(66) && said.starts_with(&expected), "{code:?} {said}");
+    assert_eq!(list(&server.root()).0, Some(0));
+}
+
 /// `ringfence approvals ANSWER` at a terminal of its own, in a process that the server's client did not start.
 fn at_terminal(server: &Server, words: &[&str]) -> (bool, String) {
     let script = r#"

@@ -119,6 +119,19 @@ fn nothing_waits_where_no_server_runs() {
 }
 
 #[test]
+fn a_root_that_no_server_has_used_is_an_error() {
+    let scratch = Scratch::new();
+    for root in [scratch.path().join("missing"), scratch.path().to_owned()] {
+        let error = check_root_used(&root).unwrap_err();
+        assert_eq!(error.kind(), Kind::NotFound);
+        assert_eq!(error.message(), format!("no server has used the root {}", root.display()));
+        assert!(error.hint_text().unwrap().contains("`--root`"), "{error:?}");
+    }
+    scratch.dir("audit");
+    check_root_used(scratch.path()).unwrap();
+}
+
+#[test]
 fn questions_of_all_servers_are_listed_without_anything_a_terminal_acts_on() {
     let scratch = Scratch::new();
     asking(scratch.path(), own(), &["a-1"]);
