@@ -206,7 +206,7 @@ impl SecretValues {
                 ));
             } else if let LookupResult::Value(value, _) = result
                 && !known_secrets::is_searchable(value)
-                && !PUBLIC_VARIABLES.contains(&name)
+                && !secret_ref.is_public()
             {
                 let shortest = known_secrets::MIN_SECRET_BYTES;
                 let consequence = "so it cannot be redacted from output";

@@ -133,6 +133,22 @@ fn what_is_too_short_to_be_searched_for_is_said() {
 }
 
 #[test]
+fn only_a_public_variable_may_be_short_without_a_warning() {
+    let scratch = Scratch::new();
+    let scratch_env = env(&scratch, &[("LC_TIME", "C"), ("TERM", "vt"), ("PIN", "1234")]);
+    let sources =
+        SecretSources { env: &scratch_env, env_file: None, store: store(&scratch), keyring: None };
+    // A stored secret is one whatever its name.
+    store(&scratch).put_secret("LC_KEY", &Secret::new("short"), None).unwrap();
+    let refs = ["LC_TIME", "TERM", "PIN"].map(|name| SecretRef::Variable(name.to_owned()));
+    let refs = refs.into_iter().chain([SecretRef::Stored("LC_KEY".to_owned())]);
+    let refs: Vec<SecretRef> = refs.collect();
+    let warnings = SecretValues::look_up_all(refs.iter(), &sources).list_warnings();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].contains("`PIN`") && warnings[1].contains("`LC_KEY`"), "{warnings:?}");
+}
+
+#[test]
 fn an_env_file_that_cannot_be_trusted_is_not_passed_over() {
     let scratch = Scratch::new();
     let environment = [("VAR", "from-the-environment")];
