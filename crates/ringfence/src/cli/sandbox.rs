@@ -143,7 +143,9 @@ fn read_rules(config: &Config) -> Result<Rulebook> {
         |error: std::io::Error| Error::internal("the rules cannot be read").with_source(error);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let cache = RulebookCache::new(RuleLocations::from_config(config));
+    let locations = RuleLocations::from_config(config);
+    locations.check_named_files()?;
+    let cache = RulebookCache::new(locations);
     let rulebook = runtime.block_on(cache.load_once(config.workspace.as_deref()));
     for rules_error in &rulebook.faults {
         // If standard error is closed, there is nowhere left to report to.

@@ -19,6 +19,7 @@ use crate::config::resolve::log::LogFlags;
 use crate::config::{self, Config, ConfigFlags, ProcessEnv};
 use crate::mcp::{Server, failed_start, http, stdio};
 use crate::redact::known_secrets;
+use crate::rulebook::RuleLocations;
 use crate::sandbox::{self, SandboxConfig};
 
 /// Serve MCP on standard input and output (default), or over HTTP
@@ -132,6 +133,7 @@ fn start_server(args: ServeArgs, progress: &mut StartProgress) -> Result<()> {
     events.replay_events();
     config::prepare_root(&config)?;
     sandbox::profile::check_profile(&SandboxConfig::from_config(&config))?;
+    RuleLocations::from_config(&config).check_named_files()?;
     let root = config.root.clone();
     // Leftovers of killed servers may be large, and no client should wait for their removal.
     std::thread::spawn(move || sandbox::sweep_abandoned(&root));

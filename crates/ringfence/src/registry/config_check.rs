@@ -11,6 +11,7 @@ use crate::config::{
     self, CommandTool, Config, ConfigCheck, ConfigFlags, FindingSeverity, ProcessEnv, command_key,
 };
 use crate::net::AllowList;
+use crate::rulebook::RuleLocations;
 use crate::sandbox::{SandboxConfig, profile};
 
 /// Checks the config that these flags and this environment select.
@@ -33,6 +34,9 @@ pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck
         && !is_reported("sandbox.")
     {
         errors.push((key_from_error(&error, "sandbox"), error));
+    }
+    if let Err(error) = RuleLocations::from_config(config).check_named_files() {
+        errors.push((key_from_error(&error, "policy.rules"), error));
     }
     let mut registry = Registry::new(config);
     for (entry, error) in std::mem::take(&mut registry.failed_commands) {

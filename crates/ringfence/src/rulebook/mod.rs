@@ -15,6 +15,7 @@ mod project;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,7 +24,7 @@ pub use escalation::EscalationStatus;
 pub use loader::{IgnoredRule, Rulebook};
 pub use programs::locate_program;
 
-use crate::base::IgnorePoison;
+use crate::base::{Error, IgnorePoison, Result};
 use crate::config::{Config, ProcessEnv, env, find_rules_dirs};
 use crate::sandbox::Launcher;
 use crate::sandbox::env::DEFAULT_PATH;
@@ -83,6 +84,28 @@ impl RuleLocations {
 }
 
 impl RuleLocations {
+    /// Fails if a file that the operator named does not exist: without it, nothing that it forbids
+    /// would be forbidden.
+    pub fn check_named_files(&self) -> Result<()> {
+        let is_missing = |file: &PathBuf| {
+            file.metadata().is_err_and(|error| {
+                matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+            })
+        };
+        match self.files.iter().position(is_missing) {
+            None => Ok(()),
+            Some(index) => Err(Error::invalid_arguments(format!(
+                "the rules file {} does not exist",
+                self.files[index].display()
+            ))
+            .with_reason("bad_config")
+            .with_fact("key", format!("policy.rules[{index}]"))
+            .with_hint(
+                "Create it, or correct its name in `--rules` or in `rules` under [policy].",
+            )),
+        }
+    }
+
     /// Returns all locations as text for a reader.
     pub fn display_text(&self) -> String {
         let dirs = self.dirs.iter().map(|dir| dir.join("*.rules").display().to_string());

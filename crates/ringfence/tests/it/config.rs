@@ -243,6 +243,12 @@ fn serve_refuses_a_mistake_and_goes_on_without_a_tool() {
     assert!(said.contains("config.toml:2:1: there is no key `expiry` here"), "{said}");
     assert!(said.contains("There are 2 such errors: run `ringfence config check`."), "{said}");
 
+    let missing = "[policy]\nrules = [\"/nonexistent/x.rules\"]\n";
+    let refused = Options::new(Transport::Stdio).config(missing).refuse();
+    assert_eq!(refused.status.code(), Some(64));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("error: the rules file /nonexistent/x.rules does not exist\n"), "{said}");
+
     let mut server = Options::new(Transport::Stdio)
         .config("[mcp.good]\ncommand = \"true\"\n[mcp.bad]\ncommand = \"true\"\ntimeout = 5\n")
         .spawn();

@@ -53,6 +53,14 @@ fn every_name_and_address_that_is_none_is_told() {
 }
 
 #[test]
+fn a_missing_rules_file_is_told_at_its_place() {
+    finds(
+        "[policy]\nrules = [\"/dev/null\", \"/nonexistent/x.rules\"]\n",
+        &[(E, 2, 23, "the rules file /nonexistent/x.rules does not exist")],
+    );
+}
+
+#[test]
 fn what_a_profile_cannot_keep_is_told_at_its_key() {
     let contained = "[sandbox]\nprofile = \"contained\"\n";
     finds(
