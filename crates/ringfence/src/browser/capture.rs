@@ -1,5 +1,7 @@
 //! Screenshots of a page. Chromium itself scales and encodes them.
 
+use std::path::Path;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
@@ -40,14 +42,24 @@ impl ImageFormat {
         }
     }
 
-    /// Returns the format for a file name, by its extension.
-    pub fn from_file_name(path: &str) -> Option<ImageFormat> {
-        let (_, extension) = path.rsplit('/').next()?.rsplit_once('.')?;
+    /// Returns the format for a file name, by its extension; `None` if it has none. Fails if no
+    /// format has that extension, because the file's name would be wrong about its content.
+    pub fn from_file_name(path: &str) -> Result<Option<ImageFormat>> {
+        let extension = Path::new(path).extension().unwrap_or_default().to_string_lossy();
         match extension.to_ascii_lowercase().as_str() {
-            "png" => Some(ImageFormat::Png),
-            "jpg" | "jpeg" => Some(ImageFormat::Jpeg),
-            "webp" => Some(ImageFormat::Webp),
-            _ => None,
+            "" => Ok(None),
+            "png" => Ok(Some(ImageFormat::Png)),
+            "jpg" | "jpeg" => Ok(Some(ImageFormat::Jpeg)),
+            "webp" => Ok(Some(ImageFormat::Webp)),
+            _ => {
+                let shown: String =
+                    extension.chars().take(32).flat_map(char::escape_debug).collect();
+                Err(Error::invalid_arguments(format!(
+                    "a screenshot cannot be written as `.{shown}`"
+                ))
+                .with_hint("Give the file a name that ends in .png, .jpg, .jpeg or .webp.")
+                .with_fact("argument", "path"))
+            }
         }
     }
 }
@@ -208,8 +220,20 @@ mod tests {
 
     #[test]
     fn the_format_follows_the_name() {
-        assert_eq!(ImageFormat::from_file_name("a/b.PNG"), Some(ImageFormat::Png));
-        assert_eq!(ImageFormat::from_file_name("x.y/shot.jpg"), Some(ImageFormat::Jpeg));
-        assert_eq!(ImageFormat::from_file_name("x.webp/shot"), None);
+        for (path, format) in [
+            ("a/b.PNG", Some(ImageFormat::Png)),
+            ("x.y/shot.jpg", Some(ImageFormat::Jpeg)),
+            ("x.webp/shot", None),
+            ("x.gif/shot", None),
+            ("shot.", None),
+            (".shot", None),
+        ] {
+            assert_eq!(ImageFormat::from_file_name(path).unwrap(), format, "{path}");
+        }
+        for path in ["x.gif", "x.png.txt", "x.svg"] {
+            let error = ImageFormat::from_file_name(path).unwrap_err();
+            assert_eq!(error.kind(), Kind::InvalidArguments, "{path}");
+            assert!(error.hint_text().unwrap().contains(".png, .jpg, .jpeg or .webp"), "{error}");
+        }
     }
 }

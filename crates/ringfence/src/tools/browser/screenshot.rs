@@ -114,10 +114,8 @@ async fn take_screenshot(cx: &Arc<RunCx>, args: &Args, lease: &PageLease) -> Res
         args.max_width.unwrap_or(DEFAULT_MAX_WIDTH),
         args.max_height.unwrap_or(DEFAULT_MAX_HEIGHT),
     );
-    let file_format = args
-        .format
-        .or_else(|| ImageFormat::from_file_name(args.path.as_deref()?))
-        .unwrap_or(ImageFormat::Png);
+    let named_format = args.path.as_deref().map(ImageFormat::from_file_name).transpose()?.flatten();
+    let file_format = args.format.or(named_format).unwrap_or(ImageFormat::Png);
     let inline_format = args.format.unwrap_or(ImageFormat::Jpeg);
     let wants_file = args.path.is_some() || !inline;
     // One image serves as both if they would be the same.
@@ -244,6 +242,7 @@ impl Tool for BrowserScreenshot {
         check_range(args.max_width, "max_width", 4096)?;
         check_range(args.max_height, "max_height", 4096)?;
         if let Some(path) = &args.path {
+            ImageFormat::from_file_name(path)?;
             // Fails before the page is rendered; the write resolves the path again.
             cx.workspace.find_write_target(path, false)?;
         } else if args.inline == Some(false) {

@@ -108,6 +108,7 @@ fn a_picture_lands_in_the_workspace_or_nowhere() {
         json!({"quality": 0}),
         json!({"max_width": 0}),
         json!({"full_page": true, "target": "h1"}),
+        json!({"path": "x.gif"}),
     ] {
         let error = stage.refuse("browser.screenshot", wrong.clone()).to_string();
         assert!(error.contains("invalid_arguments"), "{wrong}: {error}");
