@@ -153,6 +153,18 @@ fn a_bad_value_is_pointed_at_in_its_list() {
             ),
         ],
     );
+    // A list is not taken for the values of a section, even if each of them would be valid.
+    finds(
+        "limits = [100, 7]\n[policy]\nwider = []\n",
+        &[
+            (E, "1:10: `limits` must be a table, not a list", "Write its keys below `[limits]`."),
+            (
+                E,
+                "3:9: `wider` must be a table, not a list",
+                "Write its keys below `[policy.wider]`.",
+            ),
+        ],
+    );
     finds(
         "[limits]\ngrace_ms = -4\ntimeout_ms = \"1\"\n",
         &[

@@ -14,9 +14,10 @@ use toml::de::{DeTable, DeValue};
 use super::key_spans::{KeySpans, child_path, line_number};
 use super::lenient::{MAX_MISMATCHES, ValueMismatch, read_lenient};
 use super::raw::COMMANDS_TABLE;
-use super::{raw, toml_errors};
+use super::{raw, toml_errors, value_errors};
 use crate::base::{Error, Result};
 use crate::config::fault::ConfigError;
+use crate::config::key_docs::find_key;
 use crate::config::secrets::SecretRef;
 use crate::config::template::ValueTemplate;
 
@@ -84,6 +85,10 @@ pub fn parse_config(text: &str, path: &Path) -> ParsedConfig {
         parsed.errors.iter().map(|config_error| config_error.line).collect();
 
     let entries = table.get_mut().remove(COMMANDS_TABLE);
+    remove_listed_sections(table.get_mut(), "", &mut |key, span| {
+        let (message, hint) = value_errors::listed_section(key);
+        parsed.errors.push(ConfigError::about_key(key, (path, text), span, message, hint));
+    });
     let (file, mismatches) = read_lenient(&mut table, "");
     parsed.file = file;
     parsed
@@ -119,6 +124,29 @@ pub fn parse_config(text: &str, path: &Path) -> ParsedConfig {
     parsed.errors.sort_by_key(|config_error| (config_error.line, config_error.column));
     parsed.errors.truncate(MAX_MISMATCHES);
     parsed
+}
+
+/// Removes lists that stand in place of a section, and reports them. The deserializer would take
+/// their items for the values of the section's keys, in the order of our structures.
+fn remove_listed_sections(
+    table: &mut DeTable<'_>,
+    path: &str,
+    report: &mut dyn FnMut(&str, Range<usize>),
+) {
+    for (name, mut value) in std::mem::take(table) {
+        let key = child_path(path, name.get_ref());
+        let is_section = find_key(&key).is_some_and(|schema| schema.get("properties").is_some());
+        let span = value.span();
+        match value.get_mut() {
+            DeValue::Array(_) if is_section => {
+                report(&key, span);
+                continue;
+            }
+            DeValue::Table(inner) if is_section => remove_listed_sections(inner, &key, report),
+            _ => {}
+        }
+        table.insert(name, value);
+    }
 }
 
 fn parse_command(

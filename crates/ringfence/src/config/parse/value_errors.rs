@@ -113,14 +113,14 @@ pub fn translate_message(key: &str, message: &str, found: FoundValue<'_>) -> (St
     }
 }
 
+/// Returns message and hint for a list in place of a section.
+pub fn listed_section(key: &str) -> (String, String) {
+    let found = FoundValue { value_type: ValueType::List, display: ValueDisplay::Omitted };
+    wrong_type("a map", key, found)
+}
+
 /// Returns message and hint for a value of another type than the parser expects.
 fn wrong_type(expected: &str, key: &str, found: FoundValue<'_>) -> (String, String) {
-    // The parser takes the items of a list for the keys of a section.
-    if let Some((section, _)) = key.rsplit_once('[')
-        && find_key(section).is_some_and(|schema| schema.get("properties").is_some())
-    {
-        return wrong_type("a map", section, FoundValue { value_type: ValueType::List, ..found });
-    }
     let unquote_hint =
         if found.value_type == ValueType::Text { "Write it without quotes." } else { "" };
     let table_hint = format!("Write its keys below `[{key}]`.");
