@@ -10,7 +10,6 @@ mod prepare;
 mod refused_calls;
 mod reload;
 mod run;
-mod watch;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};

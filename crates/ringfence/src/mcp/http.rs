@@ -2,6 +2,7 @@
 //! and the checks before them on every route: Host, Origin, token, owner of the connection,
 //! envelope, session.
 
+mod access;
 mod connection_activity;
 mod guarded_body;
 pub(super) mod limits;
@@ -31,7 +32,6 @@ pub(super) use self::guarded_body::{hold_guards, hold_guards_until};
 use self::limits::{LimitedResource, PrincipalLimits};
 pub use self::listener::serve_http;
 use self::sessions::HttpSessions;
-use super::access::{authenticate_request, check_host_and_origin, serve_metadata};
 use super::auth::TokenVerifier;
 use super::dispatch::{ConfigChecked, ProtocolHandler};
 use super::envelope::{self, EnvelopeVerdict};
@@ -44,6 +44,7 @@ use super::{Server, codex, codex_legacy, meta, version};
 use crate::base::IgnorePoison;
 use crate::base::{CancelCause, Error, Kind, Result};
 use crate::session::Principal;
+use access::{authenticate_request, check_host_and_origin, serve_metadata};
 
 const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");

@@ -3,7 +3,6 @@
 //! `rmcp` is the engine. Our own envelope validation comes before it, because every malformed
 //! message must get an error that says what to do, on every transport alike.
 
-mod access;
 pub mod attach;
 pub mod auth;
 mod codex;

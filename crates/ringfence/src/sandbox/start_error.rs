@@ -136,6 +136,14 @@ fn spawn_failed(program: &str, error: &SandboxError) -> Error {
     }
 }
 
+/// Returns the error for a run that could not be started at all, and logs the cause.
+pub(super) fn cannot_start(program: &str, error: &std::io::Error) -> Error {
+    tracing::warn!("cannot start a run of {program:?}: {error}");
+    Error::internal("the command could not be started")
+        .with_reason("spawn_failed")
+        .with_source(error.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,12 +180,4 @@ mod tests {
             assert_eq!(explain_start_failure(program, &error).message_chain(), chain);
         }
     }
-}
-
-/// Returns the error for a run that could not be started at all, and logs the cause.
-pub(super) fn cannot_start(program: &str, error: &std::io::Error) -> Error {
-    tracing::warn!("cannot start a run of {program:?}: {error}");
-    Error::internal("the command could not be started")
-        .with_reason("spawn_failed")
-        .with_source(error.to_string())
 }

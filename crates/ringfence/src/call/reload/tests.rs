@@ -120,7 +120,7 @@ async fn another_token_secret_in_the_same_file_is_told() {
     let reload = server.pipeline.reloader.as_ref().unwrap();
     assert_eq!(reload.status().restart_needed, ["auth.jwt_secret_file"]);
     let state = server.pipeline.state();
-    assert_eq!(jwt_secret(&state.config), Some(&b"first-secret-of-tokens"[..]));
+    assert_eq!(fixed_settings::jwt_secret(&state.config), Some(&b"first-secret-of-tokens"[..]));
 }
 
 #[test]

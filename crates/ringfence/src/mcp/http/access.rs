@@ -11,11 +11,11 @@ use axum::response::Response;
 
 use tokio::time::Instant;
 
-use super::auth;
-use super::http::limits::{LimitedResource, SlotHandle};
-use super::http::{AuthenticatedCaller, HttpServer, hold_guards_until, json_error, json_response};
-use super::peer::AcceptedConnection;
+use super::limits::{LimitedResource, SlotHandle};
+use super::{AuthenticatedCaller, HttpServer, hold_guards_until, json_error, json_response};
 use crate::base::{Error, Kind};
+use crate::mcp::auth;
+use crate::mcp::peer::AcceptedConnection;
 use crate::session::Principal;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");

@@ -12,8 +12,8 @@ use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 
-use super::Pipeline;
 use crate::base::IgnorePoison;
+use crate::call::Pipeline;
 use crate::config::link_chain::{WatchPoint, watch_points};
 
 /// Events within this time are handled together.
