@@ -1,0 +1,239 @@
+//! One call of a tool, on a server of either era.
+//!
+//! A server with sessions asks in mid-call (`elicitation/create`); a server of 2026-07-28 answers
+//! with `input_required`, and the same call is sent again with the answers. The handler of the call
+//! sees the same questions in both cases. While it answers, the clock of the call stands still.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::connection::Connection;
+use crate::connection::inbox::{CallEvent, CallInbox, ServerRequest};
+use crate::error::{ClientError, ErrorKind, Result};
+use crate::handshake::{ClientProfile, Era};
+use crate::limits::Limits;
+use crate::message::{METHOD_NOT_FOUND, RawJson, Reply};
+
+/// Call of a tool.
+#[derive(Debug, Clone)]
+pub struct ToolCall {
+    /// Name of the tool on its server.
+    pub tool: String,
+    pub arguments: Map<String, Value>,
+    /// Time for the call, while no one is being asked; the default of the limits if absent.
+    pub timeout: Option<Duration>,
+    /// The tool changes nothing, so that the call may be repeated if its connection is lost.
+    pub is_read_only: bool,
+}
+
+/// Question of a server.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// `elicitation/create` or `sampling/createMessage`.
+    pub method: String,
+    pub params: Value,
+}
+
+/// Answer to a question.
+#[derive(Debug, Clone)]
+pub enum QuestionAnswer {
+    /// Result of the request.
+    Result(Value),
+    /// There is no one who could answer.
+    NoOne,
+}
+
+/// Receives what a server says during a call, and answers its questions.
+pub trait CallHandler: Send + Sync {
+    /// Answers questions, one answer for each, in their order.
+    fn answer_questions(&self, questions: Vec<Question>) -> BoxFuture<'_, Vec<QuestionAnswer>>;
+
+    /// Receives the parameters of `notifications/progress`. Must not block.
+    fn handle_progress(&self, params: &RawJson) {
+        let _ = params;
+    }
+
+    /// Receives the parameters of `notifications/message`. Must not block.
+    fn handle_log(&self, params: &RawJson) {
+        let _ = params;
+    }
+}
+
+/// Handler of a call that no one watches.
+pub struct UnattendedCall;
+
+impl CallHandler for UnattendedCall {
+    fn answer_questions(&self, questions: Vec<Question>) -> BoxFuture<'_, Vec<QuestionAnswer>> {
+        Box::pin(async move { questions.iter().map(|_| QuestionAnswer::NoOne).collect() })
+    }
+}
+
+/// Everything that one call needs.
+pub(crate) struct CallRun<'a> {
+    pub(crate) connection: &'a Connection,
+    pub(crate) era: Era,
+    pub(crate) profile: &'a ClientProfile,
+    pub(crate) limits: &'a Limits,
+    pub(crate) handler: &'a dyn CallHandler,
+    /// Time that is left.
+    pub(crate) remaining: Duration,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct ResultHead {
+    result_type: Option<String>,
+    input_requests: Map<String, Value>,
+    request_state: Option<Value>,
+}
+
+/// Answers to the questions of one round.
+struct InputRound {
+    responses: Map<String, Value>,
+    request_state: Option<Value>,
+}
+
+impl CallRun<'_> {
+    /// Runs the call to its result, through as many rounds of questions as are allowed.
+    pub(crate) async fn run(&mut self, call: &ToolCall) -> Result<RawJson> {
+        let mut input = None;
+        for _ in 0..=self.limits.input_rounds {
+            let result = self.run_round(call, input.as_ref()).await?;
+            if self.era == Era::Initialized {
+                return Ok(result);
+            }
+            let head: ResultHead = result.parse().unwrap_or_default();
+            if head.result_type.as_deref() != Some("input_required") {
+                return Ok(result);
+            }
+            input = Some(self.answer_round(head).await?);
+        }
+        Err(ClientError::new(
+            ErrorKind::BadResponse,
+            format!("the server asked more than {} times in one call", self.limits.input_rounds),
+        ))
+    }
+
+    /// Sends the call once and follows it to its answer.
+    async fn run_round(&mut self, call: &ToolCall, input: Option<&InputRound>) -> Result<RawJson> {
+        let inbox = Arc::new(CallInbox::new(self.limits));
+        let (era, profile) = (self.era, self.profile);
+        let params = move |id| call_params(call, id, era, profile, input);
+        let answer = self.connection.call("tools/call", Some(&call.tool), params, &inbox);
+        tokio::pin!(answer);
+        loop {
+            let started = Instant::now();
+            let event = tokio::select! {
+                biased;
+                event = inbox.next_event() => event,
+                answer = &mut answer => {
+                    // The answer may overtake what was said before it.
+                    while let Some(event) = inbox.take_event() {
+                        self.handle_late_event(event);
+                    }
+                    return answer;
+                }
+                () = tokio::time::sleep(self.remaining) => {
+                    return Err(ClientError::new(
+                        ErrorKind::DeadlineExceeded,
+                        "the server did not answer the call in time",
+                    ));
+                }
+            };
+            self.remaining = self.remaining.saturating_sub(started.elapsed());
+            match event {
+                CallEvent::Progress(params) => self.handler.handle_progress(&params),
+                CallEvent::Log(params) => self.handler.handle_log(&params),
+                CallEvent::Request(request) => {
+                    let reply = self.answer_request(&request).await;
+                    self.connection.reply(&request.id, &reply).await?;
+                }
+            }
+        }
+    }
+
+    fn handle_late_event(&self, event: CallEvent) {
+        match event {
+            CallEvent::Progress(params) => self.handler.handle_progress(&params),
+            CallEvent::Log(params) => self.handler.handle_log(&params),
+            // The call is over: its question needs no answer.
+            CallEvent::Request(_) => {}
+        }
+    }
+
+    /// Answers a question that came in mid-call.
+    async fn answer_request(&self, request: &ServerRequest) -> Reply {
+        let params = request.params.as_ref().and_then(|params| params.parse().ok());
+        let question =
+            Question { method: request.method.clone(), params: params.unwrap_or(json!({})) };
+        let is_elicitation = question.method == "elicitation/create";
+        match (self.handler.answer_questions(vec![question]).await.pop(), is_elicitation) {
+            (Some(QuestionAnswer::Result(result)), _) => Reply::Result(result),
+            (_, true) => Reply::Result(json!({"action": "cancel"})),
+            (_, false) => Reply::Error { code: METHOD_NOT_FOUND, message: "no one answers this" },
+        }
+    }
+
+    /// Answers the questions of an `input_required`.
+    async fn answer_round(&self, head: ResultHead) -> Result<InputRound> {
+        if head.input_requests.len() > self.limits.server_requests {
+            return Err(ClientError::new(
+                ErrorKind::TooLarge,
+                "the server asks too many questions at once",
+            ));
+        }
+        let (keys, questions): (Vec<String>, Vec<Question>) = head
+            .input_requests
+            .into_iter()
+            .map(|(key, mut request)| {
+                let method = request["method"].as_str().unwrap_or_default().to_owned();
+                (key, Question { method, params: request["params"].take() })
+            })
+            .unzip();
+        let methods: Vec<String> =
+            questions.iter().map(|question| question.method.clone()).collect();
+        let mut answers = self.handler.answer_questions(questions).await.into_iter();
+        let mut responses = Map::new();
+        for (key, method) in keys.into_iter().zip(methods) {
+            let response = match (answers.next(), method.as_str()) {
+                (Some(QuestionAnswer::Result(result)), _) => result,
+                (_, "elicitation/create") => json!({"action": "cancel"}),
+                (_, "roots/list") => json!({"roots": []}),
+                _ => {
+                    return Err(ClientError::new(
+                        ErrorKind::BadResponse,
+                        "the server asks for something that no one here answers",
+                    ));
+                }
+            };
+            responses.insert(key, response);
+        }
+        Ok(InputRound { responses, request_state: head.request_state })
+    }
+}
+
+fn call_params(
+    call: &ToolCall,
+    id: u64,
+    era: Era,
+    profile: &ClientProfile,
+    input: Option<&InputRound>,
+) -> Value {
+    let mut meta = match era {
+        Era::Stateless => profile.request_meta(),
+        Era::Initialized => Map::new(),
+    };
+    meta.insert("progressToken".to_owned(), Value::from(id));
+    let mut params = json!({"name": call.tool, "arguments": call.arguments, "_meta": meta});
+    if let Some(input) = input {
+        params["inputResponses"] = Value::Object(input.responses.clone());
+        if let Some(state) = &input.request_state {
+            params["requestState"] = state.clone();
+        }
+    }
+    params
+}

@@ -1,0 +1,358 @@
+//! Streamable HTTP: every request is a POST, and its answer a JSON body or an event stream.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::events::EventReader;
+use super::inbox::CallInbox;
+use super::pipe::closed_by_us;
+use super::router::{PendingAnswer, Router};
+use super::web::{AnswerBody, WebClient};
+use crate::error::{ClientError, ErrorKind, Result};
+use crate::handshake::Era;
+use crate::message::{RawJson, Reply, read_messages, write_message, write_reply};
+
+const SESSION_HEADER: &str = "mcp-session-id";
+const VERSION_HEADER: &str = "mcp-protocol-version";
+/// Time for telling a server that a call is cancelled or a session over.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Times that a stream which broke off is taken up again for one answer.
+const MAX_RESUMPTIONS: usize = 5;
+/// Bounds of the time after which a server wants a stream to be taken up again.
+const RESUME_DELAY: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(10);
+
+/// Connection over Streamable HTTP.
+pub(crate) struct HttpConnection {
+    shared: Arc<HttpShared>,
+    tasks: TaskTracker,
+    closed: CancellationToken,
+}
+
+struct HttpShared {
+    web: WebClient,
+    router: Arc<Router>,
+    protocol: Mutex<ProtocolState>,
+}
+
+#[derive(Default, Clone)]
+struct ProtocolState {
+    session: Option<String>,
+    era: Option<Era>,
+    version: Option<String>,
+}
+
+impl HttpConnection {
+    pub(crate) fn new(web: WebClient, router: Arc<Router>) -> HttpConnection {
+        let shared = Arc::new(HttpShared { web, router, protocol: Mutex::default() });
+        let connection =
+            HttpConnection { shared, tasks: TaskTracker::new(), closed: CancellationToken::new() };
+        connection.tasks.close();
+        connection
+    }
+
+    /// Sets what the handshake found out; later requests carry it.
+    pub(crate) fn set_protocol(&self, era: Era, version: &str) {
+        let mut protocol = self.shared.lock_protocol();
+        (protocol.era, protocol.version) = (Some(era), Some(version.to_owned()));
+    }
+
+    /// Sends a request and waits for its answer. `name` is the tool, which 2026-07-28 wants in a
+    /// header. Dropping the future tells the server to stop.
+    pub(crate) async fn request(
+        &self,
+        method: &str,
+        name: Option<&str>,
+        params: impl FnOnce(u64) -> serde_json::Value,
+        inbox: Option<Arc<CallInbox>>,
+    ) -> Result<RawJson> {
+        let mut pending = self.shared.router.open_request(inbox)?;
+        let message = write_message(Some(pending.id), method, Some(params(pending.id)))?;
+        let mut guard = HttpCancelGuard { connection: self, id: pending.id, is_armed: true };
+        let answer = tokio::select! {
+            answer = self.shared.exchange(&mut pending, method, name, message.into()) => answer,
+            () = self.closed.cancelled() => Err(closed_by_us()),
+        };
+        // On 2026-07-28 the closed stream is the cancellation; what has ended needs none.
+        guard.is_armed = false;
+        answer
+    }
+
+    /// Sends a notification.
+    pub(crate) async fn notify(&self, method: &str, params: Option<impl Serialize>) -> Result<()> {
+        self.shared.post_message(write_message(None, method, params)?.into(), method).await
+    }
+
+    /// Answers a request of the server.
+    pub(crate) async fn reply(&self, id: &RawJson, reply: &Reply) -> Result<()> {
+        self.shared.post_message(write_reply(id, reply).into(), "").await
+    }
+
+    /// Listens for what the server says outside any call, as long as the connection lasts.
+    pub(crate) fn listen(&self) {
+        let (shared, closed) = (Arc::clone(&self.shared), self.closed.clone());
+        self.tasks.spawn(async move {
+            closed.run_until_cancelled(shared.listen()).await;
+        });
+    }
+
+    /// Ends the session and waits until nothing of the connection is left.
+    pub(crate) async fn close(&self) {
+        self.shared.router.close(closed_by_us());
+        self.closed.cancel();
+        self.tasks.wait().await;
+        // A server that does not answer must not keep us.
+        let _ = tokio::time::timeout(FAREWELL_TIMEOUT, self.shared.end_session()).await;
+    }
+}
+
+impl Drop for HttpConnection {
+    fn drop(&mut self) {
+        self.closed.cancel();
+    }
+}
+
+/// Sends `notifications/cancelled` to a server with sessions if a request ends without an answer.
+struct HttpCancelGuard<'a> {
+    connection: &'a HttpConnection,
+    id: u64,
+    is_armed: bool,
+}
+
+impl Drop for HttpCancelGuard<'_> {
+    fn drop(&mut self) {
+        let shared = &self.connection.shared;
+        if !self.is_armed
+            || shared.lock_protocol().era != Some(Era::Initialized)
+            || tokio::runtime::Handle::try_current().is_err()
+        {
+            return;
+        }
+        let (shared, id) = (Arc::clone(shared), self.id);
+        self.connection.tasks.spawn(async move {
+            let method = "notifications/cancelled";
+            let params = serde_json::json!({"requestId": id});
+            if let Ok(message) = write_message(None, method, Some(params)) {
+                let sending = shared.post_message(message.into(), method);
+                // No one waits for this any more.
+                let _ = tokio::time::timeout(FAREWELL_TIMEOUT, sending).await;
+            }
+        });
+    }
+}
+
+impl HttpShared {
+    fn lock_protocol(&self) -> std::sync::MutexGuard<'_, ProtocolState> {
+        self.protocol.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn headers(&self, method: &str, name: Option<&str>) -> HeaderMap {
+        let protocol = self.lock_protocol().clone();
+        let mut headers = HeaderMap::new();
+        let mut set = |header: &'static str, value: &str| {
+            // Values come from a server or a tool name; what HTTP does not allow is left out, and
+            // the server says that it is missing.
+            if let Ok(value) = HeaderValue::from_str(value) {
+                headers.insert(header, value);
+            }
+        };
+        if let Some(session) = &protocol.session {
+            set(SESSION_HEADER, session);
+        }
+        let is_discovery = method == "server/discover";
+        if let Some(version) = &protocol.version {
+            set(VERSION_HEADER, version);
+        } else if is_discovery {
+            set(VERSION_HEADER, crate::handshake::STATELESS_VERSION);
+        }
+        if is_discovery || protocol.era == Some(Era::Stateless) {
+            set("mcp-method", method);
+            if let Some(name) = name {
+                set("mcp-name", name);
+            }
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        headers
+    }
+
+    /// Posts a request and follows its answer to the end.
+    async fn exchange(
+        &self,
+        pending: &mut PendingAnswer<'_>,
+        method: &str,
+        name: Option<&str>,
+        body: Bytes,
+    ) -> Result<RawJson> {
+        let headers = self.headers(method, name);
+        let had_session = headers.contains_key(SESSION_HEADER);
+        let response = self.web.send(Method::POST, &self.web.url, &headers, &body).await?;
+        let status = response.status();
+        if status == StatusCode::NOT_FOUND && had_session {
+            return Err(session_lost());
+        }
+        if method == "initialize"
+            && let Some(session) = response.headers().get(SESSION_HEADER)
+        {
+            self.lock_protocol().session = session.to_str().ok().map(str::to_owned);
+        }
+        match self.web.accept_answer(response).await? {
+            AnswerBody::Json(body) => {
+                let text = Arc::new(self.web.read_body(body).await?);
+                self.route_text(&text, pending.id).await;
+            }
+            AnswerBody::Events(body) => {
+                self.follow_stream(pending, EventReader::new(body, self.web.max_bytes)).await?;
+            }
+            AnswerBody::Empty => {
+                return Err(ClientError::new(
+                    ErrorKind::BadResponse,
+                    "the server accepted the request without answering it",
+                ));
+            }
+        }
+        match pending.take_answer() {
+            Some(Err(error)) if had_session && is_session_error(&error) => Err(session_lost()),
+            Some(answer) => answer,
+            None => Err(ClientError::new(
+                ErrorKind::BadResponse,
+                format!("the server's answer (HTTP status {status}) is not for this request"),
+            )),
+        }
+    }
+
+    /// Reads the stream of a request until its answer is there. A stream that breaks off is taken up
+    /// again where the server has said how.
+    async fn follow_stream(
+        &self,
+        pending: &mut PendingAnswer<'_>,
+        mut events: EventReader,
+    ) -> Result<()> {
+        let (mut last_id, mut delay) = (None, *RESUME_DELAY.start());
+        for _ in 0..=MAX_RESUMPTIONS {
+            let ended = loop {
+                match events.next_event().await {
+                    Ok(Some(event)) => {
+                        last_id = event.id.or(last_id);
+                        if let Some(retry_ms) = event.retry_ms {
+                            delay = Duration::from_millis(retry_ms)
+                                .clamp(*RESUME_DELAY.start(), *RESUME_DELAY.end());
+                        }
+                        if !event.data.is_empty() {
+                            self.route_text(&Arc::new(event.data), pending.id).await;
+                        }
+                        if pending.has_answer() {
+                            return Ok(());
+                        }
+                    }
+                    Ok(None) => break None,
+                    Err(error) if error.kind() == ErrorKind::Unavailable => break Some(error),
+                    Err(error) => return Err(error),
+                }
+            };
+            let Some(id) = &last_id else {
+                return Err(ended.unwrap_or_else(|| {
+                    ClientError::new(
+                        ErrorKind::Unavailable,
+                        "the server ended the stream before it answered",
+                    )
+                }));
+            };
+            tokio::time::sleep(delay).await;
+            let mut headers = self.headers("", None);
+            headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+            if let Ok(value) = HeaderValue::from_str(id) {
+                headers.insert("last-event-id", value);
+            }
+            let response =
+                self.web.send(Method::GET, &self.web.url, &headers, &Bytes::new()).await?;
+            match self.web.accept_answer(response).await? {
+                AnswerBody::Events(body) => events = EventReader::new(body, self.web.max_bytes),
+                AnswerBody::Json(_) | AnswerBody::Empty => break,
+            }
+        }
+        Err(ClientError::new(
+            ErrorKind::Unavailable,
+            "the server ended the stream before it answered",
+        ))
+    }
+
+    /// Handles the messages of a text that came on the stream of a request.
+    async fn route_text(&self, text: &Arc<String>, stream: u64) {
+        let Some(messages) = read_messages(text) else {
+            return self.router.answer_request(
+                stream,
+                Err(ClientError::new(ErrorKind::BadResponse, "the server's answer is not JSON")),
+            );
+        };
+        for message in messages {
+            if let Some((id, reply)) = self.router.route(message, Some(stream)) {
+                // A server that does not take the answer has to live without it.
+                let _ = self.post_message(write_reply(&id, &reply).into(), "").await;
+            }
+        }
+    }
+
+    /// Posts a notification or an answer.
+    async fn post_message(&self, body: Bytes, method: &str) -> Result<()> {
+        let headers = self.headers(method, None);
+        let response = self.web.send(Method::POST, &self.web.url, &headers, &body).await?;
+        match response.status().is_success() {
+            true => Ok(()),
+            false if response.status() == StatusCode::NOT_FOUND => Err(session_lost()),
+            false => Err(ClientError::new(
+                ErrorKind::Unavailable,
+                format!("the server answered with HTTP status {}", response.status()),
+            )),
+        }
+    }
+
+    /// Listens on the stream that belongs to no request. Many servers have none (405).
+    async fn listen(&self) {
+        let mut headers = self.headers("", None);
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let Ok(response) = self.web.send(Method::GET, &self.web.url, &headers, &Bytes::new()).await
+        else {
+            return;
+        };
+        let Ok(AnswerBody::Events(body)) = self.web.accept_answer(response).await else { return };
+        let mut events = EventReader::new(body, self.web.max_bytes);
+        while let Ok(Some(event)) = events.next_event().await {
+            let Some(messages) = read_messages(&Arc::new(event.data)) else { continue };
+            for message in messages {
+                if let Some((id, reply)) = self.router.route(message, None) {
+                    let _ = self.post_message(write_reply(&id, &reply).into(), "").await;
+                }
+            }
+        }
+    }
+
+    async fn end_session(&self) {
+        let headers = self.headers("", None);
+        if headers.contains_key(SESSION_HEADER) {
+            // Servers need not support it.
+            let _ = self.web.send(Method::DELETE, &self.web.url, &headers, &Bytes::new()).await;
+        }
+    }
+}
+
+/// Returns the error for a session that the server no longer knows. The request did not run.
+fn session_lost() -> ClientError {
+    ClientError::new(ErrorKind::Unavailable, "the server no longer knows our session")
+        .with_session_lost()
+}
+
+/// Some servers report a lost session as an error of the protocol.
+fn is_session_error(error: &ClientError) -> bool {
+    error.rpc().is_some_and(|rpc| {
+        matches!(rpc.code, -32600 | -32001 | -32000)
+            && rpc.message.to_ascii_lowercase().contains("session")
+    })
+}

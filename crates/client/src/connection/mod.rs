@@ -1,0 +1,200 @@
+//! Connections to servers. Each carries requests in both directions; what a request means is not
+//! known here.
+
+mod events;
+mod http;
+pub(crate) mod inbox;
+mod lines;
+mod pipe;
+pub(crate) mod process;
+pub(crate) mod router;
+mod sse;
+mod web;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::auth::AuthProvider;
+use crate::config::TransportConfig;
+use crate::error::{ClientError, ErrorKind, Result};
+use crate::handshake::Era;
+use crate::limits::Limits;
+use crate::message::{RawJson, Reply};
+use http::HttpConnection;
+use inbox::CallInbox;
+use pipe::PipeConnection;
+use process::{ServerProcess, SpawnRequest, Spawner};
+use router::{Root, Router};
+use sse::SseConnection;
+use web::WebClient;
+
+/// Connection to one server.
+pub(crate) struct Connection {
+    transport: Transport,
+    router: Arc<Router>,
+    process: Option<Arc<dyn ServerProcess>>,
+}
+
+enum Transport {
+    Pipe(PipeConnection),
+    Http(HttpConnection),
+    Sse(SseConnection),
+}
+
+/// What a connection needs from its surroundings.
+pub(crate) struct ConnectContext<'a> {
+    pub(crate) server_id: &'a str,
+    pub(crate) spawner: Option<&'a Arc<dyn Spawner>>,
+    pub(crate) auth_provider: Option<Arc<dyn AuthProvider>>,
+    pub(crate) roots: Vec<Root>,
+    pub(crate) limits: &'a Limits,
+}
+
+impl Connection {
+    /// Starts the server or connects to it. The server has not been greeted yet.
+    pub(crate) async fn open(
+        transport: &TransportConfig,
+        context: ConnectContext<'_>,
+    ) -> Result<Connection> {
+        let (server_id, limits) = (context.server_id, context.limits);
+        let router = Arc::new(Router::new(limits, context.roots));
+        let make_web = |remote| WebClient::new(server_id, remote, context.auth_provider, limits);
+        let mut process = None;
+        let transport = match transport {
+            TransportConfig::Http(remote) => {
+                Transport::Http(HttpConnection::new(make_web(remote)?, Arc::clone(&router)))
+            }
+            TransportConfig::Sse(remote) => {
+                Transport::Sse(SseConnection::open(make_web(remote)?, Arc::clone(&router)).await?)
+            }
+            TransportConfig::Stdio(stdio) => {
+                let Some(spawner) = context.spawner else {
+                    return Err(ClientError::new(
+                        ErrorKind::Unavailable,
+                        "this program starts no stdio servers",
+                    ));
+                };
+                let request = SpawnRequest {
+                    server_id: server_id.to_owned(),
+                    command: stdio.command.clone(),
+                    args: stdio.args.clone(),
+                    cwd: stdio.cwd.clone(),
+                    env: stdio.env.clone(),
+                };
+                let spawned = spawner.spawn(request).await?;
+                let server_process: Arc<dyn ServerProcess> = Arc::from(spawned.process);
+                let watched = Arc::clone(&server_process);
+                let describe_end = Box::pin(async move {
+                    let end = watched.describe_end().await;
+                    ClientError::new(ErrorKind::Unavailable, format!("the server ended: {end}"))
+                });
+                process = Some(server_process);
+                Transport::Pipe(PipeConnection::start(
+                    spawned.stdout,
+                    spawned.stdin,
+                    Arc::clone(&router),
+                    limits.message_bytes,
+                    describe_end,
+                ))
+            }
+        };
+        Ok(Connection { transport, router, process })
+    }
+
+    /// Returns whether the server could speak 2026-07-28 on this transport.
+    pub(crate) fn may_be_stateless(&self) -> bool {
+        !matches!(self.transport, Transport::Sse(_))
+    }
+
+    /// Sets what the handshake found out.
+    pub(crate) fn set_protocol(&self, era: Era, version: &str) {
+        if let Transport::Http(connection) = &self.transport {
+            connection.set_protocol(era, version);
+        }
+    }
+
+    /// Listens for changes of the tool list, where that needs a stream of its own.
+    pub(crate) fn listen(&self) {
+        if let Transport::Http(connection) = &self.transport {
+            connection.listen();
+        }
+    }
+
+    /// Sends a request that belongs to no call.
+    pub(crate) async fn request(
+        &self,
+        method: &str,
+        name: Option<&str>,
+        params: impl FnOnce(u64) -> Value,
+    ) -> Result<RawJson> {
+        self.send_request(method, name, params, None).await
+    }
+
+    /// Sends a request for a call. What the server says meanwhile goes to its inbox. `params` is given
+    /// the id, which is the progress token too.
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        name: Option<&str>,
+        params: impl FnOnce(u64) -> Value,
+        inbox: &Arc<CallInbox>,
+    ) -> Result<RawJson> {
+        self.send_request(method, name, params, Some(Arc::clone(inbox))).await
+    }
+
+    async fn send_request(
+        &self,
+        method: &str,
+        name: Option<&str>,
+        params: impl FnOnce(u64) -> Value,
+        inbox: Option<Arc<CallInbox>>,
+    ) -> Result<RawJson> {
+        match &self.transport {
+            Transport::Pipe(connection) => connection.request(method, params, inbox).await,
+            Transport::Http(connection) => connection.request(method, name, params, inbox).await,
+            Transport::Sse(connection) => connection.request(method, params, inbox).await,
+        }
+    }
+
+    /// Sends a notification.
+    pub(crate) async fn notify(&self, method: &str, params: Value) -> Result<()> {
+        match &self.transport {
+            Transport::Pipe(connection) => connection.notify(method, Some(params)).await,
+            Transport::Http(connection) => connection.notify(method, Some(params)).await,
+            Transport::Sse(connection) => connection.notify(method, Some(params)).await,
+        }
+    }
+
+    /// Answers a request of the server.
+    pub(crate) async fn reply(&self, id: &RawJson, reply: &Reply) -> Result<()> {
+        match &self.transport {
+            Transport::Pipe(connection) => connection.reply(id, reply).await,
+            Transport::Http(connection) => connection.reply(id, reply).await,
+            Transport::Sse(connection) => connection.reply(id, reply).await,
+        }
+    }
+
+    /// Returns why the connection is closed, if it is.
+    pub(crate) fn closed_error(&self) -> Option<ClientError> {
+        self.router.closed_error()
+    }
+
+    /// Subscribes to changes of the tool list.
+    pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
+        self.router.list_changes()
+    }
+
+    /// Closes the connection, ends the server's process and waits until nothing of them is left.
+    pub(crate) async fn close(&self) {
+        match &self.transport {
+            Transport::Pipe(connection) => connection.close().await,
+            Transport::Http(connection) => connection.close().await,
+            Transport::Sse(connection) => connection.close().await,
+        }
+        if let Some(process) = &self.process {
+            process.stop().await;
+        }
+    }
+}

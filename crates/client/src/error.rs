@@ -1,0 +1,143 @@
+//! Errors of the client: what happened, and what to do next.
+
+use std::fmt;
+
+/// Result of a client operation.
+pub type Result<T, E = ClientError> = std::result::Result<T, E>;
+
+/// Kind of a [`ClientError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The configuration is not valid.
+    InvalidConfig,
+    /// There is no server, bundle or tool with this name.
+    NotFound,
+    /// The server cannot be reached or started, or has ended.
+    Unavailable,
+    /// The server wants other credentials.
+    Unauthenticated,
+    /// The server took too long.
+    DeadlineExceeded,
+    /// The server sent more than is accepted.
+    TooLarge,
+    /// The server did not keep to the protocol.
+    BadResponse,
+    /// The server answered with an error of its own.
+    ServerError,
+    /// The call was cancelled, or its connection was closed on our side.
+    Cancelled,
+}
+
+/// Error of the client, in words for a human.
+#[derive(Debug, Clone)]
+pub struct ClientError {
+    kind: ErrorKind,
+    message: String,
+    hint: Option<String>,
+    rpc: Option<Box<RpcError>>,
+    cause: ErrorCause,
+}
+
+/// Causes that the client itself reacts to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ErrorCause {
+    Other,
+    /// The server no longer knows the session; the request did not run.
+    SessionLost,
+    /// An HTTP status, and no JSON-RPC answer.
+    HttpStatus,
+}
+
+/// Error object of a server's answer.
+#[derive(Debug, Clone)]
+pub struct RpcError {
+    pub code: i64,
+    pub message: String,
+    /// JSON text of its `data`, as it came.
+    pub data: Option<String>,
+}
+
+impl ClientError {
+    /// Creates an error.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> ClientError {
+        ClientError {
+            kind,
+            message: message.into(),
+            hint: None,
+            rpc: None,
+            cause: ErrorCause::Other,
+        }
+    }
+
+    /// Creates the error for a server's own error object.
+    pub fn from_rpc(rpc: RpcError) -> ClientError {
+        ClientError {
+            kind: ErrorKind::ServerError,
+            message: format!("the server answered with error {}: {}", rpc.code, rpc.message),
+            hint: None,
+            rpc: Some(Box::new(rpc)),
+            cause: ErrorCause::Other,
+        }
+    }
+
+    /// Adds what to do next.
+    pub fn with_hint(mut self, hint: impl Into<String>) -> ClientError {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds where it happened, in front of the message.
+    pub fn with_context(mut self, context: impl fmt::Display) -> ClientError {
+        self.message = format!("{context}: {}", self.message);
+        self
+    }
+
+    /// Marks the error of a lost session.
+    pub(crate) fn with_session_lost(mut self) -> ClientError {
+        self.cause = ErrorCause::SessionLost;
+        self
+    }
+
+    /// Marks an answer that was only an HTTP status.
+    pub(crate) fn with_http_status(mut self) -> ClientError {
+        self.cause = ErrorCause::HttpStatus;
+        self
+    }
+
+    /// Returns whether the server no longer knows our session, so that the request did not run.
+    pub fn is_session_lost(&self) -> bool {
+        self.cause == ErrorCause::SessionLost
+    }
+
+    pub(crate) fn is_http_status(&self) -> bool {
+        self.cause == ErrorCause::HttpStatus
+    }
+
+    /// Returns the kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Returns what happened.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns what to do next, if that is known.
+    pub fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
+    /// Returns the server's own error object, if it answered with one.
+    pub fn rpc(&self) -> Option<&RpcError> {
+        self.rpc.as_deref()
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ClientError {}

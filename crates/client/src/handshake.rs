@@ -1,0 +1,200 @@
+//! Finds out which era a server speaks, and greets it in that.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::connection::Connection;
+use crate::error::{ClientError, ErrorKind, Result};
+use crate::limits::Limits;
+
+/// The version without sessions.
+pub const STATELESS_VERSION: &str = "2026-07-28";
+/// The newest version with `initialize`.
+const INITIALIZED_VERSION: &str = "2025-11-25";
+/// All versions with `initialize`.
+const INITIALIZED_VERSIONS: [&str; 4] =
+    ["2024-11-05", "2025-03-26", "2025-06-18", INITIALIZED_VERSION];
+/// Code for a version that the server does not speak.
+const UNSUPPORTED_VERSION: i64 = -32022;
+
+/// Family of protocol versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Era {
+    /// 2024-11-05 to 2025-11-25: a session begins with `initialize`.
+    Initialized,
+    /// 2026-07-28: each request stands alone.
+    Stateless,
+}
+
+/// What this client can do for a server, and how it names itself.
+#[derive(Debug, Clone)]
+pub struct ClientProfile {
+    pub name: String,
+    pub version: String,
+    /// Someone can be asked.
+    pub elicitation: bool,
+    /// A model can be asked.
+    pub sampling: bool,
+}
+
+impl Default for ClientProfile {
+    fn default() -> ClientProfile {
+        ClientProfile {
+            name: "ringfence".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            elicitation: false,
+            sampling: false,
+        }
+    }
+}
+
+impl ClientProfile {
+    fn capabilities(&self) -> Value {
+        let mut capabilities = json!({"roots": {}});
+        if self.elicitation {
+            capabilities["elicitation"] = json!({"form": {}, "url": {}});
+        }
+        if self.sampling {
+            capabilities["sampling"] = json!({});
+        }
+        capabilities
+    }
+
+    fn client_info(&self) -> Value {
+        json!({"name": self.name, "version": self.version})
+    }
+
+    /// Returns the `_meta` of a request of 2026-07-28.
+    pub(crate) fn request_meta(&self) -> serde_json::Map<String, Value> {
+        let mut meta = serde_json::Map::new();
+        let mut set = |key: &str, value| {
+            meta.insert(format!("io.modelcontextprotocol/{key}"), value);
+        };
+        set("protocolVersion", STATELESS_VERSION.into());
+        set("clientInfo", self.client_info());
+        set("clientCapabilities", self.capabilities());
+        meta
+    }
+}
+
+/// What a server said about itself.
+#[derive(Debug, Clone)]
+pub struct ServerGreeting {
+    pub era: Era,
+    pub version: String,
+    /// `serverInfo`, as it came.
+    pub server_info: Value,
+    pub capabilities: Value,
+    pub instructions: Option<String>,
+}
+
+impl ServerGreeting {
+    /// Returns whether the server reports changes of its tool list.
+    pub fn reports_list_changes(&self) -> bool {
+        self.capabilities["tools"]["listChanged"] == true
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct GreetingFields {
+    protocol_version: Option<String>,
+    supported_versions: Vec<String>,
+    server_info: Value,
+    capabilities: Value,
+    instructions: Option<String>,
+}
+
+/// Greets a server. A server that does not know `server/discover` answers it with some error, or
+/// with nothing at all; it then gets `initialize` on the same connection.
+pub(crate) async fn greet_server(
+    connection: &Connection,
+    profile: &ClientProfile,
+    limits: &Limits,
+) -> Result<ServerGreeting> {
+    let within = |wait: Duration, what: &'static str| {
+        move |_| {
+            ClientError::new(
+                ErrorKind::DeadlineExceeded,
+                format!("the server did not answer `{what}` within {} seconds", wait.as_secs()),
+            )
+        }
+    };
+    if connection.may_be_stateless() {
+        let discovery = connection.request(
+            "server/discover",
+            None,
+            |_| json!({"_meta": profile.request_meta()}),
+        );
+        match tokio::time::timeout(limits.discover_timeout, discovery).await {
+            Ok(Ok(answer)) => {
+                let fields: GreetingFields = answer.parse().unwrap_or_default();
+                if fields.supported_versions.iter().any(|version| version == STATELESS_VERSION) {
+                    return Ok(fields.into_greeting(Era::Stateless, STATELESS_VERSION.to_owned()));
+                }
+            }
+            Ok(Err(error)) => check_discovery_error(error)?,
+            // Silence.
+            Err(_) => {}
+        }
+    }
+    let wait = limits.handshake_timeout;
+    let initialize = connection.request("initialize", None, |_| {
+        json!({
+            "protocolVersion": INITIALIZED_VERSION,
+            "capabilities": profile.capabilities(),
+            "clientInfo": profile.client_info(),
+        })
+    });
+    let answer =
+        tokio::time::timeout(wait, initialize).await.map_err(within(wait, "initialize"))??;
+    let fields: GreetingFields = answer.parse()?;
+    let version = fields.protocol_version.clone().unwrap_or_default();
+    if !INITIALIZED_VERSIONS.contains(&version.as_str()) {
+        return Err(ClientError::new(
+            ErrorKind::BadResponse,
+            format!("the server speaks version `{}`, which is not known", shorten(&version)),
+        ));
+    }
+    let greeting = fields.into_greeting(Era::Initialized, version);
+    connection.set_protocol(greeting.era, &greeting.version);
+    tokio::time::timeout(wait, connection.notify("notifications/initialized", json!({})))
+        .await
+        .map_err(within(wait, "notifications/initialized"))??;
+    Ok(greeting)
+}
+
+/// Passes errors that are not about the method: those of a server that cannot be reached, and those
+/// of 2026-07-28 itself.
+fn check_discovery_error(error: ClientError) -> Result<()> {
+    match (error.kind(), error.rpc()) {
+        (ErrorKind::ServerError, Some(rpc)) if rpc.code == UNSUPPORTED_VERSION => {
+            let supports_older = rpc.data.as_deref().is_some_and(|data| {
+                INITIALIZED_VERSIONS.iter().any(|version| data.contains(version))
+            });
+            if supports_older { Ok(()) } else { Err(error) }
+        }
+        (ErrorKind::ServerError | ErrorKind::BadResponse | ErrorKind::TooLarge, _) => Ok(()),
+        // An HTTP status such as 400 or 404 without a JSON body.
+        (ErrorKind::Unavailable, _) if error.is_http_status() => Ok(()),
+        _ => Err(error),
+    }
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(40).collect()
+}
+
+impl GreetingFields {
+    fn into_greeting(self, era: Era, version: String) -> ServerGreeting {
+        ServerGreeting {
+            era,
+            version,
+            server_info: self.server_info,
+            capabilities: self.capabilities,
+            instructions: self.instructions,
+        }
+    }
+}
