@@ -1,12 +1,4 @@
-//! Client for MCP servers: configuration, connections, tool catalogs and calls.
-//!
-//! It speaks stdio, Streamable HTTP and the SSE transport of 2024, with servers of both protocol
-//! eras (2026-07-28, and those with `initialize`). A server is treated as hostile: every size, count
-//! and duration is bounded, and what it sends is passed on as the bytes that came, never as a
-//! re-serialized copy that could lose a field.
-//!
-//! [`config::load_config`] finds and checks the configuration, [`ClientManager`] connects to its
-//! servers when they are used.
+#![doc = include_str!("../README.md")]
 
 pub mod auth;
 mod call;
