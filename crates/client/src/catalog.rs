@@ -174,7 +174,9 @@ impl ToolDefinition {
                 limits.schema_depth
             ));
         }
-        let fields: ToolFields = serde_json::from_str(text)
+        // All of it must be readable, since all of it is passed on.
+        let fields: ToolFields = serde_json::from_str::<Value>(text)
+            .and_then(serde_json::from_value)
             .map_err(|error| format!("a tool's definition has an unexpected form: {error}"))?;
         let is_plain = |c: char| !c.is_control();
         if fields.name.is_empty() || fields.name.len() > 128 || !fields.name.chars().all(is_plain) {
@@ -280,6 +282,7 @@ mod tests {
             (r#"{"name":"","inputSchema":{}}"#, "no usable name"),
             (r#"{"name":"a\u0007","inputSchema":{}}"#, "no usable name"),
             (r#"{"name":"a"}"#, "unexpected form"),
+            (r#"{"name":"a","inputSchema":{},"x":1e999}"#, "unexpected form"),
             (r#"{"name":"a","inputSchema":[]}"#, "unexpected form"),
             (r#"{"name":"a","inputSchema":{"type":"array"}}"#, "not an object"),
             (&deep, "deeper than 5"),

@@ -8,8 +8,10 @@ mod connection;
 mod error;
 mod handshake;
 mod limits;
+mod lock;
 mod manager;
 mod message;
+mod names;
 mod server_client;
 #[cfg(feature = "spawn")]
 mod spawn;
@@ -21,8 +23,10 @@ pub use connection::router::Root;
 pub use error::{ClientError, ErrorKind, Result, RpcError};
 pub use handshake::{ClientProfile, Era, ServerGreeting};
 pub use limits::Limits;
+pub use lock::{LockChange, LockFile, LockedServer};
 pub use manager::ClientManager;
 pub use message::RawJson;
+pub use names::{MAX_NAME_LENGTH, NameCollision, NameMap, ToolKey, namespaced_name};
 pub use server_client::{ClientOptions, ClientStatus, ServerClient};
 #[cfg(feature = "spawn")]
 pub use spawn::ChildSpawner;
