@@ -8,179 +8,40 @@
 //! say why.
 
 mod no_call;
+mod question;
 mod record;
+mod run_rules;
 mod wider;
 
-use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ::policy::{Decision, ExecVerdict};
+use ::policy::Decision;
 use futures::future::BoxFuture;
-use jail::intercept::exec::wire::{ExecAnswer, ExecRules, HeldExec, RuledExec};
+use jail::intercept::exec::wire::{ExecAnswer, HeldExec, RuledExec};
 use jail::rights::Rights;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::asked_call::AskedCall;
-use crate::approval::{ApprovalPrompt, Granted, TrustKey};
-use crate::audit::CallEvents;
-use crate::base::call::{Prepared, digest_json};
-use crate::base::{Error, Kind, Result, shell_quote};
-use crate::config::{EscalationMode, HeuristicsMode, ProfileSetting, RiskyEscalation};
-use crate::redact::secret::is_sensitive;
+use crate::base::call::Prepared;
+use crate::base::{Error, Kind};
+use crate::config::{EscalationMode, ProfileSetting, RiskyEscalation};
 use crate::redact::short_secrets::ShortSecrets;
 use crate::rulebook::escalation::{KEPT_BY_SETTING, NO_ONE_ANSWERED, NO_ONE_TO_ASK};
 use crate::rulebook::{EscalationStatus, Rulebook, escalation_risk};
 use crate::sandbox::escalate::{self, EscalatedExec};
-use crate::sandbox::{
-    ExecDecider, ExecPolicy, KeptInside, Launcher, SessionSandbox, WaitingExec, create_exec_log,
-    env, git,
-};
+use crate::sandbox::{ExecDecider, KeptInside, Launcher, WaitingExec, git};
 use crate::tools::RunCx;
-use no_call::NoCallDecider;
 use record::exec_fields;
 pub use record::{ExecList, audit_network};
-use wider::{CurrentSandbox, WiderRunContext};
+pub use run_rules::RunExecRules;
+use wider::CurrentSandbox;
 
 /// Refusals of one run that are recorded individually; its supervisor reports no more either.
 const MAX_AUDITED: usize = 10_000;
 
 /// Why a command that a human was asked about stays inside.
 const CHOSEN_INSIDE: &str = "the answer to the question was to run it inside";
-
-/// Variables that every shell changes on its own.
-const SHELL_NOISE_VARS: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
-
-/// The rules for one run, and whether commands may leave its sandbox.
-pub struct RunExecRules {
-    pub rulebook: Arc<Rulebook>,
-    pub rules: ExecRules,
-    leaving: EscalationStatus,
-}
-
-impl RunExecRules {
-    /// Takes the current rules. A run keeps those it started with.
-    pub async fn current(cx: &RunCx) -> Result<Option<RunExecRules>> {
-        if cx.settings.sandbox.settings.profile == ProfileSetting::None {
-            return Ok(None);
-        }
-        let rulebook = cx.services.policy.current_rules(cx.settings.workspace.path()).await;
-        if !cx.settings.config.policy.intercept || !jail::intercept::exec::SUPPORTED {
-            // Rules that are not enforced would be worse than none.
-            return match rulebook.table.prefixes.is_empty() && rulebook.faults.is_empty() {
-                true => Ok(None),
-                false => Err(Error::permission_denied("rules_unwatched", "rules are configured but exec interception is off")
-                    .with_hint("Set `intercept = true` under [policy], or remove the rules; `ringfence doctor` shows what this host supports.")),
-            };
-        }
-        // The rules may have changed since the call was prepared. If they now let git out, the
-        // repository would have to be read-only in this call, and it may not be.
-        let is_guarded = !git::escalates_git(&rulebook.table)
-            || git::is_repository_closed(cx.settings.workspace.rights());
-        let leaving = match rulebook.escalation_status(
-            &cx.settings.config,
-            cx.settings.sandbox.escalate,
-            cx.services.gate.can_ask(cx.control.client.capabilities()),
-        ) {
-            EscalationStatus::Possible if !is_guarded => {
-                EscalationStatus::Prevented("the rules changed as the call began".to_owned())
-            }
-            leaving => leaving,
-        };
-        let heuristics = cx.settings.config.policy.heuristics == HeuristicsMode::Prompt;
-        let lets_out = leaving == EscalationStatus::Possible;
-        let rules = ExecRules {
-            table: rulebook.table.clone(),
-            heuristics,
-            lets_out,
-            ..ExecRules::default()
-        };
-        Ok(Some(RunExecRules { rulebook, rules, leaving }))
-    }
-
-    /// Returns the same rules for a run that nothing may leave.
-    #[must_use]
-    pub fn without_escalation(self) -> RunExecRules {
-        let leaving = match self.leaving {
-            EscalationStatus::Possible => EscalationStatus::Prevented(
-                "commands of this tool do not leave the sandbox".to_owned(),
-            ),
-            leaving => leaving,
-        };
-        RunExecRules { rules: ExecRules { lets_out: false, ..self.rules }, leaving, ..self }
-    }
-
-    /// Returns the decider for a run that belongs to no call: nothing leaves it, and no one is
-    /// asked about it.
-    pub fn into_unattended_decider(
-        self,
-        call_events: CallEvents,
-        root: &Path,
-    ) -> Result<ExecPolicy> {
-        let rules = ExecRules { lets_out: false, heuristics: false, ..self.rules };
-        let decider = NoCallDecider::new(call_events);
-        Ok(ExecPolicy {
-            rules,
-            decider: Arc::new(decider),
-            log: Some(create_exec_log(root)?),
-            wider_runs: Arc::default(),
-        })
-    }
-
-    /// Returns the hosts that a rule denies. If several rules name a host, the last one that
-    /// decides applies, as in Codex. An `allow` rule opens no host, because that is up to the
-    /// operator's configuration, and `prompt` rules are skipped, because no one can be asked about
-    /// a host.
-    pub fn denied_hosts(&self) -> Vec<String> {
-        let mut last_decisions = BTreeMap::new();
-        for rule in
-            self.rulebook.table.networks.iter().filter(|rule| rule.decision != Decision::Prompt)
-        {
-            last_decisions.insert(rule.host.clone(), rule.decision);
-        }
-        last_decisions
-            .into_iter()
-            .filter(|(_, decision)| *decision == Decision::Forbidden)
-            .map(|(host, _)| host)
-            .collect()
-    }
-
-    /// Returns the decider for one run. `env` is the run's initial environment, used to show what a
-    /// command has changed; `kept_inside` collects the commands that did not leave, for the result.
-    pub fn into_call_decider(
-        self,
-        owner: &Arc<AskedCall>,
-        call: Arc<Prepared>,
-        launcher: &Launcher,
-        sandbox: &SessionSandbox,
-        command_env: &[(String, String)],
-        kept_inside: &Arc<KeptInside>,
-    ) -> Result<ExecPolicy> {
-        let cx = owner.owner_cx();
-        let log = create_exec_log(&cx.settings.config.root)?;
-        let wider_context = WiderRunContext::new(cx.control.call_events.clone(), &self, &log)?;
-        let wider_runs = Arc::clone(&wider_context.runs);
-        let decider = CallDecider {
-            started_read_denied: denies_reading(&cx),
-            owner: Arc::clone(owner),
-            call,
-            launcher: launcher.clone(),
-            // The rights of the whole sandbox, not just of this call: files that this call may not
-            // write could have been written by another call of the session, so they must not be
-            // trusted outside either.
-            rights: sandbox.rights.clone(),
-            initial_env: env::merge_env(command_env.to_vec(), sandbox.env.clone()),
-            rulebook: self.rulebook,
-            leaving: self.leaving,
-            kept_inside: Arc::clone(kept_inside),
-            audited_count: AtomicUsize::new(0),
-            short_secrets: cx.short_secrets(),
-            current_sandbox: CurrentSandbox::Inside(wider_context),
-        };
-        Ok(ExecPolicy { rules: self.rules, decider: Arc::new(decider), log: Some(log), wider_runs })
-    }
-}
 
 struct CallDecider {
     owner: Arc<AskedCall>,
@@ -405,135 +266,6 @@ impl CallDecider {
         self.started_read_denied || denies_reading(&self.owner.owner_cx())
     }
 
-    async fn ask_approval(
-        &self,
-        held_exec: &HeldExec,
-        destination: &ExecDestination,
-        reason: &str,
-        waiting: WaitingExec,
-    ) -> Result<Granted<WaitingExec>> {
-        let verdict = &held_exec.verdict;
-        let cx = self.owner.owner_cx();
-        // The subject is cut; the arguments below show the command in full.
-        let command_text = self.shown_command(held_exec);
-        let is_cut = command_text.chars().nth(120).is_some();
-        let subject: String = command_text.chars().take(120).chain(is_cut.then_some('…')).collect();
-        let prompt = ApprovalPrompt::for_exec(
-            &self.call,
-            subject,
-            reason,
-            self.prompt_fields(held_exec, destination),
-            cx.session(),
-        );
-        let prompt = ApprovalPrompt {
-            offers_inside: matches!(destination, ExecDestination::Outside(_)),
-            ..prompt
-        };
-        // The remembered answer is tied to the files as well as the words: two scripts of one
-        // interpreter may have the same words, and the same words mean something else in another
-        // directory. It is also tied to the place, because what may run inside may not therefore
-        // leave.
-        let files = [Some(&held_exec.program), held_exec.script.as_ref(), Some(&held_exec.cwd)];
-        let files = files.map(|file| file.map(|file| (file.device, file.inode)));
-        let passed_env: Vec<_> = held_exec
-            .env
-            .iter()
-            .filter(|(name, _)| cx.settings.config.policy.escalate_env.contains(name))
-            .collect();
-        let command_hash = digest_json(&json!([
-            files,
-            held_exec.argv,
-            passed_env,
-            matches!(destination, ExecDestination::Outside(_))
-        ]));
-        let rule = format!("exec {}:{}", verdict.origin.file, verdict.origin.line);
-        let deadlines = self.owner.pausable_deadlines();
-        let pauses: Vec<_> = deadlines.iter().map(|deadline| deadline.pause()).collect();
-        let granted = cx
-            .confirm_for_session(prompt, TrustKey { subject: rule, detail: command_hash }, waiting)
-            .await;
-        drop(pauses);
-        granted
-    }
-
-    fn shown_command(&self, held_exec: &HeldExec) -> String {
-        let argv = self.short_secrets.redact_argv(&held_exec.argv);
-        shell_quote::quote_command(argv.iter().map(String::as_str))
-    }
-
-    /// Returns everything that matters for the decision, for a human.
-    fn prompt_fields(&self, held_exec: &HeldExec, destination: &ExecDestination) -> Value {
-        let mut fields = Map::new();
-        let mut add =
-            |name: &str, value: String| drop(fields.insert(name.to_owned(), value.into()));
-        add("program", held_exec.program.path.clone());
-        if let Some(script) = &held_exec.script {
-            add("script", script.path.clone());
-        }
-        add("command", self.shown_command(held_exec));
-        add("in", held_exec.cwd.path.clone());
-        let path = match destination {
-            ExecDestination::InPlace(_) | ExecDestination::KeptInside(_) => {
-                held_exec.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone())
-            }
-            ExecDestination::Outside(exec) => self.search_path(exec),
-        };
-        add("PATH", path.unwrap_or_default());
-        let changed = self.changed_env(&held_exec.env);
-        if !changed.is_empty() {
-            add("environment", changed.join(" "));
-        }
-        add("called by", held_exec.parents.join(" < "));
-        add("rule", rule_location(&held_exec.verdict));
-        add(
-            "runs",
-            match destination {
-                ExecDestination::InPlace(_)
-                    if matches!(self.current_sandbox, CurrentSandbox::Wider) =>
-                {
-                    "in the wider sandbox".to_owned()
-                }
-                ExecDestination::InPlace(reason) => format!("in the sandbox ({reason})"),
-                ExecDestination::KeptInside(reason) => format!("in the sandbox ({reason})"),
-                ExecDestination::Outside(_) => match self.owner.owner_cx().settings.sandbox.escalate
-                {
-                    EscalationMode::Wider => "in the wider sandbox".to_owned(),
-                    _ => "outside the sandbox, with your rights and without the environment below"
-                        .to_owned(),
-                },
-            },
-        );
-        Value::Object(fields)
-    }
-
-    /// Returns `PATH` as the command gets it outside.
-    fn search_path(&self, exec: &EscalatedExec) -> Option<String> {
-        escalate::search_path(exec, &self.owner.owner_cx().settings.config)
-    }
-
-    /// Lists what a command has changed in the run's initial environment.
-    fn changed_env(&self, env: &[(String, String)]) -> Vec<String> {
-        let is_noise = |name: &str| SHELL_NOISE_VARS.contains(&name);
-        let format_added = |name: &str, value: &str| match is_sensitive(name) {
-            true => format!("+{name}=[redacted]"),
-            // A URL may also contain a password.
-            false => {
-                format!(
-                    "+{}",
-                    self.short_secrets.redact_argv(&[format!("{name}={value}")]).join(" ")
-                )
-            }
-        };
-        let added =
-            env.iter().filter(|pair| !is_noise(&pair.0) && !self.initial_env.contains(pair));
-        let removed = self
-            .initial_env
-            .iter()
-            .filter(|(name, _)| !is_noise(name) && !env.iter().any(|(other, _)| other == name));
-        let added = added.map(|(name, value)| format_added(name, value));
-        added.chain(removed.map(|(name, _)| format!("-{name}"))).collect()
-    }
-
     /// Records the decision before it is carried out. Returns false if it cannot be recorded; the
     /// command must then not run.
     fn record_exec(
@@ -609,11 +341,4 @@ fn unanswered_reason(error: &Error) -> Option<&'static str> {
         (_, Some("no_asker" | "no_human")) => Some(NO_ONE_TO_ASK),
         _ => None,
     }
-}
-
-/// Names the rule without its directory: a client need not know where the operator keeps rules.
-fn rule_location(verdict: &ExecVerdict) -> String {
-    let file = Path::new(&verdict.origin.file);
-    let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
-    format!("{name}:{}", verdict.origin.line)
 }
