@@ -1,12 +1,13 @@
 //! The `shell` tool: what codex-shell-tool-mcp had, on every transport and in both eras.
 
+use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::support::matrix::{eras, on_cell};
 use crate::support::subset::assert_holds;
-use crate::support::{Client, Options, SESSIONS, Server, Transport, on_every_transport};
+use crate::support::{Approve, Client, Options, SESSIONS, Server, Transport, on_every_transport};
 
 /// A call in the workspace: the whole result, and the JSON in its one text block.
 fn shell(server: &Server, client: &mut Client, mut arguments: Value) -> (Value, Value) {
@@ -285,4 +286,35 @@ fn without_a_fence_the_question_says_that_the_clients_sandbox_is_not_kept() {
             .unwrap()
             .contains("without a sandbox, the client's own included")
     );
+}
+
+/// Between the question and the run the directory is made a link to another one.
+#[test]
+fn an_approved_directory_that_was_swapped_meanwhile_is_not_used() {
+    let mut server = Options::new(Transport::Stdio).unfenced().spawn();
+    let mut client = server.connect(SESSIONS);
+    let workspace = server.workspace();
+    for folder in ["approved", "other"] {
+        std::fs::create_dir(workspace.join(folder)).unwrap();
+    }
+    let calls = [
+        ("shell.exec", json!({"command": "touch ran", "cwd": "approved"})),
+        ("shell", json!({"command": "touch ran", "workdir": workspace.join("approved")})),
+        ("code.exec", json!({"language": "bash", "code": "touch ran", "cwd": "approved"})),
+    ];
+    client.approve = Approve::Never;
+    for (tool, arguments) in calls {
+        let id = client.start("tools/call", json!({"name": tool, "arguments": arguments}));
+        let (question, _) = client.wait_question();
+        std::fs::rename(workspace.join("approved"), workspace.join("old")).unwrap();
+        symlink("other", workspace.join("approved")).unwrap();
+        client.reply(&question, Approve::Once.answer().unwrap());
+        let message = client.wait(&id);
+        assert!(message.to_string().contains("cwd_changed"), "{tool}: {message:#}");
+        for folder in ["old", "other"] {
+            assert!(!workspace.join(folder).join("ran").exists(), "{tool} in {folder}");
+        }
+        std::fs::remove_file(workspace.join("approved")).unwrap();
+        std::fs::rename(workspace.join("old"), workspace.join("approved")).unwrap();
+    }
 }

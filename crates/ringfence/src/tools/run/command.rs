@@ -302,11 +302,10 @@ pub async fn start_in(
     let CommandPlacement { sandbox, rights, never_escalate, output_filter } = placement;
     let (cwd, relative_cwd) = cx.settings.workspace.open_dir(&command.cwd)?;
     let cwd_path = cx.settings.workspace.path().join(relative_cwd);
-    // The operator's filters checked this directory when the call was prepared, and a human may
-    // have approved it by name.
-    if cx.settings.own_sandbox.is_some()
-        && cwd_path.components().ne(Path::new(&call.cwd).components())
-    {
+    // A human has approved this directory by name, or the operator's filters have checked it, when
+    // the call was prepared.
+    let was_checked = cx.settings.own_sandbox.is_some() || call.approval_reason.is_some();
+    if was_checked && cwd_path.components().ne(Path::new(&call.cwd).components()) {
         return Err(Error::new(
             Kind::Conflict,
             "the working directory was replaced while the call was waiting",
