@@ -123,12 +123,20 @@ pub(crate) async fn greet_server(
         }
     };
     if connection.may_be_stateless() {
-        let discovery = connection.request(
-            "server/discover",
-            None,
-            |_| json!({"_meta": profile.request_meta()}),
-        );
-        match tokio::time::timeout(limits.discover_timeout, discovery).await {
+        let discover = || {
+            let params = |_| json!({"_meta": profile.request_meta()});
+            let discovery = connection.request("server/discover", None, params);
+            tokio::time::timeout(limits.discover_timeout, discovery)
+        };
+        let mut discovered = discover().await;
+        // Behind one address there may be servers of several versions. One that refuses our version
+        // and names it as supported is asked once more.
+        if let Ok(Err(error)) = &discovered
+            && names_supported_version(error, &[STATELESS_VERSION])
+        {
+            discovered = discover().await;
+        }
+        match discovered {
             Ok(Ok(answer)) => {
                 let fields: GreetingFields = answer.parse().unwrap_or_default();
                 if fields.supported_versions.iter().any(|version| version == STATELESS_VERSION) {
@@ -171,16 +179,29 @@ pub(crate) async fn greet_server(
 fn check_discovery_error(error: ClientError) -> Result<()> {
     match (error.kind(), error.rpc()) {
         (ErrorKind::ServerError, Some(rpc)) if rpc.code == UNSUPPORTED_VERSION => {
-            let supports_older = rpc.data.as_deref().is_some_and(|data| {
-                INITIALIZED_VERSIONS.iter().any(|version| data.contains(version))
-            });
-            if supports_older { Ok(()) } else { Err(error) }
+            match names_supported_version(&error, &INITIALIZED_VERSIONS) {
+                true => Ok(()),
+                false => Err(error),
+            }
         }
         (ErrorKind::ServerError | ErrorKind::BadResponse | ErrorKind::TooLarge, _) => Ok(()),
         // An HTTP status such as 400 or 404 without a JSON body.
         (ErrorKind::Unavailable, _) if error.is_http_status() => Ok(()),
         _ => Err(error),
     }
+}
+
+/// Returns whether a server refused a version and names one of these as supported instead.
+fn names_supported_version(error: &ClientError, versions: &[&str]) -> bool {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct VersionData {
+        supported: Vec<String>,
+    }
+    let rpc = error.rpc().filter(|rpc| rpc.code == UNSUPPORTED_VERSION);
+    let data = rpc.and_then(|rpc| serde_json::from_str(rpc.data.as_deref()?).ok());
+    let VersionData { supported } = data.unwrap_or_default();
+    supported.iter().any(|version| versions.contains(&version.as_str()))
 }
 
 fn shorten(text: &str) -> String {
@@ -196,5 +217,36 @@ impl GreetingFields {
             capabilities: self.capabilities,
             instructions: self.instructions,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::RpcError;
+
+    #[test]
+    fn only_versions_in_the_list_of_supported_ones_count() {
+        let refuse = |code, data: &str| {
+            let (message, data) = (String::new(), Some(data.to_owned()));
+            ClientError::from_rpc(RpcError { code, message, data })
+        };
+        let both = r#"{"supported":["2026-07-28","2025-11-25"],"requested":"2026-07-28"}"#;
+        let older = r#"{"supported":["2025-06-18"],"requested":"2026-07-28"}"#;
+        let none = r#"{"supported":["2030-01-01"],"requested":"2026-07-28"}"#;
+        for (data, is_stateless, is_initialized) in [
+            (both, true, true),
+            (older, false, true),
+            (none, false, false),
+            ("{}", false, false),
+            ("[]", false, false),
+            (r#"{"supported":"2026-07-28"}"#, false, false),
+        ] {
+            let error = refuse(UNSUPPORTED_VERSION, data);
+            assert_eq!(names_supported_version(&error, &[STATELESS_VERSION]), is_stateless);
+            assert_eq!(names_supported_version(&error, &INITIALIZED_VERSIONS), is_initialized);
+            assert_eq!(check_discovery_error(error).is_ok(), is_initialized, "{data}");
+        }
+        assert!(!names_supported_version(&refuse(-32600, both), &[STATELESS_VERSION]));
     }
 }
