@@ -14,7 +14,7 @@ use crate::connection::process::Spawner;
 use crate::connection::router::Root;
 use crate::connection::{ConnectContext, Connection};
 use crate::error::{ClientError, ErrorKind, Result};
-use crate::handshake::{ClientProfile, ServerGreeting, greet_server};
+use crate::handshake::{ClientProfile, Era, ServerGreeting, greet_server};
 use crate::limits::Limits;
 use crate::message::RawJson;
 
@@ -241,8 +241,9 @@ impl ServerClient {
         match greet_server(&connection, &options.profile, &options.limits).await {
             Ok(greeting) => {
                 connection.set_protocol(greeting.era, &greeting.version);
-                if greeting.reports_list_changes() {
-                    connection.listen();
+                // 2026-07-28 has no such stream.
+                if greeting.era == Era::Initialized {
+                    connection.listen().await;
                 }
                 Ok(Established { connection, greeting, since: Instant::now() })
             }

@@ -1,12 +1,13 @@
 //! Streamable HTTP: every request is a POST, and its answer a JSON body or an event stream.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::Serialize;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -28,6 +29,12 @@ const MAX_RESUMPTIONS: usize = 5;
 /// Bounds of the time after which a server wants a stream to be taken up again.
 const RESUME_DELAY: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(10);
+/// Time that a new connection waits for the stream which belongs to no request. Some servers answer
+/// only when they have something to say.
+const LISTEN_GRACE: Duration = Duration::from_millis(500);
+/// Bounds of the time after which that stream is opened again; it doubles while streams are short.
+const REOPEN_DELAY: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(60);
 
 /// Connection over Streamable HTTP.
 pub(crate) struct HttpConnection {
@@ -95,12 +102,16 @@ impl HttpConnection {
         self.shared.post_message(write_reply(id, reply).into(), "").await
     }
 
-    /// Listens for what the server says outside any call, as long as the connection lasts.
-    pub(crate) fn listen(&self) {
+    /// Listens for what the server says outside any call, as long as the connection lasts. Returns
+    /// when the stream is open, so that a question during the first call is not lost.
+    pub(crate) async fn listen(&self) {
         let (shared, closed) = (Arc::clone(&self.shared), self.closed.clone());
+        let (opened, is_open) = oneshot::channel();
         self.tasks.spawn(async move {
-            closed.run_until_cancelled(shared.listen()).await;
+            closed.run_until_cancelled(shared.listen(opened)).await;
         });
+        // Without an answer in time the stream opens in the background.
+        let _ = tokio::time::timeout(LISTEN_GRACE, is_open).await;
     }
 
     /// Ends the session and waits until nothing of the connection is left.
@@ -257,7 +268,9 @@ impl HttpShared {
                     Err(error) => return Err(error),
                 }
             };
-            let Some(id) = &last_id else {
+            // Streams of 2026-07-28 cannot be resumed, whatever ids their events have.
+            let is_resumable = self.lock_protocol().era != Some(Era::Stateless);
+            let Some(id) = last_id.as_ref().filter(|_| is_resumable) else {
                 return Err(ended.unwrap_or_else(|| {
                     ClientError::new(
                         ErrorKind::Unavailable,
@@ -266,16 +279,9 @@ impl HttpShared {
                 }));
             };
             tokio::time::sleep(delay).await;
-            let mut headers = self.headers("", None);
-            headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-            if let Ok(value) = HeaderValue::from_str(id) {
-                headers.insert("last-event-id", value);
-            }
-            let response =
-                self.web.send(Method::GET, &self.web.url, &headers, &Bytes::new()).await?;
-            match self.web.accept_answer(response).await? {
-                AnswerBody::Events(body) => events = EventReader::new(body, self.web.max_bytes),
-                AnswerBody::Json(_) | AnswerBody::Empty => break,
+            match self.open_stream(Some(id)).await? {
+                Some(resumed) => events = resumed,
+                None => break,
             }
         }
         Err(ClientError::new(
@@ -314,22 +320,63 @@ impl HttpShared {
         }
     }
 
-    /// Listens on the stream that belongs to no request. Many servers have none (405).
-    async fn listen(&self) {
+    /// Opens a stream with GET; after an event, where it had ended. `None` if it is no event stream.
+    async fn open_stream(&self, last_id: Option<&String>) -> Result<Option<EventReader>> {
         let mut headers = self.headers("", None);
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        let Ok(response) = self.web.send(Method::GET, &self.web.url, &headers, &Bytes::new()).await
-        else {
-            return;
-        };
-        let Ok(AnswerBody::Events(body)) = self.web.accept_answer(response).await else { return };
-        let mut events = EventReader::new(body, self.web.max_bytes);
-        while let Ok(Some(event)) = events.next_event().await {
-            let Some(messages) = read_messages(&Arc::new(event.data)) else { continue };
-            for message in messages {
-                if let Some((id, reply)) = self.router.route(message, None) {
-                    let _ = self.post_message(write_reply(&id, &reply).into(), "").await;
+        if let Some(Ok(value)) = last_id.map(|id| HeaderValue::from_str(id)) {
+            headers.insert("last-event-id", value);
+        }
+        let response = self.web.send(Method::GET, &self.web.url, &headers, &Bytes::new()).await?;
+        match self.web.accept_answer(response).await? {
+            AnswerBody::Events(body) => Ok(Some(EventReader::new(body, self.web.max_bytes))),
+            AnswerBody::Json(_) | AnswerBody::Empty => Ok(None),
+        }
+    }
+
+    /// Listens on the stream that belongs to no request. Many servers have none (405). Servers end it
+    /// after a while, so it is opened again.
+    async fn listen(&self, opened: oneshot::Sender<()>) {
+        let (mut opened, mut last_id, mut delay) = (Some(opened), None, *REOPEN_DELAY.start());
+        loop {
+            let (started, mut retry_ms) = (Instant::now(), None);
+            let stream = self.open_stream(last_id.as_ref()).await;
+            drop(opened.take());
+            let is_refused = match stream {
+                Ok(Some(mut events)) => {
+                    while let Ok(Some(event)) = events.next_event().await {
+                        last_id = event.id.or(last_id);
+                        retry_ms = event.retry_ms.or(retry_ms);
+                        self.route_event(&Arc::new(event.data)).await;
+                    }
+                    false
                 }
+                Ok(None) => true,
+                Err(error) => error.is_http_status() || error.kind() != ErrorKind::Unavailable,
+            };
+            if is_refused {
+                // A server that does not resume the stream may still open a new one.
+                match last_id.take() {
+                    Some(_) => continue,
+                    None => return,
+                }
+            }
+            delay = match (retry_ms, started.elapsed() > *REOPEN_DELAY.end()) {
+                (Some(retry_ms), _) => Duration::from_millis(retry_ms),
+                (None, true) => *REOPEN_DELAY.start(),
+                (None, false) => delay * 2,
+            };
+            delay = delay.clamp(*REOPEN_DELAY.start(), *REOPEN_DELAY.end());
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    /// Handles the messages of an event that came outside any request.
+    async fn route_event(&self, text: &Arc<String>) {
+        for message in read_messages(text).into_iter().flatten() {
+            if let Some((id, reply)) = self.router.route(message, None) {
+                // A server that does not take the answer has to live without it.
+                let _ = self.post_message(write_reply(&id, &reply).into(), "").await;
             }
         }
     }
@@ -355,4 +402,73 @@ fn is_session_error(error: &ClientError) -> bool {
         matches!(rpc.code, -32600 | -32001 | -32000)
             && rpc.message.to_ascii_lowercase().contains("session")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+    use crate::config::RemoteTransport;
+    use crate::limits::Limits;
+
+    const EVENTS: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/event-stream";
+    const REFUSAL: &str = "HTTP/1.1 405 No\r\nconnection: close\r\ncontent-length: 0";
+
+    /// Serves one answer per request, and returns the requests.
+    async fn serve(
+        answers: Vec<(&'static str, &'static str)>,
+    ) -> (HttpConnection, JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let transport = RemoteTransport {
+            url: format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap(),
+            headers: BTreeMap::new(),
+            auth_provider_id: None,
+        };
+        let server = tokio::spawn(async move {
+            let mut requests = Vec::new();
+            for (head, body) in answers {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                let mut request = vec![0; 4096];
+                let length = socket.read(&mut request).await.unwrap();
+                requests.push(String::from_utf8_lossy(&request[..length]).to_lowercase());
+                let answer = format!("{head}\r\n\r\n{body}");
+                socket.write_all(answer.as_bytes()).await.unwrap();
+            }
+            requests
+        });
+        let limits = Limits::default();
+        let web = WebClient::new("test", &transport, None, &limits).unwrap();
+        (HttpConnection::new(web, Arc::new(Router::new(&limits, Vec::new()))), server)
+    }
+
+    #[tokio::test]
+    async fn the_stream_outside_requests_is_opened_again_where_it_ended() {
+        let change = r#"data: {"method":"notifications/tools/list_changed"}"#;
+        let change: &'static str = format!("id: 7\nretry: 1\n{change}\n\n").leak();
+        let (connection, server) =
+            serve(vec![(EVENTS, change), (REFUSAL, ""), (REFUSAL, "")]).await;
+        connection.listen().await;
+        let requests = server.await.unwrap();
+        let resumed: Vec<bool> =
+            requests.iter().map(|request| request.contains("last-event-id: 7")).collect();
+        assert_eq!(resumed, [false, true, false]);
+        assert!(requests.iter().all(|request| request.starts_with("get /mcp")));
+        assert_eq!(*connection.shared.router.list_changes().borrow(), 1);
+        // Its server refuses a new stream, so that there is nothing more to wait for.
+        connection.tasks.wait().await;
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_2026_is_not_resumed() {
+        let (connection, server) = serve(vec![(EVENTS, "id: 7\ndata:\n\n")]).await;
+        connection.set_protocol(Era::Stateless, "2026-07-28");
+        let answer = connection.request("tools/list", None, |_| serde_json::json!({}), None).await;
+        assert!(answer.unwrap_err().message().contains("ended the stream"));
+        assert!(server.await.unwrap()[0].starts_with("post /mcp"));
+    }
 }

@@ -115,10 +115,12 @@ impl Connection {
         }
     }
 
-    /// Listens for changes of the tool list, where that needs a stream of its own.
-    pub(crate) fn listen(&self) {
+    /// Listens for what a server with sessions says outside any call, where that needs a stream of
+    /// its own: changes of the tool list, and the questions of servers that do not say which call they
+    /// belong to.
+    pub(crate) async fn listen(&self) {
         if let Transport::Http(connection) = &self.transport {
-            connection.listen();
+            connection.listen().await;
         }
     }
 
