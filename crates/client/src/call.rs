@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
+use http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -79,6 +80,8 @@ pub(crate) struct CallRun<'a> {
     pub(crate) profile: &'a ClientProfile,
     pub(crate) limits: &'a Limits,
     pub(crate) handler: &'a dyn CallHandler,
+    /// Headers of the call, for HTTP.
+    pub(crate) headers: HeaderMap,
     /// Time that is left.
     pub(crate) remaining: Duration,
 }
@@ -122,8 +125,9 @@ impl CallRun<'_> {
     async fn run_round(&mut self, call: &ToolCall, input: Option<&InputRound>) -> Result<RawJson> {
         let inbox = Arc::new(CallInbox::new(self.limits));
         let (era, profile) = (self.era, self.profile);
+        let headers = self.headers.clone();
         let params = move |id| call_params(call, id, era, profile, input);
-        let answer = self.connection.call("tools/call", Some(&call.tool), params, &inbox);
+        let answer = self.connection.call("tools/call", Some(&headers), params, &inbox);
         tokio::pin!(answer);
         loop {
             let started = Instant::now();

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::connection::Connection;
 use crate::error::{ClientError, ErrorKind, Result};
 use crate::handshake::{ClientProfile, Era};
+use crate::header_params::HeaderParam;
 use crate::limits::Limits;
 
 /// Hints of a tool about its effects. What a server does not say counts as the worst.
@@ -40,6 +41,8 @@ pub struct ToolCatalog {
     pub tools: BTreeMap<String, ToolDefinition>,
     /// Tools that were left out, with the reason.
     pub rejected: Vec<String>,
+    /// Parameters that go into headers, of the tools that have any.
+    pub(crate) header_params: BTreeMap<String, Vec<HeaderParam>>,
     /// How long the server says that the list is valid.
     pub ttl: Option<Duration>,
     pub(crate) listed_at: Instant,
@@ -81,9 +84,11 @@ async fn list_pages(
     let mut catalog = ToolCatalog {
         tools: BTreeMap::new(),
         rejected: Vec::new(),
+        header_params: BTreeMap::new(),
         ttl: None,
         listed_at: Instant::now(),
     };
+    let has_headers = era == Era::Stateless && connection.has_headers();
     let (mut cursor, mut cursors) = (None::<String>, BTreeSet::new());
     for _ in 0..limits.pages {
         let page = connection
@@ -104,7 +109,7 @@ async fn list_pages(
             if catalog.tools.len() + catalog.rejected.len() >= limits.tools {
                 return Err(too_many(&format!("more than {} tools", limits.tools)));
             }
-            catalog.add_tool(tool.get(), limits);
+            catalog.add_tool(tool.get(), has_headers, limits);
         }
         match page.next_cursor {
             None => return Ok(catalog),
@@ -123,16 +128,25 @@ fn too_many(what: &str) -> ClientError {
 }
 
 impl ToolCatalog {
-    fn add_tool(&mut self, text: &str, limits: &Limits) {
-        match ToolDefinition::parse(text, limits) {
-            Ok(tool) if self.tools.contains_key(&tool.name) => {
-                self.rejected.push(format!("the tool `{}` is listed twice", tool.name));
-            }
-            Ok(tool) => {
-                self.tools.insert(tool.name.clone(), tool);
-            }
-            Err(reason) => self.rejected.push(reason),
+    fn add_tool(&mut self, text: &str, has_headers: bool, limits: &Limits) {
+        let tool = match ToolDefinition::parse(text, limits) {
+            Ok(tool) => tool,
+            Err(reason) => return self.rejected.push(reason),
+        };
+        if self.tools.contains_key(&tool.name) {
+            return self.rejected.push(format!("the tool `{}` is listed twice", tool.name));
         }
+        if has_headers {
+            match HeaderParam::find_all(text) {
+                Ok(params) if params.is_empty() => {}
+                Ok(params) => drop(self.header_params.insert(tool.name.clone(), params)),
+                Err(reason) => {
+                    let reason = format!("the tool `{}` is not valid: {reason}", tool.name);
+                    return self.rejected.push(reason);
+                }
+            }
+        }
+        self.tools.insert(tool.name.clone(), tool);
     }
 }
 
@@ -290,6 +304,28 @@ mod tests {
         ] {
             let error = ToolDefinition::parse(text, &limits).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn annotations_for_headers_matter_only_where_there_are_headers() {
+        let text = |name: &str, header: &str| {
+            let property = json!({"type": "string", "x-mcp-header": header});
+            json!({"name": name, "inputSchema": {"properties": {"a": property}}}).to_string()
+        };
+        for (has_headers, tools, with_headers) in [(true, 1, 1), (false, 2, 0)] {
+            let mut catalog = ToolCatalog {
+                tools: BTreeMap::new(),
+                rejected: Vec::new(),
+                header_params: BTreeMap::new(),
+                ttl: None,
+                listed_at: Instant::now(),
+            };
+            for (name, header) in [("right", "A"), ("wrong", "a b")] {
+                catalog.add_tool(&text(name, header), has_headers, &Limits::default());
+            }
+            assert_eq!((catalog.tools.len(), catalog.header_params.len()), (tools, with_headers));
+            assert_eq!(catalog.rejected.len(), 2 - tools);
         }
     }
 

@@ -7,6 +7,7 @@ pub mod config;
 mod connection;
 mod error;
 mod handshake;
+mod header_params;
 mod limits;
 mod lock;
 mod manager;

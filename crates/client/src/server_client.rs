@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use http::HeaderMap;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 
 use crate::auth::AuthProvider;
@@ -15,6 +16,7 @@ use crate::connection::router::Root;
 use crate::connection::{ConnectContext, Connection};
 use crate::error::{ClientError, ErrorKind, Result};
 use crate::handshake::{ClientProfile, Era, ServerGreeting, greet_server};
+use crate::header_params::call_headers;
 use crate::limits::Limits;
 use crate::message::RawJson;
 
@@ -23,6 +25,9 @@ const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(600);
 /// A server that ends sooner than this after its start counts as failed.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
+
+/// Code for headers that do not match the call.
+const HEADER_MISMATCH: i64 = -32020;
 
 /// What all clients of a program have in common.
 #[derive(Clone)]
@@ -73,6 +78,8 @@ pub struct ServerClient {
     slot: AsyncMutex<Option<Arc<Established>>>,
     failure: Mutex<Option<Failure>>,
     catalog: AsyncMutex<CachedCatalog>,
+    /// The tools that were listed last, which may be out of date.
+    last_catalog: Mutex<Option<Arc<ToolCatalog>>>,
     calls: Semaphore,
 }
 
@@ -81,6 +88,13 @@ struct Established {
     connection: Connection,
     greeting: ServerGreeting,
     since: Instant,
+}
+
+impl Established {
+    /// Returns whether fields of a call go into headers too.
+    fn has_headers(&self) -> bool {
+        self.greeting.era == Era::Stateless && self.connection.has_headers()
+    }
 }
 
 struct Failure {
@@ -107,6 +121,7 @@ impl ServerClient {
             slot: AsyncMutex::default(),
             failure: Mutex::default(),
             catalog: AsyncMutex::default(),
+            last_catalog: Mutex::default(),
         }
     }
 
@@ -123,6 +138,7 @@ impl ServerClient {
         let listing = list_tools(&established.connection, era, &options.profile, &options.limits);
         let catalog = Arc::new(listing.await.map_err(|error| self.name_server(error))?);
         cached.set(Arc::clone(&catalog), changes);
+        *self.lock_last_catalog() = Some(Arc::clone(&catalog));
         Ok(catalog)
     }
 
@@ -142,6 +158,7 @@ impl ServerClient {
                 profile: &self.options.profile,
                 limits: &self.options.limits,
                 handler,
+                headers: self.call_headers(&established, call).await,
                 remaining: call.timeout.unwrap_or(self.options.limits.call_timeout),
             };
             let error = match run.run(call).await {
@@ -158,7 +175,13 @@ impl ServerClient {
                 self.note_failure(error.clone());
                 self.drop_connection(&established).await;
             }
-            let can_repeat = error.is_session_lost() || is_lost && call.is_read_only;
+            // The server refused the call because our definition of the tool is out of date.
+            let is_outdated = established.has_headers()
+                && error.rpc().is_some_and(|rpc| rpc.code == HEADER_MISMATCH);
+            if is_outdated {
+                self.forget_tools().await;
+            }
+            let can_repeat = error.is_session_lost() || is_outdated || is_lost && call.is_read_only;
             if !can_repeat || !std::mem::take(&mut may_repeat) {
                 return Err(self.name_server(error));
             }
@@ -195,7 +218,28 @@ impl ServerClient {
         if let Some(established) = established {
             established.connection.close().await;
         }
+        self.forget_tools().await;
+    }
+
+    async fn forget_tools(&self) {
         self.catalog.lock().await.clear();
+        *self.lock_last_catalog() = None;
+    }
+
+    /// Returns the headers of a call. They depend on the definition of the tool, so that a server
+    /// whose tools are not known is asked for them first.
+    async fn call_headers(&self, established: &Established, call: &ToolCall) -> HeaderMap {
+        if !established.has_headers() {
+            return HeaderMap::new();
+        }
+        let known = self.lock_last_catalog().clone();
+        let catalog = match known {
+            Some(catalog) => Some(catalog),
+            // The call itself will say what is wrong.
+            None => self.list_tools().await.ok(),
+        };
+        let params = catalog.as_ref().and_then(|catalog| catalog.header_params.get(&call.tool));
+        call_headers(&call.tool, params.map_or(&[], Vec::as_slice), &call.arguments)
     }
 
     async fn connect(&self) -> Result<Arc<Established>> {
@@ -299,6 +343,10 @@ impl ServerClient {
             true => error,
             false => error.with_context(format_args!("server {name}")),
         }
+    }
+
+    fn lock_last_catalog(&self) -> std::sync::MutexGuard<'_, Option<Arc<ToolCatalog>>> {
+        self.last_catalog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_failure(&self) -> std::sync::MutexGuard<'_, Option<Failure>> {

@@ -71,12 +71,12 @@ impl HttpConnection {
         (protocol.era, protocol.version) = (Some(era), Some(version.to_owned()));
     }
 
-    /// Sends a request and waits for its answer. `name` is the tool, which 2026-07-28 wants in a
-    /// header. Dropping the future tells the server to stop.
+    /// Sends a request and waits for its answer. `mirrored` are the headers that 2026-07-28 wants for
+    /// a call. Dropping the future tells the server to stop.
     pub(crate) async fn request(
         &self,
         method: &str,
-        name: Option<&str>,
+        mirrored: Option<&HeaderMap>,
         params: impl FnOnce(u64) -> serde_json::Value,
         inbox: Option<Arc<CallInbox>>,
     ) -> Result<RawJson> {
@@ -84,7 +84,7 @@ impl HttpConnection {
         let message = write_message(Some(pending.id), method, Some(params(pending.id)))?;
         let mut guard = HttpCancelGuard { connection: self, id: pending.id, is_armed: true };
         let answer = tokio::select! {
-            answer = self.shared.exchange(&mut pending, method, name, message.into()) => answer,
+            answer = self.shared.exchange(&mut pending, method, mirrored, message.into()) => answer,
             () = self.closed.cancelled() => Err(closed_by_us()),
         };
         // On 2026-07-28 the closed stream is the cancellation; what has ended needs none.
@@ -164,12 +164,12 @@ impl HttpShared {
         self.protocol.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn headers(&self, method: &str, name: Option<&str>) -> HeaderMap {
+    fn headers(&self, method: &str, mirrored: Option<&HeaderMap>) -> HeaderMap {
         let protocol = self.lock_protocol().clone();
         let mut headers = HeaderMap::new();
         let mut set = |header: &'static str, value: &str| {
-            // Values come from a server or a tool name; what HTTP does not allow is left out, and
-            // the server says that it is missing.
+            // Values come from a server; what HTTP does not allow is left out, and the server says
+            // that it is missing.
             if let Ok(value) = HeaderValue::from_str(value) {
                 headers.insert(header, value);
             }
@@ -185,9 +185,7 @@ impl HttpShared {
         }
         if is_discovery || protocol.era == Some(Era::Stateless) {
             set("mcp-method", method);
-            if let Some(name) = name {
-                set("mcp-name", name);
-            }
+            headers.extend(mirrored.cloned().unwrap_or_default());
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
@@ -199,10 +197,10 @@ impl HttpShared {
         &self,
         pending: &mut PendingAnswer<'_>,
         method: &str,
-        name: Option<&str>,
+        mirrored: Option<&HeaderMap>,
         body: Bytes,
     ) -> Result<RawJson> {
-        let headers = self.headers(method, name);
+        let headers = self.headers(method, mirrored);
         let had_session = headers.contains_key(SESSION_HEADER);
         let response = self.web.send(Method::POST, &self.web.url, &headers, &body).await?;
         let status = response.status();

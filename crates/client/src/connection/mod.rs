@@ -13,6 +13,7 @@ mod web;
 
 use std::sync::Arc;
 
+use ::http::HeaderMap;
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -108,6 +109,11 @@ impl Connection {
         !matches!(self.transport, Transport::Sse(_))
     }
 
+    /// Returns whether fields of requests go into headers too, if the server speaks 2026-07-28.
+    pub(crate) fn has_headers(&self) -> bool {
+        matches!(self.transport, Transport::Http(_))
+    }
+
     /// Sets what the handshake found out.
     pub(crate) fn set_protocol(&self, era: Era, version: &str) {
         if let Transport::Http(connection) = &self.transport {
@@ -128,34 +134,36 @@ impl Connection {
     pub(crate) async fn request(
         &self,
         method: &str,
-        name: Option<&str>,
+        mirrored: Option<&HeaderMap>,
         params: impl FnOnce(u64) -> Value,
     ) -> Result<RawJson> {
-        self.send_request(method, name, params, None).await
+        self.send_request(method, mirrored, params, None).await
     }
 
     /// Sends a request for a call. What the server says meanwhile goes to its inbox. `params` is given
-    /// the id, which is the progress token too.
+    /// the id, which is the progress token too; `mirrored` are headers for HTTP.
     pub(crate) async fn call(
         &self,
         method: &str,
-        name: Option<&str>,
+        mirrored: Option<&HeaderMap>,
         params: impl FnOnce(u64) -> Value,
         inbox: &Arc<CallInbox>,
     ) -> Result<RawJson> {
-        self.send_request(method, name, params, Some(Arc::clone(inbox))).await
+        self.send_request(method, mirrored, params, Some(Arc::clone(inbox))).await
     }
 
     async fn send_request(
         &self,
         method: &str,
-        name: Option<&str>,
+        mirrored: Option<&HeaderMap>,
         params: impl FnOnce(u64) -> Value,
         inbox: Option<Arc<CallInbox>>,
     ) -> Result<RawJson> {
         match &self.transport {
             Transport::Pipe(connection) => connection.request(method, params, inbox).await,
-            Transport::Http(connection) => connection.request(method, name, params, inbox).await,
+            Transport::Http(connection) => {
+                connection.request(method, mirrored, params, inbox).await
+            }
             Transport::Sse(connection) => connection.request(method, params, inbox).await,
         }
     }
