@@ -7,13 +7,14 @@ SHELL := bash
 export CARGO_TERM_COLOR ?= never
 DEBUG := target/debug/ringfence
 RELEASE := target/release/ringfence
+CONFORMANCE_CLIENT := target/debug/examples/conformance_client
 step = @printf '\n== %s\n'
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 DENY_VERSION := 0.20.2
 DENY := .tools/bin/cargo-deny
 
 # Steps of `make test`, in this order; each is also a target.
-STEPS := commits format clippy docs msrv deny unit doctests conformance inspector sdk everyday codex codexpair
+STEPS := commits format clippy docs msrv deny unit doctests conformance conformance-client inspector sdk everyday codex codexpair
 
 # Long runs, too slow for every commit.
 PROOF_STEPS := codex codexpair longtests bwrapescapes rootescapes
@@ -24,7 +25,7 @@ define run_steps
 for step in $(1); do \
 	from=$$SECONDS; \
 	if $(MAKE) --no-print-directory $$step; then result=ok; else result=FAILED; failed+=($$step); fi; \
-	summary+=$$(printf '%-12s %-7s %5d s' $$step $$result $$((SECONDS - from)))$$'\n'; \
+	summary+=$$(printf '%-18s %-7s %5d s' $$step $$result $$((SECONDS - from)))$$'\n'; \
 done; \
 printf '\n== summary\n%s' "$$summary"; \
 if [ $${#failed[@]} = 0 ]; then echo 'all passed'; \
@@ -34,7 +35,7 @@ endef
 .PHONY: help try test lint advisories $(STEPS) proof $(PROOF_STEPS) bench
 
 help: ## Print this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
 
 try: ## Build and run a demonstration that takes seconds
 	cargo build --locked --release -p ringfence
@@ -106,6 +107,13 @@ FORCE:
 conformance: $(DEBUG) ## Run the MCP conformance suite on the debug binary
 	$(step) 'conformance'
 	conformance/run.sh $(DEBUG)
+
+$(CONFORMANCE_CLIENT): FORCE
+	cargo build --locked -p ringfence-client --example conformance_client
+
+conformance-client: $(CONFORMANCE_CLIENT) ## Run the MCP conformance suite's client scenarios on the client library
+	$(step) 'conformance of the client'
+	conformance/client.sh $(CONFORMANCE_CLIENT)
 
 inspector: $(DEBUG) ## List and call tools with the MCP Inspector over stdio, HTTP and SSE
 	$(step) 'inspector'
