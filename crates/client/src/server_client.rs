@@ -364,7 +364,12 @@ fn backoff(failures: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::call::UnattendedCall;
+    use crate::config::{TransportConfig, TrustLevel};
+    use crate::connection::scripted::{ScriptedAnswer, serve_answers};
 
     #[test]
     fn waits_grow_to_ten_minutes_and_differ() {
@@ -373,5 +378,45 @@ mod tests {
             assert!((seconds * 0.75..=seconds * 1.25).contains(&wait), "{failures}: {wait}");
         }
         assert!((0..50).any(|_| backoff(3) != backoff(3)));
+    }
+
+    #[tokio::test]
+    async fn a_call_with_outdated_headers_is_made_again_with_the_new_definition() {
+        let answer = |status, body: serde_json::Value| ScriptedAnswer {
+            status,
+            media_type: "application/json",
+            body: json!({"jsonrpc": "2.0", "id": 1, "result": body}).to_string(),
+        };
+        let tools = |property| {
+            let schema = json!({"type": "object", "properties": {"region": property}});
+            answer(200, json!({"tools": [{"name": "find", "inputSchema": schema}]}))
+        };
+        let annotated = json!({"type": "string", "x-mcp-header": "Region"});
+        let mismatch = json!({"jsonrpc": "2.0", "id": 1,
+            "error": {"code": HEADER_MISMATCH, "message": "mismatch"}});
+        let (transport, server) = serve_answers(vec![
+            answer(200, json!({"supportedVersions": ["2026-07-28"], "capabilities": {}})),
+            tools(json!({"type": "string"})),
+            ScriptedAnswer { body: mismatch.to_string(), ..answer(400, json!({})) },
+            tools(annotated),
+            answer(200, json!({"content": []})),
+        ])
+        .await;
+        let config = ServerConfig {
+            trust: TrustLevel::Untrusted,
+            transport: TransportConfig::Http(transport),
+        };
+        let client = ServerClient::new("test", config, ClientOptions::default(), None);
+        let arguments = json!({"region": "eu"}).as_object().cloned().unwrap();
+        let (tool, timeout, is_read_only) = ("find".to_owned(), None, false);
+        let call = ToolCall { tool, arguments, timeout, is_read_only };
+        client.call_tool(&call, &UnattendedCall).await.unwrap();
+        let requests = server.await.unwrap();
+        let count_sent =
+            |header: &str| requests.iter().map(|r| r.matches(header).count()).collect();
+        let (names, regions): (Vec<usize>, Vec<usize>) =
+            (count_sent("mcp-name: find"), count_sent("mcp-param-region: eu"));
+        assert_eq!(names, [0, 0, 1, 0, 1]);
+        assert_eq!(regions, [0, 0, 0, 0, 1]);
     }
 }

@@ -404,52 +404,29 @@ fn is_session_error(error: &ClientError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
-    use tokio::task::JoinHandle;
-
+    use super::super::scripted::{ScriptedAnswer, serve_answers};
     use super::*;
-    use crate::config::RemoteTransport;
     use crate::limits::Limits;
 
-    const EVENTS: &str = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/event-stream";
-    const REFUSAL: &str = "HTTP/1.1 405 No\r\nconnection: close\r\ncontent-length: 0";
-
-    /// Serves one answer per request, and returns the requests.
-    async fn serve(
-        answers: Vec<(&'static str, &'static str)>,
-    ) -> (HttpConnection, JoinHandle<Vec<String>>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let transport = RemoteTransport {
-            url: format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap(),
-            headers: BTreeMap::new(),
-            auth_provider_id: None,
-        };
-        let server = tokio::spawn(async move {
-            let mut requests = Vec::new();
-            for (head, body) in answers {
-                let (mut socket, _) = listener.accept().await.unwrap();
-                let mut request = vec![0; 4096];
-                let length = socket.read(&mut request).await.unwrap();
-                requests.push(String::from_utf8_lossy(&request[..length]).to_lowercase());
-                let answer = format!("{head}\r\n\r\n{body}");
-                socket.write_all(answer.as_bytes()).await.unwrap();
-            }
-            requests
-        });
+    async fn connect(
+        answers: Vec<ScriptedAnswer>,
+    ) -> (HttpConnection, tokio::task::JoinHandle<Vec<String>>) {
+        let (transport, server) = serve_answers(answers).await;
         let limits = Limits::default();
         let web = WebClient::new("test", &transport, None, &limits).unwrap();
         (HttpConnection::new(web, Arc::new(Router::new(&limits, Vec::new()))), server)
     }
 
+    fn events(body: &str) -> ScriptedAnswer {
+        ScriptedAnswer { status: 200, media_type: "text/event-stream", body: body.to_owned() }
+    }
+
     #[tokio::test]
     async fn the_stream_outside_requests_is_opened_again_where_it_ended() {
         let change = r#"data: {"method":"notifications/tools/list_changed"}"#;
-        let change: &'static str = format!("id: 7\nretry: 1\n{change}\n\n").leak();
-        let (connection, server) =
-            serve(vec![(EVENTS, change), (REFUSAL, ""), (REFUSAL, "")]).await;
+        let change = events(&format!("id: 7\nretry: 1\n{change}\n\n"));
+        let refusal = ScriptedAnswer { status: 405, media_type: "text/plain", body: String::new() };
+        let (connection, server) = connect(vec![change, refusal.clone(), refusal]).await;
         connection.listen().await;
         let requests = server.await.unwrap();
         let resumed: Vec<bool> =
@@ -457,13 +434,13 @@ mod tests {
         assert_eq!(resumed, [false, true, false]);
         assert!(requests.iter().all(|request| request.starts_with("get /mcp")));
         assert_eq!(*connection.shared.router.list_changes().borrow(), 1);
-        // Its server refuses a new stream, so that there is nothing more to wait for.
+        // The server refuses a new stream: the task ends.
         connection.tasks.wait().await;
     }
 
     #[tokio::test]
     async fn a_stream_of_2026_is_not_resumed() {
-        let (connection, server) = serve(vec![(EVENTS, "id: 7\ndata:\n\n")]).await;
+        let (connection, server) = connect(vec![events("id: 7\ndata:\n\n")]).await;
         connection.set_protocol(Era::Stateless, "2026-07-28");
         let answer = connection.request("tools/list", None, |_| serde_json::json!({}), None).await;
         assert!(answer.unwrap_err().message().contains("ended the stream"));

@@ -8,6 +8,8 @@ mod lines;
 mod pipe;
 pub(crate) mod process;
 pub(crate) mod router;
+#[cfg(test)]
+pub(crate) mod scripted;
 mod sse;
 mod web;
 
