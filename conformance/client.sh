@@ -24,6 +24,8 @@ if ! cmp -s "$here/package-lock.json" "$installed"; then
     cp "$here/package-lock.json" "$installed"
 fi
 node=$here/node_modules/node/bin/node
+# The suite is one large file, and each scenario starts it again.
+export NODE_COMPILE_CACHE=$scratch/cache
 
 # suite VERSION ARGUMENT...: runs that version of the suite.
 suite() {
