@@ -13,6 +13,7 @@ mod lock;
 mod manager;
 mod message;
 mod names;
+mod search;
 mod server_client;
 #[cfg(feature = "spawn")]
 mod spawn;
@@ -28,6 +29,7 @@ pub use lock::{LockChange, LockFile, LockedServer};
 pub use manager::ClientManager;
 pub use message::RawJson;
 pub use names::{MAX_NAME_LENGTH, NameCollision, NameMap, ToolKey, namespaced_name};
+pub use search::{SearchHit, SearchableTool, ToolIndex, compact_signature};
 pub use server_client::{ClientOptions, ClientStatus, ServerClient};
 #[cfg(feature = "spawn")]
 pub use spawn::ChildSpawner;

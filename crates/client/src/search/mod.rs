@@ -1,0 +1,215 @@
+//! Search over the tools of many servers, for models that are not shown all of them.
+//!
+//! A model describes what it wants to do, often in other words than the definition. A tool is found
+//! by words without their endings, by words of the same group, and by parts of words; see
+//! `tests/search/` for what this reaches. Definitions are written by servers, which may try to be
+//! found for everything: a repeated word soon adds nothing, and long texts are cut.
+
+mod definition_text;
+#[cfg(test)]
+mod quality_tests;
+mod scoring;
+mod word_groups;
+mod words;
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+
+pub use definition_text::compact_signature;
+use definition_text::{DefinitionText, cut_text};
+use scoring::{Field, ScoreBoard, SearchWeights, TermIndex, TermIndexBuilder};
+use word_groups::WordGroups;
+use words::{four_grams, is_stop_word, split_words, stem_word};
+
+use crate::catalog::ToolDefinition;
+use crate::names::{ToolKey, namespaced_name};
+
+/// Most characters of a query that are read.
+const MAX_QUERY_LENGTH: usize = 1000;
+/// Most different words of a query that are searched.
+const MAX_QUERY_WORDS: usize = 50;
+/// Most bytes of a server's id that are searched.
+const MAX_SERVER_ID_BYTES: usize = 128;
+
+/// Tool to be searched.
+#[derive(Debug, Clone, Copy)]
+pub struct SearchableTool<'a> {
+    pub server_id: &'a str,
+    pub definition: &'a ToolDefinition,
+}
+
+/// Tool that a search found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchHit {
+    pub key: ToolKey,
+    /// Above 0. Comparable only within one search.
+    pub score: f32,
+}
+
+/// Index of tools. It does not follow changes of their definitions; build another one.
+#[derive(Debug)]
+pub struct ToolIndex {
+    tools: Vec<IndexedTool>,
+    words: TermIndex,
+    grams: TermIndex,
+    groups: WordGroups,
+    weights: SearchWeights,
+}
+
+#[derive(Debug)]
+struct IndexedTool {
+    key: ToolKey,
+    /// Name among the tools of all servers.
+    name: String,
+}
+
+impl ToolIndex {
+    /// Indexes tools, in any order.
+    pub fn new<'a>(tools: impl Iterator<Item = SearchableTool<'a>>) -> ToolIndex {
+        ToolIndex::with_weights(tools, SearchWeights::default())
+    }
+
+    fn with_weights<'a>(
+        tools: impl Iterator<Item = SearchableTool<'a>>,
+        weights: SearchWeights,
+    ) -> ToolIndex {
+        let mut indexed = Vec::new();
+        let (mut words, mut grams) = (TermIndexBuilder::default(), TermIndexBuilder::default());
+        for SearchableTool { server_id, definition } in tools {
+            let text = DefinitionText::from_definition(definition);
+            words.add_tool(
+                field_words(server_id, &definition.name, &text)
+                    .map(|(field, word)| (field, stem_word(&word))),
+            );
+            grams.add_tool(gram_words(&definition.name, &text).flat_map(|(field, word)| {
+                four_grams(&word).into_iter().map(move |gram| (field, gram))
+            }));
+            indexed.push(IndexedTool {
+                key: ToolKey { server_id: server_id.to_owned(), tool: definition.name.clone() },
+                name: namespaced_name(server_id, &definition.name),
+            });
+        }
+        ToolIndex {
+            tools: indexed,
+            words: words.build(&weights.fields),
+            grams: grams.build(&weights.fields),
+            groups: WordGroups::built_in(),
+            weights,
+        }
+    }
+
+    /// Returns the tools that fit a query best, best first; those that fit equally well in the order
+    /// of their names. A tool whose exact name is the query comes first, and one that has nothing of
+    /// the query is left out. Only the first 1,000 characters and 50 words of a query are read.
+    pub fn search(&self, query: &str, max_results: usize) -> Vec<SearchHit> {
+        let query: String = query.trim().chars().take(MAX_QUERY_LENGTH).collect();
+        let mut scores = ScoreBoard::new(self.tools.len());
+        let mut word_scores = ScoreBoard::new(self.tools.len());
+        for word in query_words(&query) {
+            self.score_word(&word, &mut word_scores);
+            for (tool, score) in word_scores.drain() {
+                scores.add_score(tool, score);
+            }
+        }
+        let mut found = vec![0.0; self.tools.len()];
+        let mut best = 0.0f32;
+        for (tool, score) in scores.drain() {
+            found[tool] = score;
+            best = best.max(score);
+        }
+        let mut hits: Vec<(f32, &IndexedTool)> = Vec::new();
+        for (tool, score) in self.tools.iter().zip(found) {
+            // Above all others, even if the name has no word in it.
+            let bonus = if tool.has_name(&query) { best + 1.0 } else { 0.0 };
+            if score + bonus > 0.0 {
+                hits.push((score + bonus, tool));
+            }
+        }
+        hits.sort_by(|(score, tool), (other_score, other)| {
+            other_score.total_cmp(score).then_with(|| tool.compare_names(other))
+        });
+        hits.truncate(max_results);
+        hits.into_iter().map(|(score, tool)| SearchHit { key: tool.key.clone(), score }).collect()
+    }
+
+    /// Adds the scores of one word of a query: of the best of the word and its group, and of the
+    /// parts of the word.
+    fn score_word(&self, word: &str, scores: &mut ScoreBoard) {
+        let stem = stem_word(word);
+        for (tool, score) in self.words.find_term(&stem) {
+            scores.raise_score(tool, score);
+        }
+        for related in self.groups.related_stems(&stem) {
+            for (tool, score) in self.words.find_term(related) {
+                scores.raise_score(tool, self.weights.related_word * score);
+            }
+        }
+        let grams = four_grams(word);
+        let weight = self.weights.four_grams / grams.len().max(1) as f32;
+        for gram in &grams {
+            for (tool, score) in self.grams.find_term(gram) {
+                scores.add_score(tool, weight * score);
+            }
+        }
+    }
+}
+
+impl IndexedTool {
+    /// Tells whether a query is the name of this tool, alone or with its server.
+    fn has_name(&self, query: &str) -> bool {
+        self.key.tool.eq_ignore_ascii_case(query) || self.name.eq_ignore_ascii_case(query)
+    }
+
+    fn compare_names(&self, other: &IndexedTool) -> Ordering {
+        self.name.cmp(&other.name).then_with(|| self.key.cmp(&other.key))
+    }
+}
+
+/// Returns the different words of a query that say something, or all if none does.
+fn query_words(query: &str) -> Vec<String> {
+    let all_words = split_words(query);
+    let has_content = all_words.iter().any(|word| !is_stop_word(word));
+    let mut seen = BTreeSet::new();
+    all_words
+        .into_iter()
+        .filter(|word| !has_content || !is_stop_word(word))
+        .filter(|word| seen.insert(stem_word(word)))
+        .take(MAX_QUERY_WORDS)
+        .collect()
+}
+
+/// Returns the words of all fields of a tool.
+fn field_words<'a>(
+    server_id: &'a str,
+    name: &'a str,
+    text: &'a DefinitionText,
+) -> impl Iterator<Item = (Field, String)> {
+    let server_id = cut_text(server_id, MAX_SERVER_ID_BYTES);
+    let parameter_names =
+        text.parameter_names.iter().map(|name| (Field::ParameterNames, name.as_str()));
+    let parameter_descriptions = text
+        .parameter_descriptions
+        .iter()
+        .map(|text| (Field::ParameterDescriptions, text.as_str()));
+    [
+        (Field::Name, name),
+        (Field::FirstSentence, text.title.as_str()),
+        (Field::FirstSentence, text.first_sentence.as_str()),
+        (Field::OtherSentences, text.other_sentences.as_str()),
+        (Field::ServerId, server_id),
+    ]
+    .into_iter()
+    .chain(parameter_names)
+    .chain(parameter_descriptions)
+    .flat_map(|(field, text)| split_words(text).into_iter().map(move |word| (field, word)))
+}
+
+/// Returns the words whose parts are searched.
+fn gram_words<'a>(
+    name: &'a str,
+    text: &'a DefinitionText,
+) -> impl Iterator<Item = (Field, String)> {
+    [(Field::Name, name), (Field::FirstSentence, text.first_sentence.as_str())]
+        .into_iter()
+        .flat_map(|(field, text)| split_words(text).into_iter().map(move |word| (field, word)))
+}

@@ -1,0 +1,119 @@
+//! How well the search finds tools, on the labelled queries in `tests/search/`.
+//!
+//! Weights and words are chosen on `dev.jsonl` alone. `test.jsonl` says what they are worth.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::*;
+use crate::limits::Limits;
+
+#[derive(Deserialize)]
+struct LabelledTool {
+    server: String,
+    definition: Box<RawValue>,
+}
+
+#[derive(Deserialize)]
+struct LabelledQuery {
+    query: String,
+    /// Names of the tools that would do.
+    relevant: Vec<String>,
+}
+
+fn read_lines<T: for<'de> Deserialize<'de>>(file: &str) -> Vec<T> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/search").join(file);
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn read_tools() -> Vec<(String, ToolDefinition)> {
+    let parse = |text: &str| ToolDefinition::parse(text, &Limits::default()).unwrap();
+    let tools: Vec<LabelledTool> = read_lines("tools.jsonl");
+    tools.into_iter().map(|tool| (tool.server, parse(tool.definition.get()))).collect()
+}
+
+fn index_tools(tools: &[(String, ToolDefinition)], weights: SearchWeights) -> ToolIndex {
+    let tools =
+        tools.iter().map(|(server_id, definition)| SearchableTool { server_id, definition });
+    ToolIndex::with_weights(tools, weights)
+}
+
+#[derive(Debug, Default)]
+struct SearchQuality {
+    /// Share of the relevant tools among the first five.
+    recall_at_5: f64,
+    recall_at_10: f64,
+    /// Mean of 1 / rank of the first relevant tool; 0 below the first ten.
+    reciprocal_rank: f64,
+}
+
+fn measure_quality(index: &ToolIndex, queries: &[LabelledQuery]) -> SearchQuality {
+    let mut quality = SearchQuality::default();
+    let share = 1.0 / queries.len() as f64;
+    for LabelledQuery { query, relevant } in queries {
+        let hits = index.search(query, 10);
+        let is_relevant: Vec<bool> = hits
+            .iter()
+            .map(|hit| relevant.contains(&namespaced_name(&hit.key.server_id, &hit.key.tool)))
+            .collect();
+        let recall = |depth: usize| {
+            let found = is_relevant.iter().take(depth).filter(|relevant| **relevant).count();
+            found as f64 / relevant.len() as f64
+        };
+        quality.recall_at_5 += share * recall(5);
+        quality.recall_at_10 += share * recall(10);
+        if let Some(position) = is_relevant.iter().position(|relevant| *relevant) {
+            quality.reciprocal_rank += share / (position + 1) as f64;
+        }
+        if std::env::var("SHOW").is_ok() && recall(5) < 1.0 {
+            let names: Vec<String> = hits
+                .iter()
+                .take(6)
+                .map(|hit| format!("{}.{} {:.1}", hit.key.server_id, hit.key.tool, hit.score))
+                .collect();
+            println!("  {query:?} {relevant:?} -> {}", names.join(", "));
+        }
+    }
+    quality
+}
+
+fn print_quality(title: &str, quality: &SearchQuality) {
+    let SearchQuality { recall_at_5, recall_at_10, reciprocal_rank } = quality;
+    println!("{title:<32} R@5 {recall_at_5:.3}  R@10 {recall_at_10:.3}  MRR {reciprocal_rank:.3}");
+}
+
+/// Prints what each part of the search gives, on the queries that it was chosen with.
+#[test]
+#[ignore = "prints figures"]
+fn print_what_each_part_gives() {
+    let tools = read_tools();
+    let queries = read_lines("dev.jsonl");
+    let weights = SearchWeights::default();
+    let no_grams = SearchWeights { four_grams: 0.0, ..weights.clone() };
+    let words_only = SearchWeights { related_word: 0.0, ..no_grams.clone() };
+    for (title, weights) in [
+        ("all fields alike", SearchWeights { fields: [1.0; 6], ..words_only.clone() }),
+        ("weighted fields", words_only.clone()),
+        ("weighted fields, groups", no_grams),
+        ("weighted fields, 4-grams", SearchWeights { related_word: 0.0, ..weights.clone() }),
+        (
+            "all, without parameters",
+            SearchWeights { fields: [3.0, 1.0, 1.0, 0.0, 0.0, 1.0], ..weights.clone() },
+        ),
+        (
+            "all, without server",
+            SearchWeights { fields: [3.0, 1.0, 1.0, 0.7, 0.4, 0.0], ..weights.clone() },
+        ),
+        (
+            "all, name as the others",
+            SearchWeights { fields: [1.0, 1.0, 1.0, 0.7, 0.4, 1.0], ..weights.clone() },
+        ),
+        ("all", weights),
+    ] {
+        print_quality(title, &measure_quality(&index_tools(&tools, weights), &queries));
+    }
+}
