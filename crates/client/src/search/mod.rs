@@ -77,13 +77,13 @@ impl ToolIndex {
         let (mut words, mut grams) = (TermIndexBuilder::default(), TermIndexBuilder::default());
         for SearchableTool { server_id, definition } in tools {
             let text = DefinitionText::from_definition(definition);
-            words.add_tool(
-                field_words(server_id, &definition.name, &text)
-                    .map(|(field, word)| (field, stem_word(&word))),
-            );
-            grams.add_tool(gram_words(&definition.name, &text).flat_map(|(field, word)| {
+            let stems = field_words(server_id, &definition.name, &text)
+                .map(|(field, word)| (field, stem_word(&word)));
+            words.add_tool(stems);
+            let parts = gram_words(&definition.name, &text).flat_map(|(field, word)| {
                 four_grams(&word).into_iter().map(move |gram| (field, gram))
-            }));
+            });
+            grams.add_tool(parts);
             indexed.push(IndexedTool {
                 key: ToolKey { server_id: server_id.to_owned(), tool: definition.name.clone() },
                 name: namespaced_name(server_id, &definition.name),
@@ -103,24 +103,12 @@ impl ToolIndex {
     /// the query is left out. Only the first 1,000 characters and 50 words of a query are read.
     pub fn search(&self, query: &str, max_results: usize) -> Vec<SearchHit> {
         let query: String = query.trim().chars().take(MAX_QUERY_LENGTH).collect();
-        let mut scores = ScoreBoard::new(self.tools.len());
-        let mut word_scores = ScoreBoard::new(self.tools.len());
-        for word in query_words(&query) {
-            self.score_word(&word, &mut word_scores);
-            for (tool, score) in word_scores.drain() {
-                scores.add_score(tool, score);
-            }
-        }
-        let mut found = vec![0.0; self.tools.len()];
-        let mut best = 0.0f32;
-        for (tool, score) in scores.drain() {
-            found[tool] = score;
-            best = best.max(score);
-        }
+        let scores = self.score_query(&query);
+        let best_score = scores.iter().copied().fold(0.0, f32::max);
         let mut hits: Vec<(f32, &IndexedTool)> = Vec::new();
-        for (tool, score) in self.tools.iter().zip(found) {
+        for (tool, score) in self.tools.iter().zip(scores) {
             // Above all others, even if the name has no word in it.
-            let bonus = if tool.has_name(&query) { best + 1.0 } else { 0.0 };
+            let bonus = if tool.has_name(&query) { best_score + 1.0 } else { 0.0 };
             if score + bonus > 0.0 {
                 hits.push((score + bonus, tool));
             }
@@ -132,25 +120,35 @@ impl ToolIndex {
         hits.into_iter().map(|(score, tool)| SearchHit { key: tool.key.clone(), score }).collect()
     }
 
-    /// Adds the scores of one word of a query: of the best of the word and its group, and of the
-    /// parts of the word.
-    fn score_word(&self, word: &str, scores: &mut ScoreBoard) {
-        let stem = stem_word(word);
-        for (tool, score) in self.words.find_term(&stem) {
-            scores.raise_score(tool, score);
-        }
-        for related in self.groups.related_stems(&stem) {
-            for (tool, score) in self.words.find_term(related) {
-                scores.raise_score(tool, self.weights.related_word * score);
+    /// Returns the score of each tool. A word of the query counts as the best of three: the word
+    /// itself, a word of its group, or its parts.
+    fn score_query(&self, query: &str) -> Vec<f32> {
+        let mut scores = vec![0.0; self.tools.len()];
+        let mut word_scores = ScoreBoard::new(self.tools.len());
+        let mut gram_scores = ScoreBoard::new(self.tools.len());
+        for word in query_words(query) {
+            let stem = stem_word(&word);
+            for (tool, score) in self.words.find_term(&stem) {
+                word_scores.raise_score(tool, score);
+            }
+            for related in self.groups.related_stems(&stem) {
+                for (tool, score) in self.words.find_term(related) {
+                    word_scores.raise_score(tool, self.weights.related_word * score);
+                }
+            }
+            let grams = four_grams(&word);
+            for (tool, score) in grams.iter().flat_map(|gram| self.grams.find_term(gram)) {
+                gram_scores.add_score(tool, score);
+            }
+            let gram_weight = self.weights.four_grams / grams.len().max(1) as f32;
+            for (tool, score) in gram_scores.drain() {
+                word_scores.raise_score(tool, gram_weight * score);
+            }
+            for (tool, score) in word_scores.drain() {
+                scores[tool] += score;
             }
         }
-        let grams = four_grams(word);
-        let weight = self.weights.four_grams / grams.len().max(1) as f32;
-        for gram in &grams {
-            for (tool, score) in self.grams.find_term(gram) {
-                scores.add_score(tool, weight * score);
-            }
-        }
+        scores
     }
 }
 
@@ -212,4 +210,118 @@ fn gram_words<'a>(
     [(Field::Name, name), (Field::FirstSentence, text.first_sentence.as_str())]
         .into_iter()
         .flat_map(|(field, text)| split_words(text).into_iter().map(move |word| (field, word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::limits::Limits;
+
+    fn definition(name: &str, description: &str) -> ToolDefinition {
+        let text = json!({"name": name, "description": description, "inputSchema": {}}).to_string();
+        ToolDefinition::parse(&text, &Limits::default()).unwrap()
+    }
+
+    /// Indexes tools, each given by server, name and description.
+    fn index_tools(tools: &[(&str, &str, &str)]) -> ToolIndex {
+        let definitions: Vec<ToolDefinition> =
+            tools.iter().map(|(_, name, description)| definition(name, description)).collect();
+        let tools = tools.iter().zip(&definitions);
+        ToolIndex::new(
+            tools.map(|((server_id, ..), definition)| SearchableTool { server_id, definition }),
+        )
+    }
+
+    fn find_names(index: &ToolIndex, query: &str) -> Vec<String> {
+        let hits = index.search(query, usize::MAX);
+        assert!(hits.iter().all(|hit| hit.score > 0.0 && hit.score.is_finite()));
+        assert!(hits.is_sorted_by(|one, next| one.score >= next.score));
+        hits.iter().map(|hit| format!("{}/{}", hit.key.server_id, hit.key.tool)).collect()
+    }
+
+    #[test]
+    fn a_tool_is_found_by_its_words_their_groups_and_their_parts() {
+        let index = index_tools(&[
+            ("disk", "delete_file", "Delete a file."),
+            ("clock", "current_time", "Tell the current time."),
+            ("cluster", "scaleKubernetesDeployment", "Set replicas."),
+        ]);
+        for (query, name) in [
+            ("deleting files", "disk/delete_file"),
+            ("erase", "disk/delete_file"),
+            ("disk", "disk/delete_file"),
+            ("kubernets", "cluster/scaleKubernetesDeployment"),
+        ] {
+            assert_eq!(find_names(&index, query), [name], "{query}");
+        }
+    }
+
+    #[test]
+    fn a_tool_that_shares_nothing_with_the_query_is_left_out() {
+        let index = index_tools(&[("a", "ping", "Test the connection to it.")]);
+        for query in ["", "   ", "?!", "zebra", "is it the zebra"] {
+            assert!(find_names(&index, query).is_empty(), "{query}");
+        }
+        assert!(index_tools(&[]).search("ping", 10).is_empty());
+    }
+
+    #[test]
+    fn an_exact_name_comes_first() {
+        let index = index_tools(&[
+            ("a", "list_list_list", "List list list."),
+            ("b", "list", "Frobnicate widgets, then return everything in a very long list."),
+            ("c", "list_all", "List."),
+            ("d", "___", ""),
+            ("e", "the", ""),
+        ]);
+        assert_eq!(find_names(&index, "list")[0], "b/list");
+        assert_eq!(find_names(&index, " LIST ")[0], "b/list");
+        assert_eq!(find_names(&index, "c__list_all")[0], "c/list_all");
+        assert_eq!(find_names(&index, "___"), ["d/___"]);
+        assert_eq!(find_names(&index, "the")[0], "e/the");
+    }
+
+    #[test]
+    fn tools_that_fit_equally_well_are_in_the_order_of_their_names() {
+        let sorted = [("a", "x_read", "Read."), ("b", "a_read", "Read."), ("b", "b_read", "Read.")];
+        let mut tools = sorted;
+        for _ in 0..tools.len() {
+            tools.rotate_left(1);
+            let names = find_names(&index_tools(&tools), "read");
+            assert_eq!(names, ["a/x_read", "b/a_read", "b/b_read"]);
+        }
+        assert_eq!(index_tools(&tools).search("read", 2).len(), 2);
+    }
+
+    #[test]
+    fn the_end_of_a_long_query_is_not_read() {
+        let index = index_tools(&[("a", "ping", "")]);
+        let filler = "z ".repeat(490);
+        assert_eq!(find_names(&index, &format!("{filler} ping")).len(), 1);
+        assert!(find_names(&index, &format!("{filler}{filler} ping")).is_empty());
+
+        let words = |count: usize| (0..count).map(|n| format!("{n} ")).collect::<String>();
+        assert_eq!(find_names(&index, &(words(49) + "ping")).len(), 1);
+        assert!(find_names(&index, &(words(50) + "ping")).is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_long_description_is_not_read() {
+        let description = |length: usize| format!("First. {} zebra", "y ".repeat(length / 2));
+        assert_eq!(find_names(&index_tools(&[("a", "b", &description(4000))]), "zebra").len(), 1);
+        assert!(find_names(&index_tools(&[("a", "b", &description(4096))]), "zebra").is_empty());
+    }
+
+    #[test]
+    fn repeating_a_word_gains_little() {
+        let spam = format!("Does anything. {}", "invoice ".repeat(400));
+        let index = index_tools(&[
+            ("honest", "create_invoice", "Create an invoice."),
+            ("spam", "anything", &spam),
+        ]);
+        assert_eq!(find_names(&index, "create an invoice")[0], "honest/create_invoice");
+        assert_eq!(find_names(&index, "invoice")[0], "honest/create_invoice");
+    }
 }

@@ -69,14 +69,6 @@ fn measure_quality(index: &ToolIndex, queries: &[LabelledQuery]) -> SearchQualit
         if let Some(position) = is_relevant.iter().position(|relevant| *relevant) {
             quality.reciprocal_rank += share / (position + 1) as f64;
         }
-        if std::env::var("SHOW").is_ok() && recall(5) < 1.0 {
-            let names: Vec<String> = hits
-                .iter()
-                .take(6)
-                .map(|hit| format!("{}.{} {:.1}", hit.key.server_id, hit.key.tool, hit.score))
-                .collect();
-            println!("  {query:?} {relevant:?} -> {}", names.join(", "));
-        }
     }
     quality
 }
@@ -116,4 +108,57 @@ fn print_what_each_part_gives() {
     ] {
         print_quality(title, &measure_quality(&index_tools(&tools, weights), &queries));
     }
+}
+
+#[test]
+fn search_finds_what_people_ask_for() {
+    let index = index_tools(&read_tools(), SearchWeights::default());
+    print_quality("dev", &measure_quality(&index, &read_lines("dev.jsonl")));
+    let quality = measure_quality(&index, &read_lines("test.jsonl"));
+    print_quality("test", &quality);
+    assert!(quality.recall_at_5 >= 0.0, "{quality:?}");
+    assert!(quality.recall_at_10 >= 0.0, "{quality:?}");
+    assert!(quality.reciprocal_rank >= 0.0, "{quality:?}");
+}
+
+#[test]
+fn labels_name_tools_that_exist() {
+    let tools = read_tools();
+    let names: Vec<String> =
+        tools.iter().map(|(server, tool)| namespaced_name(server, &tool.name)).collect();
+    for file in ["dev.jsonl", "test.jsonl"] {
+        for LabelledQuery { query, relevant } in read_lines(file) {
+            assert!(!relevant.is_empty(), "{query}");
+            assert!(relevant.iter().all(|name| names.contains(name)), "{query}");
+        }
+    }
+}
+
+/// Prints how long it takes to index 1,000 tools, and to search them.
+#[test]
+#[ignore = "prints figures; use --release"]
+fn print_times_of_a_thousand_tools() {
+    let tools: Vec<(String, ToolDefinition)> = (0..)
+        .flat_map(|copy| {
+            read_tools().into_iter().map(move |(id, tool)| (format!("{id}{copy}"), tool))
+        })
+        .take(1000)
+        .collect();
+    let started = Instant::now();
+    let index = index_tools(&tools, SearchWeights::default());
+    println!("index of 1,000 tools: {:?}", started.elapsed());
+
+    let mut times = Vec::new();
+    for LabelledQuery { query, .. } in read_lines("dev.jsonl") {
+        let started = Instant::now();
+        assert!(!index.search(&query, 10).is_empty());
+        times.push(started.elapsed());
+    }
+    times.sort();
+    println!("query: median {:?}, slowest {:?}", times[times.len() / 2], times[times.len() - 1]);
+
+    let words: Vec<String> = tools.iter().flat_map(|(_, tool)| split_words(&tool.text)).collect();
+    let started = Instant::now();
+    index.search(&words.join(" "), 10);
+    println!("longest query: {:?}", started.elapsed());
 }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 /// How quickly a further occurrence of a word stops to matter.
 const SATURATION: f32 = 1.2;
+/// Most occurrences of a word in a field that matter, so that no server gains by repeating one.
+const MAX_OCCURRENCES: f32 = 3.0;
 /// How much longer fields are discounted.
 const LENGTH_DISCOUNT: f32 = 0.75;
 
@@ -86,7 +88,7 @@ impl TermIndexBuilder {
                     .map(|field| {
                         let relative = length[field] / mean_length[field];
                         let discount = 1.0 - LENGTH_DISCOUNT + LENGTH_DISCOUNT * relative;
-                        field_weights[field] * counts[field] / discount.max(f32::EPSILON)
+                        field_weights[field] * counts[field].min(MAX_OCCURRENCES) / discount
                     })
                     .sum();
                 let weight = frequency / (SATURATION + frequency);
