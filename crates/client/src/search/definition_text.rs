@@ -1,11 +1,11 @@
-//! The parts of a tool's definition that are searched and shown.
+//! The texts of a tool's definition: what is searched, and one line to show.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::catalog::ToolDefinition;
 
-/// Most bytes of text that are searched, for the description and for the parameters each.
+/// Most bytes that are searched: of the title, of the description, and of all parameters together.
 const MAX_TEXT_BYTES: usize = 4096;
 /// Most characters of a compact signature.
 const MAX_SIGNATURE_LENGTH: usize = 200;
@@ -59,7 +59,7 @@ impl DefinitionText {
 /// Describes a tool in one line of at most 200 characters:
 /// `name(required: type, optional?: type) — first sentence`.
 ///
-/// Characters that a reader cannot see are left out.
+/// Invisible characters are left out, because a human could not see what a model reads.
 pub fn compact_signature(definition: &ToolDefinition) -> String {
     let fields = parse_fields(definition);
     let is_required = |name: &str| {
@@ -102,7 +102,7 @@ pub fn compact_signature(definition: &ToolDefinition) -> String {
     shorten_line(call, MAX_SIGNATURE_LENGTH)
 }
 
-/// Reads the fields. A catalog holds only definitions that can be read.
+/// Parses a definition. Those of a catalog are known to be valid.
 fn parse_fields(definition: &ToolDefinition) -> DefinitionFields {
     serde_json::from_str(&definition.text).unwrap_or_default()
 }
@@ -116,7 +116,7 @@ fn properties(schema: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value
     properties.into_iter().flatten().map(|(name, schema)| (name.as_str(), schema))
 }
 
-/// Returns a type in a few letters. A server's own words are never shown as one.
+/// Returns the name of a type. Only known names are shown, because servers could write anything.
 fn type_name(schema: &Value) -> String {
     let plain_name = |schema: &Value| {
         let name = match schema.get("type") {
@@ -139,8 +139,8 @@ fn type_name(schema: &Value) -> String {
     }
 }
 
-/// Splits a description after its first sentence: at a sign that ends one, before a space and
-/// anything but a small letter (`e.g. this`), or at an empty line.
+/// Splits a description after its first sentence, which ends at an empty line or at a full stop,
+/// exclamation mark or question mark. A small letter continues a sentence (`e.g. this`).
 fn split_first_sentence(description: &str) -> (&str, &str) {
     let description = description.trim();
     let ends_sentence = |position: usize, sign: char| {

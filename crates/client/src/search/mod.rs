@@ -1,9 +1,9 @@
 //! Search over the tools of many servers, for models that are not shown all of them.
 //!
-//! A model describes what it wants to do, often in other words than the definition. A tool is found
-//! by words without their endings, by words of the same group, and by parts of words; see
-//! `tests/search/` for what this reaches. Definitions are written by servers, which may try to be
-//! found for everything: a repeated word soon adds nothing, and long texts are cut.
+//! A model describes what it wants to do, often in other words than the definition. A tool matches
+//! by words without their endings, by words of the same group, and by parts of words. The labelled
+//! queries in `tests/search/` measure how well. Servers write the definitions and may try to match
+//! every query, so repeating a word gains little and long texts are cut.
 
 mod definition_text;
 #[cfg(test)]
@@ -28,6 +28,8 @@ use crate::names::{ToolKey, namespaced_name};
 const MAX_QUERY_LENGTH: usize = 1000;
 /// Most different words of a query that are searched.
 const MAX_QUERY_WORDS: usize = 50;
+/// Share of the 4-grams of a word that a tool must have.
+const MIN_SHARED_GRAMS: f32 = 0.34;
 /// Most bytes of a server's id that are searched.
 const MAX_SERVER_ID_BYTES: usize = 128;
 
@@ -46,7 +48,7 @@ pub struct SearchHit {
     pub score: f32,
 }
 
-/// Index of tools. It does not follow changes of their definitions; build another one.
+/// Index of tools. It is immutable; when definitions change, build another one.
 #[derive(Debug)]
 pub struct ToolIndex {
     tools: Vec<IndexedTool>,
@@ -98,9 +100,10 @@ impl ToolIndex {
         }
     }
 
-    /// Returns the tools that fit a query best, best first; those that fit equally well in the order
-    /// of their names. A tool whose exact name is the query comes first, and one that has nothing of
-    /// the query is left out. Only the first 1,000 characters and 50 words of a query are read.
+    /// Returns the tools that match a query, best first; tools with equal scores in the order of
+    /// their names. A tool whose exact name is the query comes first, and a tool that shares
+    /// nothing with the query is left out. Only the first 1,000 characters and 50 words of a query
+    /// are read.
     pub fn search(&self, query: &str, max_results: usize) -> Vec<SearchHit> {
         let query: String = query.trim().chars().take(MAX_QUERY_LENGTH).collect();
         let scores = self.score_query(&query);
@@ -120,12 +123,13 @@ impl ToolIndex {
         hits.into_iter().map(|(score, tool)| SearchHit { key: tool.key.clone(), score }).collect()
     }
 
-    /// Returns the score of each tool. A word of the query counts as the best of three: the word
-    /// itself, a word of its group, or its parts.
+    /// Returns the score of each tool: for each word of the query, the best of the scores of the
+    /// word itself, of the other words of its group, and of its parts.
     fn score_query(&self, query: &str) -> Vec<f32> {
         let mut scores = vec![0.0; self.tools.len()];
         let mut word_scores = ScoreBoard::new(self.tools.len());
         let mut gram_scores = ScoreBoard::new(self.tools.len());
+        let mut shared_grams = ScoreBoard::new(self.tools.len());
         for word in query_words(query) {
             let stem = stem_word(&word);
             for (tool, score) in self.words.find_term(&stem) {
@@ -139,10 +143,14 @@ impl ToolIndex {
             let grams = four_grams(&word);
             for (tool, score) in grams.iter().flat_map(|gram| self.grams.find_term(gram)) {
                 gram_scores.add_score(tool, score);
+                shared_grams.add_score(tool, 1.0);
             }
-            let gram_weight = self.weights.four_grams / grams.len().max(1) as f32;
-            for (tool, score) in gram_scores.drain() {
-                word_scores.raise_score(tool, gram_weight * score);
+            let gram_count = grams.len() as f32;
+            for ((tool, score), (_, shared)) in gram_scores.drain().zip(shared_grams.drain()) {
+                // Fewer are chance: many words end with `tion`.
+                if shared >= gram_count * MIN_SHARED_GRAMS {
+                    word_scores.raise_score(tool, self.weights.four_grams * score / gram_count);
+                }
             }
             for (tool, score) in word_scores.drain() {
                 scores[tool] += score;
@@ -163,7 +171,7 @@ impl IndexedTool {
     }
 }
 
-/// Returns the different words of a query that say something, or all if none does.
+/// Returns the different words of a query, without stop words unless there is nothing else.
 fn query_words(query: &str) -> Vec<String> {
     let all_words = split_words(query);
     let has_content = all_words.iter().any(|word| !is_stop_word(word));
@@ -261,7 +269,7 @@ mod tests {
     #[test]
     fn a_tool_that_shares_nothing_with_the_query_is_left_out() {
         let index = index_tools(&[("a", "ping", "Test the connection to it.")]);
-        for query in ["", "   ", "?!", "zebra", "is it the zebra"] {
+        for query in ["", "   ", "?!", "zebra", "is it the zebra", "position"] {
             assert!(find_names(&index, query).is_empty(), "{query}");
         }
         assert!(index_tools(&[]).search("ping", 10).is_empty());

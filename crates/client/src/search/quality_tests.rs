@@ -1,6 +1,7 @@
-//! How well the search finds tools, on the labelled queries in `tests/search/`.
+//! Quality of the search on the labelled queries in `tests/search/`.
 //!
-//! Weights and words are chosen on `dev.jsonl` alone. `test.jsonl` says what they are worth.
+//! Choose weights and word groups by `dev.jsonl` alone. Never tune by the misses of `test.jsonl`,
+//! or it no longer measures anything.
 
 use std::path::Path;
 use std::time::Instant;
@@ -20,7 +21,7 @@ struct LabelledTool {
 #[derive(Deserialize)]
 struct LabelledQuery {
     query: String,
-    /// Names of the tools that would do.
+    /// Names of the tools that serve the query.
     relevant: Vec<String>,
 }
 
@@ -78,10 +79,10 @@ fn print_quality(title: &str, quality: &SearchQuality) {
     println!("{title:<32} R@5 {recall_at_5:.3}  R@10 {recall_at_10:.3}  MRR {reciprocal_rank:.3}");
 }
 
-/// Prints what each part of the search gives, on the queries that it was chosen with.
+/// Prints how much each part of the search contributes.
 #[test]
 #[ignore = "prints figures"]
-fn print_what_each_part_gives() {
+fn print_contribution_of_each_part() {
     let tools = read_tools();
     let queries = read_lines("dev.jsonl");
     let weights = SearchWeights::default();
@@ -111,14 +112,14 @@ fn print_what_each_part_gives() {
 }
 
 #[test]
-fn search_finds_what_people_ask_for() {
+fn search_quality_stays_above_its_floors() {
     let index = index_tools(&read_tools(), SearchWeights::default());
     print_quality("dev", &measure_quality(&index, &read_lines("dev.jsonl")));
     let quality = measure_quality(&index, &read_lines("test.jsonl"));
     print_quality("test", &quality);
-    assert!(quality.recall_at_5 >= 0.0, "{quality:?}");
-    assert!(quality.recall_at_10 >= 0.0, "{quality:?}");
-    assert!(quality.reciprocal_rank >= 0.0, "{quality:?}");
+    assert!(quality.recall_at_5 >= 0.69, "{quality:?}");
+    assert!(quality.recall_at_10 >= 0.79, "{quality:?}");
+    assert!(quality.reciprocal_rank >= 0.50, "{quality:?}");
 }
 
 #[test]

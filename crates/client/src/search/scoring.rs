@@ -1,12 +1,14 @@
-//! Scores by BM25F: how often a word is in which field of a tool, against how many tools have it.
+//! Scores by BM25F: a word counts by the field in which it occurs, and the more, the fewer tools
+//! have it.
 
 use std::collections::HashMap;
 
-/// How quickly a further occurrence of a word stops to matter.
+/// BM25's `k1`: the higher, the more further occurrences of a word add.
 const SATURATION: f32 = 1.2;
-/// Most occurrences of a word in a field that matter, so that no server gains by repeating one.
+/// Most occurrences of a word in a field that are counted, so that a server gains little by
+/// repeating it.
 const MAX_OCCURRENCES: f32 = 3.0;
-/// How much longer fields are discounted.
+/// BM25's `b`: how much a word in a long field is discounted, from 0 to 1.
 const LENGTH_DISCOUNT: f32 = 0.75;
 
 /// Field of a tool that is searched.
@@ -53,7 +55,7 @@ struct Posting {
     weight: f32,
 }
 
-/// Terms of tools, until all are known.
+/// Collects the terms of all tools.
 #[derive(Debug, Default)]
 pub(super) struct TermIndexBuilder {
     tools: Vec<HashMap<String, [f32; FIELD_COUNT]>>,
@@ -73,7 +75,7 @@ impl TermIndexBuilder {
         self.lengths.push(length);
     }
 
-    /// Weighs all terms, now that the usual length of each field is known.
+    /// Weighs all terms, which requires the mean length of each field.
     pub(super) fn build(self, field_weights: &[f32; FIELD_COUNT]) -> TermIndex {
         let tool_count = self.tools.len();
         let mut mean_length = [0.0; FIELD_COUNT];
@@ -109,7 +111,7 @@ impl TermIndex {
     }
 }
 
-/// Scores of tools, cleared in the time that it took to set them.
+/// Scores of tools. Clearing takes only as long as the tools that have a score.
 #[derive(Debug)]
 pub(super) struct ScoreBoard {
     scores: Vec<f32>,
@@ -138,7 +140,7 @@ impl ScoreBoard {
         }
     }
 
-    /// Returns all tools with a score, in the order in which they got one, and forgets them.
+    /// Removes and returns all scores, in the order in which they were first set.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (usize, f32)> {
         let scores = &mut self.scores;
         self.scored.drain(..).filter_map(|tool| {

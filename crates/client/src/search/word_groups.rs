@@ -1,4 +1,4 @@
-//! Groups of words that stand for each other in a query.
+//! Groups of words with nearly the same meaning.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ pub(super) struct WordGroups {
 }
 
 impl WordGroups {
-    /// Reads the groups that are built in.
+    /// Parses the built-in groups.
     pub(super) fn built_in() -> WordGroups {
         WordGroups::parse(WORD_GROUPS)
     }
@@ -34,7 +34,7 @@ impl WordGroups {
         WordGroups { related }
     }
 
-    /// Returns the stems that can stand for a stem.
+    /// Returns the other stems of the groups of a stem.
     pub(super) fn related_stems(&self, stem: &str) -> &[String] {
         self.related.get(stem).map_or(&[], Vec::as_slice)
     }

@@ -1,86 +1,17 @@
-//! Words of a text, without case and endings.
+//! Words of a text: split, in lower case, and without their endings.
 
 /// Words of a query that say nothing about a tool.
-const STOP_WORDS: &[&str] = &[
-    "a",
-    "about",
-    "am",
-    "an",
-    "and",
-    "any",
-    "are",
-    "as",
-    "at",
-    "be",
-    "been",
-    "but",
-    "by",
-    "can",
-    "could",
-    "did",
-    "do",
-    "does",
-    "for",
-    "from",
-    "had",
-    "has",
-    "have",
-    "how",
-    "i",
-    "if",
-    "in",
-    "into",
-    "is",
-    "it",
-    "its",
-    "let",
-    "me",
-    "my",
-    "need",
-    "of",
-    "on",
-    "one",
-    "or",
-    "our",
-    "please",
-    "should",
-    "so",
-    "some",
-    "someone",
-    "something",
-    "that",
-    "the",
-    "their",
-    "them",
-    "there",
-    "these",
-    "they",
-    "this",
-    "those",
-    "to",
-    "tool",
-    "us",
-    "want",
-    "was",
-    "we",
-    "were",
-    "what",
-    "when",
-    "where",
-    "which",
-    "who",
-    "why",
-    "will",
-    "with",
-    "would",
-    "you",
-    "your",
-];
+const STOP_WORDS: &str = "
+    a about am an and any are as at be been but by can could did do does for from had has have
+    how i if in into is it its let me my need of on one or our please should so some someone
+    something that the their them there these they this those to tool us want was we were what
+    when where which who why will with would you your
+";
 
-/// Splits a text into lower-case words, at everything but letters and digits, between letters and
-/// digits, and where the case shows that a new word begins: `getHTTPStatus2` has four words.
+/// Splits a text into lower-case words: at every other character than a letter or digit, between
+/// letters and digits, and where a change of case begins a word. `getHTTPStatus2` has four words.
 ///
-/// Whatever follows an apostrophe is an ending (`what's`) and dropped.
+/// Letters after an apostrophe (`what's`) are an ending and are dropped.
 pub(super) fn split_words(text: &str) -> Vec<String> {
     let (mut words, mut word) = (Vec::new(), String::new());
     let (mut previous, mut in_ending) = (None::<char>, false);
@@ -115,11 +46,11 @@ fn begins_word(previous: char, c: char, next_is_lower: bool) -> bool {
 
 /// Tells whether a word of a query says nothing about a tool.
 pub(super) fn is_stop_word(word: &str) -> bool {
-    STOP_WORDS.binary_search(&word).is_ok()
+    STOP_WORDS.split_whitespace().any(|stop_word| stop_word == word)
 }
 
-/// Takes the usual English endings off a word, so that `creates`, `creating` and `creation` are the
-/// same. The result need not be a word. Only English is known; other words lose little.
+/// Removes the usual English endings of a word, so that `creates`, `creating` and `creation` become
+/// equal. The result need not be a word.
 pub(super) fn stem_word(word: &str) -> String {
     let singular = match word {
         _ if !word.is_ascii() => return word.to_owned(),
@@ -176,7 +107,7 @@ fn strip_ending<'a>(word: &'a str, ending: &str, least: usize) -> Option<&'a str
     (stem.len() >= least && stem.contains(['a', 'e', 'i', 'o', 'u', 'y'])).then_some(stem)
 }
 
-/// Makes `commit` of `committ`; words such as `call`, `pass` and `buzz` end with two letters.
+/// Turns `committ` into `commit`. Words such as `call`, `pass` and `buzz` keep both letters.
 fn strip_double_consonant(stem: &str) -> &str {
     match stem.as_bytes() {
         [.., before, last]
@@ -249,9 +180,9 @@ mod tests {
     }
 
     #[test]
-    fn stop_words_are_in_order() {
-        assert!(STOP_WORDS.is_sorted());
-        assert!(is_stop_word("the") && !is_stop_word("delete"));
+    fn stop_words_are_whole_words() {
+        assert!(is_stop_word("the") && is_stop_word("a") && is_stop_word("your"));
+        assert!(!is_stop_word("delete") && !is_stop_word("th") && !is_stop_word(""));
     }
 
     #[test]
