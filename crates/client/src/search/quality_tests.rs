@@ -152,14 +152,15 @@ fn print_times_of_a_thousand_tools() {
     let mut times = Vec::new();
     for LabelledQuery { query, .. } in read_lines("dev.jsonl") {
         let started = Instant::now();
-        assert!(!index.search(&query, 10).is_empty());
+        std::hint::black_box(index.search(&query, 10));
         times.push(started.elapsed());
     }
     times.sort();
     println!("query: median {:?}, slowest {:?}", times[times.len() / 2], times[times.len() - 1]);
 
     let words: Vec<String> = tools.iter().flat_map(|(_, tool)| split_words(&tool.text)).collect();
+    let query = words.join(" ");
     let started = Instant::now();
-    index.search(&words.join(" "), 10);
+    std::hint::black_box(index.search(&query, 10));
     println!("longest query: {:?}", started.elapsed());
 }
