@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 pub use definition_text::compact_signature;
 use definition_text::{DefinitionText, cut_text};
-use scoring::{Field, ScoreBoard, SearchWeights, TermIndex, TermIndexBuilder};
+use scoring::{ScoreBoard, SearchField, SearchWeights, TermIndex, TermIndexBuilder};
 use word_groups::WordGroups;
 use words::{four_grams, is_stop_word, split_words, stem_word};
 
@@ -189,20 +189,20 @@ fn field_words<'a>(
     server_id: &'a str,
     name: &'a str,
     text: &'a DefinitionText,
-) -> impl Iterator<Item = (Field, String)> {
+) -> impl Iterator<Item = (SearchField, String)> {
     let server_id = cut_text(server_id, MAX_SERVER_ID_BYTES);
     let parameter_names =
-        text.parameter_names.iter().map(|name| (Field::ParameterNames, name.as_str()));
+        text.parameter_names.iter().map(|name| (SearchField::ParameterNames, name.as_str()));
     let parameter_descriptions = text
         .parameter_descriptions
         .iter()
-        .map(|text| (Field::ParameterDescriptions, text.as_str()));
+        .map(|text| (SearchField::ParameterDescriptions, text.as_str()));
     [
-        (Field::Name, name),
-        (Field::FirstSentence, text.title.as_str()),
-        (Field::FirstSentence, text.first_sentence.as_str()),
-        (Field::OtherSentences, text.other_sentences.as_str()),
-        (Field::ServerId, server_id),
+        (SearchField::Name, name),
+        (SearchField::FirstSentence, text.title.as_str()),
+        (SearchField::FirstSentence, text.first_sentence.as_str()),
+        (SearchField::OtherSentences, text.other_sentences.as_str()),
+        (SearchField::ServerId, server_id),
     ]
     .into_iter()
     .chain(parameter_names)
@@ -214,8 +214,8 @@ fn field_words<'a>(
 fn gram_words<'a>(
     name: &'a str,
     text: &'a DefinitionText,
-) -> impl Iterator<Item = (Field, String)> {
-    [(Field::Name, name), (Field::FirstSentence, text.first_sentence.as_str())]
+) -> impl Iterator<Item = (SearchField, String)> {
+    [(SearchField::Name, name), (SearchField::FirstSentence, text.first_sentence.as_str())]
         .into_iter()
         .flat_map(|(field, text)| split_words(text).into_iter().map(move |word| (field, word)))
 }

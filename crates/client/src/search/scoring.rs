@@ -13,7 +13,7 @@ const LENGTH_DISCOUNT: f32 = 0.75;
 
 /// Field of a tool that is searched.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Field {
+pub(super) enum SearchField {
     Name,
     FirstSentence,
     OtherSentences,
@@ -64,7 +64,7 @@ pub(super) struct TermIndexBuilder {
 
 impl TermIndexBuilder {
     /// Adds the next tool.
-    pub(super) fn add_tool(&mut self, terms: impl Iterator<Item = (Field, String)>) {
+    pub(super) fn add_tool(&mut self, terms: impl Iterator<Item = (SearchField, String)>) {
         let (mut counts, mut length) = (HashMap::new(), [0.0; FIELD_COUNT]);
         for (field, term) in terms {
             let field = field as usize;
