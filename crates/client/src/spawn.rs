@@ -9,6 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::connection::process::{ServerProcess, SpawnRequest, SpawnedServer, Spawner};
 use crate::error::{ClientError, ErrorKind, Result};
@@ -16,6 +17,8 @@ use crate::error::{ClientError, ErrorKind, Result};
 /// Lines of standard error that are kept, and bytes of one line.
 const KEPT_LINES: usize = 20;
 const KEPT_LINE_BYTES: usize = 2 << 10;
+/// Time for the last lines of standard error after the end of the process.
+const STDERR_GRACE: Duration = Duration::from_millis(200);
 /// Time between closing a server's input and killing it.
 const EXIT_GRACE: Duration = Duration::from_secs(2);
 
@@ -49,14 +52,17 @@ fn spawn_child(request: SpawnRequest) -> Result<SpawnedServer> {
         return Err(ClientError::new(ErrorKind::Unavailable, "the server has no pipes"));
     };
     let stderr_tail = Arc::new(Mutex::new(Vec::new()));
-    let reader = tokio::spawn(keep_last_lines(stderr, Arc::clone(&stderr_tail)));
+    let tasks = TaskTracker::new();
+    let reader = tasks.spawn(keep_last_lines(stderr, Arc::clone(&stderr_tail)));
     let (exit_sender, exit) = watch::channel(None);
     let kill = CancellationToken::new();
-    tokio::spawn(wait_for_exit(child, kill.clone(), exit_sender, reader));
+    let group = child.id();
+    tasks.spawn(wait_for_exit(child, kill.clone(), exit_sender, reader));
+    tasks.close();
     Ok(SpawnedServer {
         stdin: Box::new(stdin),
         stdout: Box::new(stdout),
-        process: Box::new(ChildProcess { exit, stderr_tail, kill }),
+        process: Box::new(ChildProcess { exit, stderr_tail, kill, group, tasks }),
     })
 }
 
@@ -66,10 +72,17 @@ struct ChildProcess {
     exit: watch::Receiver<Option<String>>,
     stderr_tail: Arc<Mutex<Vec<String>>>,
     kill: CancellationToken,
+    group: Option<u32>,
+    /// Its tasks: the one that waits for the process, and the reader of its standard error.
+    tasks: TaskTracker,
 }
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
+        // Here and not only in the task: the runtime may be ending too.
+        if self.exit.borrow().is_none() {
+            kill_group(self.group);
+        }
         self.kill.cancel();
     }
 }
@@ -95,9 +108,8 @@ impl ServerProcess for ChildProcess {
             // Its input has been closed, which ends a well-behaved server.
             if tokio::time::timeout(EXIT_GRACE, exit.wait_for(Option::is_some)).await.is_err() {
                 self.kill.cancel();
-                // The sender is dropped when the process is gone.
-                let _ = exit.wait_for(Option::is_some).await;
             }
+            self.tasks.wait().await;
         })
     }
 }
@@ -107,7 +119,7 @@ async fn wait_for_exit(
     mut child: Child,
     kill: CancellationToken,
     exit: watch::Sender<Option<String>>,
-    stderr_reader: tokio::task::JoinHandle<()>,
+    mut stderr_reader: tokio::task::JoinHandle<()>,
 ) {
     let group = child.id();
     let status = tokio::select! {
@@ -122,8 +134,9 @@ async fn wait_for_exit(
     // What the server has started must not outlive it.
     kill_group(group);
     // The last lines say most; a process that inherited the pipe must not hold us up.
-    if tokio::time::timeout(Duration::from_millis(200), stderr_reader).await.is_err() {
+    if tokio::time::timeout(STDERR_GRACE, &mut stderr_reader).await.is_err() {
         tracing::debug!("a server's standard error stays open after its end");
+        stderr_reader.abort();
     }
     let description = status.map_or_else(|error| error.to_string(), |status| status.to_string());
     exit.send_replace(Some(description));
