@@ -4,6 +4,7 @@
 //! with `input_required`, and the same call is sent again with the answers. The handler of the call
 //! sees the same questions in both cases. While it answers, the clock of the call stands still.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::connection::Connection;
 use crate::connection::inbox::{CallEvent, CallInbox, ServerRequest};
-use crate::error::{ClientError, ErrorKind, Result};
+use crate::error::{ClientError, ErrorKind, Result, too_long};
 use crate::handshake::{ClientProfile, Era};
 use crate::limits::Limits;
 use crate::message::{METHOD_NOT_FOUND, RawJson, Reply};
@@ -58,6 +59,12 @@ pub trait CallHandler: Send + Sync {
         let _ = params;
     }
 
+    /// Returns the lowest level of log lines that the call wants, such as `info`. A server of
+    /// 2026-07-28 sends none without it.
+    fn log_level(&self) -> Option<&str> {
+        None
+    }
+
     /// Receives the parameters of `notifications/message`. Must not block.
     fn handle_log(&self, params: &RawJson) {
         let _ = params;
@@ -88,8 +95,14 @@ pub(crate) struct CallRun<'a> {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct ResultHead {
-    result_type: Option<String>,
+struct ResultHead<'a> {
+    #[serde(borrow)]
+    result_type: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct InputRequired {
     input_requests: Map<String, Value>,
     request_state: Option<Value>,
 }
@@ -109,11 +122,15 @@ impl CallRun<'_> {
             if self.era == Era::Initialized {
                 return Ok(result);
             }
-            let head: ResultHead = result.parse().unwrap_or_default();
+            let head: ResultHead<'_> = result.parse().unwrap_or_default();
             if head.result_type.as_deref() != Some("input_required") {
                 return Ok(result);
             }
-            input = Some(self.answer_round(head).await?);
+            // The questions are parsed, which takes many times their size.
+            if result.get().len() > self.limits.question_bytes {
+                return Err(too_long(self.limits.question_bytes));
+            }
+            input = Some(self.answer_round(result.parse()?).await?);
         }
         Err(ClientError::new(
             ErrorKind::BadResponse,
@@ -123,67 +140,66 @@ impl CallRun<'_> {
 
     /// Sends the call once and follows it to its answer.
     async fn run_round(&mut self, call: &ToolCall, input: Option<&InputRound>) -> Result<RawJson> {
+        let (connection, handler) = (self.connection, self.handler);
         let inbox = Arc::new(CallInbox::new(self.limits));
         let (era, profile) = (self.era, self.profile);
         let headers = self.headers.clone();
-        let params = move |id| call_params(call, id, era, profile, input);
-        let answer = self.connection.call("tools/call", Some(&headers), params, &inbox);
+        let params = move |id| call_params(call, id, era, profile, handler.log_level(), input);
+        let answer = connection.call("tools/call", Some(&headers), params, &inbox);
         tokio::pin!(answer);
+        // The question that the handler is answering. It is dropped if the call ends before that.
+        let mut question: Option<BoxFuture<'_, Result<()>>> = None;
         loop {
-            let started = Instant::now();
+            if self.remaining.is_zero() {
+                return Err(call_expired());
+            }
+            let (started, is_asking) = (Instant::now(), question.is_some());
             let event = tokio::select! {
                 biased;
-                event = inbox.next_event() => event,
+                replied = poll_question(&mut question) => {
+                    question = None;
+                    replied?;
+                    continue;
+                }
+                event = inbox.next_event(), if !is_asking => event,
                 answer = &mut answer => {
                     // The answer may overtake what was said before it.
                     while let Some(event) = inbox.take_event() {
-                        self.handle_late_event(event);
+                        handle_late_event(handler, event);
                     }
+                    self.remaining = match is_asking {
+                        true => self.remaining,
+                        false => self.remaining.saturating_sub(started.elapsed()),
+                    };
                     return answer;
                 }
-                () = tokio::time::sleep(self.remaining) => {
-                    return Err(ClientError::new(
-                        ErrorKind::DeadlineExceeded,
-                        "the server did not answer the call in time",
-                    ));
+                () = tokio::time::sleep(self.remaining), if !is_asking => {
+                    self.remaining = Duration::ZERO;
+                    continue;
                 }
             };
             self.remaining = self.remaining.saturating_sub(started.elapsed());
             match event {
-                CallEvent::Progress(params) => self.handler.handle_progress(&params),
-                CallEvent::Log(params) => self.handler.handle_log(&params),
+                CallEvent::Progress(params) => handler.handle_progress(&params),
+                CallEvent::Log(params) => handler.handle_log(&params),
                 CallEvent::Request(request) => {
-                    let reply = self.answer_request(&request).await;
-                    self.connection.reply(&request.id, &reply).await?;
+                    let reply_timeout = self.remaining;
+                    question = Some(Box::pin(async move {
+                        let reply = answer_request(handler, &request).await;
+                        let sending = connection.reply(&request.id, &reply);
+                        tokio::time::timeout(reply_timeout, sending)
+                            .await
+                            .map_err(|_| call_expired())?
+                            // The call has begun to run, so that it must not be repeated.
+                            .map_err(ClientError::without_cause)
+                    }));
                 }
             }
         }
     }
 
-    fn handle_late_event(&self, event: CallEvent) {
-        match event {
-            CallEvent::Progress(params) => self.handler.handle_progress(&params),
-            CallEvent::Log(params) => self.handler.handle_log(&params),
-            // The call is over: its question needs no answer.
-            CallEvent::Request(_) => {}
-        }
-    }
-
-    /// Answers a question that came in mid-call.
-    async fn answer_request(&self, request: &ServerRequest) -> Reply {
-        let params = request.params.as_ref().and_then(|params| params.parse().ok());
-        let question =
-            Question { method: request.method.clone(), params: params.unwrap_or(json!({})) };
-        let is_elicitation = question.method == "elicitation/create";
-        match (self.handler.answer_questions(vec![question]).await.pop(), is_elicitation) {
-            (Some(QuestionAnswer::Result(result)), _) => Reply::Result(result),
-            (_, true) => Reply::Result(json!({"action": "cancel"})),
-            (_, false) => Reply::Error { code: METHOD_NOT_FOUND, message: "no one answers this" },
-        }
-    }
-
     /// Answers the questions of an `input_required`.
-    async fn answer_round(&self, head: ResultHead) -> Result<InputRound> {
+    async fn answer_round(&self, head: InputRequired) -> Result<InputRound> {
         if head.input_requests.len() > self.limits.server_requests {
             return Err(ClientError::new(
                 ErrorKind::TooLarge,
@@ -220,11 +236,45 @@ impl CallRun<'_> {
     }
 }
 
+fn call_expired() -> ClientError {
+    ClientError::new(ErrorKind::DeadlineExceeded, "the server did not answer the call in time")
+}
+
+/// Waits for the open question; for ever if there is none.
+async fn poll_question(question: &mut Option<BoxFuture<'_, Result<()>>>) -> Result<()> {
+    match question {
+        Some(question) => question.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn handle_late_event(handler: &dyn CallHandler, event: CallEvent) {
+    match event {
+        CallEvent::Progress(params) => handler.handle_progress(&params),
+        CallEvent::Log(params) => handler.handle_log(&params),
+        // The call is over: its question needs no answer.
+        CallEvent::Request(_) => {}
+    }
+}
+
+/// Answers a question that came in mid-call.
+async fn answer_request(handler: &dyn CallHandler, request: &ServerRequest) -> Reply {
+    let params = request.params.as_ref().and_then(|params| params.parse().ok());
+    let question = Question { method: request.method.clone(), params: params.unwrap_or(json!({})) };
+    let is_elicitation = question.method == "elicitation/create";
+    match (handler.answer_questions(vec![question]).await.pop(), is_elicitation) {
+        (Some(QuestionAnswer::Result(result)), _) => Reply::Result(result),
+        (_, true) => Reply::Result(json!({"action": "cancel"})),
+        (_, false) => Reply::Error { code: METHOD_NOT_FOUND, message: "no one answers this" },
+    }
+}
+
 fn call_params(
     call: &ToolCall,
     id: u64,
     era: Era,
     profile: &ClientProfile,
+    log_level: Option<&str>,
     input: Option<&InputRound>,
 ) -> Value {
     let mut meta = match era {
@@ -232,6 +282,9 @@ fn call_params(
         Era::Initialized => Map::new(),
     };
     meta.insert("progressToken".to_owned(), Value::from(id));
+    if let (Era::Stateless, Some(level)) = (era, log_level) {
+        meta.insert("io.modelcontextprotocol/logLevel".to_owned(), Value::from(level));
+    }
     let mut params = json!({"name": call.tool, "arguments": call.arguments, "_meta": meta});
     if let Some(input) = input {
         params["inputResponses"] = Value::Object(input.responses.clone());

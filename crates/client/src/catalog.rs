@@ -14,6 +14,13 @@ use crate::handshake::{ClientProfile, Era};
 use crate::header_params::HeaderParam;
 use crate::limits::Limits;
 
+/// Longest cursor of a page. Real ones are shorter than 200 bytes.
+const MAX_CURSOR_BYTES: usize = 4 << 10;
+/// Longest reason for leaving out a tool; it may quote the definition.
+const MAX_REASON_CHARS: usize = 300;
+/// Time between two lists. A server may report several changes at once.
+const MIN_LIST_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Hints of a tool about its effects. What a server does not say counts as the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToolAnnotations {
@@ -90,6 +97,7 @@ async fn list_pages(
     };
     let has_headers = era == Era::Stateless && connection.has_headers();
     let (mut cursor, mut cursors) = (None::<String>, BTreeSet::new());
+    let mut bytes = 0;
     for _ in 0..limits.pages {
         let page = connection
             .request("tools/list", None, |_| {
@@ -104,6 +112,10 @@ async fn list_pages(
             })
             .await?;
         let page: ListPage<'_> = page.parse()?;
+        bytes += page.tools.iter().map(|tool| tool.get().len()).sum::<usize>();
+        if bytes > limits.catalog_bytes {
+            return Err(too_many(&format!("more than {} bytes of tools", limits.catalog_bytes)));
+        }
         catalog.ttl = page.ttl_ms.map(Duration::from_millis).or(catalog.ttl);
         for tool in page.tools {
             if catalog.tools.len() + catalog.rejected.len() >= limits.tools {
@@ -113,6 +125,9 @@ async fn list_pages(
         }
         match page.next_cursor {
             None => return Ok(catalog),
+            Some(next) if next.len() > MAX_CURSOR_BYTES => {
+                return Err(too_many("its tools by a cursor that is too long"));
+            }
             // A cursor that comes again would lead around in a circle.
             Some(next) if !cursors.insert(next.clone()) => {
                 return Err(too_many("the same page again and again"));
@@ -129,12 +144,15 @@ fn too_many(what: &str) -> ClientError {
 
 impl ToolCatalog {
     fn add_tool(&mut self, text: &str, has_headers: bool, limits: &Limits) {
+        let mut reject = |reason: String| {
+            self.rejected.push(reason.chars().take(MAX_REASON_CHARS).collect());
+        };
         let tool = match ToolDefinition::parse(text, limits) {
             Ok(tool) => tool,
-            Err(reason) => return self.rejected.push(reason),
+            Err(reason) => return reject(reason),
         };
         if self.tools.contains_key(&tool.name) {
-            return self.rejected.push(format!("the tool `{}` is listed twice", tool.name));
+            return reject(format!("the tool `{}` is listed twice", tool.name));
         }
         if has_headers {
             match HeaderParam::find_all(text) {
@@ -142,7 +160,7 @@ impl ToolCatalog {
                 Ok(params) => drop(self.header_params.insert(tool.name.clone(), params)),
                 Err(reason) => {
                     let reason = format!("the tool `{}` is not valid: {reason}", tool.name);
-                    return self.rejected.push(reason);
+                    return reject(reason);
                 }
             }
         }
@@ -260,6 +278,12 @@ impl CachedCatalog {
 
     pub(crate) fn clear(&mut self) {
         self.catalog = None;
+    }
+
+    /// Returns the time before which the server is not asked again.
+    pub(crate) fn time_to_next_list(&self) -> Duration {
+        let age = self.catalog.as_ref().map(|catalog| catalog.listed_at.elapsed());
+        age.map_or(Duration::ZERO, |age| MIN_LIST_INTERVAL.saturating_sub(age))
     }
 }
 

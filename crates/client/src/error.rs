@@ -46,6 +46,8 @@ enum ErrorCause {
     SessionLost,
     /// An HTTP status, and no JSON-RPC answer.
     HttpStatus,
+    /// The answer broke off; whether the request ran is not known.
+    Interruption,
 }
 
 /// Error object of a server's answer.
@@ -104,6 +106,23 @@ impl ClientError {
         self
     }
 
+    /// Removes what the client would react to.
+    pub(crate) fn without_cause(mut self) -> ClientError {
+        self.cause = ErrorCause::Other;
+        self
+    }
+
+    /// Marks an answer that broke off.
+    pub(crate) fn with_interruption(mut self) -> ClientError {
+        self.cause = ErrorCause::Interruption;
+        self
+    }
+
+    /// Returns whether the answer broke off.
+    pub(crate) fn is_interruption(&self) -> bool {
+        self.cause == ErrorCause::Interruption
+    }
+
     /// Returns whether the server no longer knows our session, so that the request did not run.
     pub fn is_session_lost(&self) -> bool {
         self.cause == ErrorCause::SessionLost
@@ -132,6 +151,20 @@ impl ClientError {
     pub fn rpc(&self) -> Option<&RpcError> {
         self.rpc.as_deref()
     }
+}
+
+/// Returns the error for a connection that was closed on our side.
+pub(crate) fn closed_by_us() -> ClientError {
+    ClientError::new(ErrorKind::Cancelled, "the connection was closed")
+}
+
+/// Returns the error for a message that is longer than accepted.
+pub(crate) fn too_long(max_bytes: usize) -> ClientError {
+    ClientError::new(
+        ErrorKind::TooLarge,
+        format!("the server's answer is longer than {max_bytes} bytes"),
+    )
+    .with_hint("Ask for less: a smaller range, fewer items or a narrower query.")
 }
 
 impl fmt::Display for ClientError {

@@ -6,8 +6,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::connection::Connection;
-use crate::error::{ClientError, ErrorKind, Result};
+use crate::error::{ClientError, ErrorKind, Result, too_long};
 use crate::limits::Limits;
+use crate::message::RawJson;
 
 /// The version without sessions.
 pub const STATELESS_VERSION: &str = "2026-07-28";
@@ -107,6 +108,9 @@ struct GreetingFields {
     instructions: Option<String>,
 }
 
+/// Longest answer to a greeting. It is parsed and kept, which takes many times its size.
+const MAX_GREETING_BYTES: usize = 256 << 10;
+
 /// Greets a server. A server that does not know `server/discover` answers it with some error, or
 /// with nothing at all; it then gets `initialize` on the same connection.
 pub(crate) async fn greet_server(
@@ -122,30 +126,29 @@ pub(crate) async fn greet_server(
             )
         }
     };
+    let mut late_discovery = None;
     if connection.may_be_stateless() {
-        let discover = || {
-            let params = |_| json!({"_meta": profile.request_meta()});
-            let discovery = connection.request("server/discover", None, params);
-            tokio::time::timeout(limits.discover_timeout, discovery)
-        };
-        let mut discovered = discover().await;
+        let params = |_| json!({"_meta": profile.request_meta()});
+        let discover = || Box::pin(connection.request("server/discover", None, params));
+        let mut discovery = discover();
+        let mut discovered = tokio::time::timeout(limits.discover_timeout, &mut discovery).await;
         // Behind one address there may be servers of several versions. One that refuses our version
         // and names it as supported is asked once more.
         if let Ok(Err(error)) = &discovered
             && names_supported_version(error, &[STATELESS_VERSION])
         {
-            discovered = discover().await;
+            discovery = discover();
+            discovered = tokio::time::timeout(limits.discover_timeout, &mut discovery).await;
         }
         match discovered {
             Ok(Ok(answer)) => {
-                let fields: GreetingFields = answer.parse().unwrap_or_default();
-                if fields.supported_versions.iter().any(|version| version == STATELESS_VERSION) {
-                    return Ok(fields.into_greeting(Era::Stateless, STATELESS_VERSION.to_owned()));
+                if let Some(greeting) = read_discovery(&answer)? {
+                    return Ok(greeting);
                 }
             }
             Ok(Err(error)) => check_discovery_error(error)?,
-            // Silence.
-            Err(_) => {}
+            // Silence, or a slow start.
+            Err(_) => late_discovery = Some(discovery),
         }
     }
     let wait = limits.handshake_timeout;
@@ -156,8 +159,27 @@ pub(crate) async fn greet_server(
             "clientInfo": profile.client_info(),
         })
     });
-    let answer =
-        tokio::time::timeout(wait, initialize).await.map_err(within(wait, "initialize"))??;
+    let initialize = tokio::time::timeout(wait, initialize);
+    tokio::pin!(initialize);
+    let mut discovered = None;
+    let initialized = loop {
+        tokio::select! {
+            biased;
+            initialized = &mut initialize => break initialized,
+            answer = wait_for(&mut late_discovery), if discovered.is_none() => {
+                late_discovery = None;
+                discovered = Some(answer);
+            }
+        }
+    };
+    let initialized = initialized.map_err(within(wait, "initialize")).and_then(|answer| answer);
+    let answer = match (initialized, discovered) {
+        (Ok(answer), _) => answer,
+        // The server speaks 2026-07-28 only, and took its time to start.
+        (Err(error), Some(Ok(answer))) => return read_discovery(&answer)?.ok_or(error),
+        (Err(error), _) => return Err(error),
+    };
+    check_length(&answer)?;
     let fields: GreetingFields = answer.parse()?;
     let version = fields.protocol_version.clone().unwrap_or_default();
     if !INITIALIZED_VERSIONS.contains(&version.as_str()) {
@@ -172,6 +194,30 @@ pub(crate) async fn greet_server(
         .await
         .map_err(within(wait, "notifications/initialized"))??;
     Ok(greeting)
+}
+
+/// Waits for a future; for ever if there is none.
+async fn wait_for<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Reads the answer to `server/discover`. Returns `None` if the server speaks older versions only.
+fn read_discovery(answer: &RawJson) -> Result<Option<ServerGreeting>> {
+    check_length(answer)?;
+    let fields: GreetingFields = answer.parse().unwrap_or_default();
+    let is_stateless = fields.supported_versions.iter().any(|version| version == STATELESS_VERSION);
+    let version = STATELESS_VERSION.to_owned();
+    Ok(is_stateless.then(|| fields.into_greeting(Era::Stateless, version)))
+}
+
+fn check_length(answer: &RawJson) -> Result<()> {
+    match answer.get().len() > MAX_GREETING_BYTES {
+        true => Err(too_long(MAX_GREETING_BYTES)),
+        false => Ok(()),
+    }
 }
 
 /// Passes errors that are not about the method: those of a server that cannot be reached, and those

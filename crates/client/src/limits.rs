@@ -12,6 +12,8 @@ pub struct Limits {
     pub calls_in_flight: usize,
     /// Log lines kept for a call that does not take them; the oldest go first.
     pub log_lines: usize,
+    /// Bytes of these log lines.
+    pub log_bytes: usize,
     /// Requests of the server that wait for an answer at a time; further ones are refused.
     pub server_requests: usize,
     /// Pages of a tool list.
@@ -20,11 +22,15 @@ pub struct Limits {
     pub tools: usize,
     /// Bytes of one tool's definition.
     pub tool_bytes: usize,
+    /// Bytes of all definitions of a server.
+    pub catalog_bytes: usize,
     /// Depth of a tool's definition.
     pub schema_depth: usize,
+    /// Bytes of one question, or of the questions of one round.
+    pub question_bytes: usize,
     /// Rounds of questions in one call.
     pub input_rounds: usize,
-    /// Messages that are not JSON-RPC before the connection is given up.
+    /// Messages in a row that are not JSON-RPC before the connection is given up.
     pub bad_messages: usize,
     /// Time for starting the server's process, or for connecting to its host.
     pub connect_timeout: Duration,
@@ -44,11 +50,14 @@ impl Default for Limits {
             message_bytes: 8 << 20,
             calls_in_flight: 32,
             log_lines: 100,
+            log_bytes: 1 << 20,
             server_requests: 16,
             pages: 100,
             tools: 1_000,
             tool_bytes: 256 << 10,
+            catalog_bytes: 8 << 20,
             schema_depth: 64,
+            question_bytes: 1 << 20,
             input_rounds: 10,
             bad_messages: 100,
             connect_timeout: Duration::from_secs(30),

@@ -65,11 +65,9 @@ impl ClientManager {
         self.client(server_id)?.call_tool(call, handler).await
     }
 
-    /// Returns the state of every server.
-    pub async fn status(&self) -> BTreeMap<String, ClientStatus> {
-        let states =
-            self.clients.iter().map(|(id, client)| async { (id.clone(), client.status().await) });
-        join_all(states).await.into_iter().collect()
+    /// Returns the state of every server. Never waits for a server.
+    pub fn status(&self) -> BTreeMap<String, ClientStatus> {
+        self.clients.iter().map(|(id, client)| (id.clone(), client.status())).collect()
     }
 
     /// Closes the connection of one server. Its next use connects again.

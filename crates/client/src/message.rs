@@ -3,11 +3,16 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::error::{ClientError, ErrorKind, Result, RpcError};
 
+/// Most messages in a batch: each takes many times the two bytes of the shortest one.
+const MAX_BATCH: usize = 1_000;
+/// Longest id of a server's request. It is copied into the answer.
+const MAX_ID_BYTES: usize = 256;
 /// Longest text of a server's own error that is kept.
 const MAX_ERROR_TEXT: usize = 4 << 10;
 
@@ -39,6 +44,16 @@ impl RawJson {
     fn from_part(message: &Arc<String>, part: &RawValue) -> RawJson {
         let start = (part.get().as_ptr() as usize).saturating_sub(message.as_ptr() as usize);
         RawJson { message: Arc::clone(message), start, end: start + part.get().len() }
+    }
+}
+
+impl RawJson {
+    /// Returns the same text, copied if its message is much longer.
+    pub(crate) fn into_compact(self) -> RawJson {
+        match self.message.len() > 2 * (self.end - self.start) + 256 {
+            true => RawJson::from(self.get().to_owned()),
+            false => self,
+        }
     }
 }
 
@@ -95,10 +110,39 @@ struct Envelope<'a> {
 pub(crate) fn read_messages(text: &Arc<String>) -> Option<Vec<Incoming>> {
     match text.trim_start().starts_with('[') {
         true => {
-            let parts: Vec<Envelope<'_>> = serde_json::from_str(text).ok()?;
+            let Batch(parts) = serde_json::from_str(text).ok()?;
             Some(parts.into_iter().map(|part| read_envelope(text, part)).collect())
         }
         false => Some(vec![read_envelope(text, serde_json::from_str(text).ok()?)]),
+    }
+}
+
+struct Batch<'a>(Vec<Envelope<'a>>);
+
+impl<'de> Deserialize<'de> for Batch<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Batch<'de>, D::Error> {
+        struct BatchVisitor;
+
+        impl<'de> Visitor<'de> for BatchVisitor {
+            type Value = Batch<'de>;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("a batch of messages")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Batch<'de>, A::Error> {
+                let mut batch = Vec::new();
+                while let Some(part) = parts.next_element()? {
+                    if batch.len() >= MAX_BATCH {
+                        return Err(A::Error::custom("the batch has too many messages"));
+                    }
+                    batch.push(part);
+                }
+                Ok(Batch(batch))
+            }
+        }
+
+        deserializer.deserialize_seq(BatchVisitor)
     }
 }
 
@@ -106,6 +150,7 @@ fn read_envelope(text: &Arc<String>, envelope: Envelope<'_>) -> Incoming {
     let keep = |part: &RawValue| RawJson::from_part(text, part);
     // `"id": null` is read as absent, which is what an error about an unreadable request has.
     match envelope {
+        Envelope { id: Some(id), .. } if id.get().len() > MAX_ID_BYTES => Incoming::Unknown,
         Envelope { method: Some(method), id: Some(id), params, .. } => Incoming::Request {
             id: keep(id),
             method: method.into_owned(),
@@ -258,6 +303,15 @@ mod tests {
                 Incoming::Unknown
             ]
         ));
+    }
+
+    #[test]
+    fn a_batch_and_an_id_are_bounded() {
+        let batch = Arc::new(format!("[{}{{}}]", "{},".repeat(MAX_BATCH)));
+        assert!(read_messages(&batch).is_none());
+        let id = "x".repeat(MAX_ID_BYTES);
+        let text = format!(r#"{{"id":"{id}","method":"ping"}}"#);
+        assert!(matches!(&read(&text)[..], [Incoming::Unknown]));
     }
 
     #[test]

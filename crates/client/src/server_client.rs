@@ -1,11 +1,16 @@
 //! Client of one server: connected when it is first used, reconnected when it is needed again.
 
 use std::hash::{BuildHasher, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
 use http::HeaderMap;
-use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::auth::AuthProvider;
 use crate::call::{CallHandler, CallRun, ToolCall};
@@ -14,7 +19,7 @@ use crate::config::ServerConfig;
 use crate::connection::process::Spawner;
 use crate::connection::router::Root;
 use crate::connection::{ConnectContext, Connection};
-use crate::error::{ClientError, ErrorKind, Result};
+use crate::error::{ClientError, ErrorKind, Result, closed_by_us};
 use crate::handshake::{ClientProfile, Era, ServerGreeting, greet_server};
 use crate::header_params::call_headers;
 use crate::limits::Limits;
@@ -59,6 +64,7 @@ impl Default for ClientOptions {
 pub enum ClientStatus {
     /// It has not been used, or was closed.
     Idle,
+    Connecting,
     Connected(Box<ServerGreeting>),
     /// The last attempt failed.
     Failed {
@@ -68,19 +74,52 @@ pub enum ClientStatus {
     },
 }
 
-/// Client of one server.
+/// Client of one server. Dropping it ends its connection without waiting for that.
 pub struct ServerClient {
-    id: String,
-    config: ServerConfig,
-    options: ClientOptions,
-    auth_provider: Option<Arc<dyn AuthProvider>>,
-    /// Held while connecting, so that any number of callers cause one start.
-    slot: AsyncMutex<Option<Arc<Established>>>,
-    failure: Mutex<Option<Failure>>,
+    core: Arc<ClientCore>,
     catalog: AsyncMutex<CachedCatalog>,
     /// The tools that were listed last, which may be out of date.
     last_catalog: Mutex<Option<Arc<ToolCatalog>>>,
     calls: Semaphore,
+}
+
+/// What a client shares with the tasks that connect and close for it.
+struct ClientCore {
+    id: String,
+    config: ServerConfig,
+    options: ClientOptions,
+    auth_provider: Option<Arc<dyn AuthProvider>>,
+    link: Mutex<Link>,
+    /// Counts changes of the tool list. A new connection is a change too: the server may have
+    /// restarted with other tools.
+    list_changes: watch::Sender<u64>,
+    attempts: TaskTracker,
+    /// Connections that are being closed. The next one waits for them, so that two processes of a
+    /// server never run at a time.
+    closings: TaskTracker,
+}
+
+#[derive(Default)]
+struct Link {
+    state: LinkState,
+    failure: Option<Failure>,
+}
+
+#[derive(Default)]
+enum LinkState {
+    #[default]
+    Idle,
+    Connecting(ConnectAttempt),
+    Connected(Arc<Established>),
+}
+
+type ConnectOutcome = Shared<BoxFuture<'static, Result<Arc<Established>>>>;
+
+/// Attempt to connect, in a task of its own: a caller that goes away must not take it from the
+/// others that wait for it.
+struct ConnectAttempt {
+    cancel: CancellationToken,
+    outcome: ConnectOutcome,
 }
 
 /// Connection that has been greeted.
@@ -112,16 +151,24 @@ impl ServerClient {
         options: ClientOptions,
         auth_provider: Option<Arc<dyn AuthProvider>>,
     ) -> ServerClient {
-        ServerClient {
+        let calls = Semaphore::new(options.limits.calls_in_flight);
+        let core = ClientCore {
             id: id.to_owned(),
             config,
-            calls: Semaphore::new(options.limits.calls_in_flight),
             options,
             auth_provider,
-            slot: AsyncMutex::default(),
-            failure: Mutex::default(),
+            link: Mutex::default(),
+            list_changes: watch::channel(0).0,
+            attempts: TaskTracker::new(),
+            closings: TaskTracker::new(),
+        };
+        core.attempts.close();
+        core.closings.close();
+        ServerClient {
+            core: Arc::new(core),
             catalog: AsyncMutex::default(),
             last_catalog: Mutex::default(),
+            calls,
         }
     }
 
@@ -129,73 +176,88 @@ impl ServerClient {
     pub async fn list_tools(&self) -> Result<Arc<ToolCatalog>> {
         // Callers that come together cause one list.
         let mut cached = self.catalog.lock().await;
-        let established = self.connect().await?;
-        let changes = *established.connection.list_changes().borrow();
-        if let Some(catalog) = cached.current(self.options.tools_ttl, changes) {
-            return Ok(catalog);
+        let options = &self.core.options;
+        let mut may_repeat = true;
+        loop {
+            let established = self.core.connect().await?;
+            let changes = *self.core.list_changes.borrow();
+            if let Some(catalog) = cached.current(options.tools_ttl, changes) {
+                return Ok(catalog);
+            }
+            // A burst of changes causes one list, and a server that never stops few.
+            tokio::time::sleep(cached.time_to_next_list()).await;
+            let changes = *self.core.list_changes.borrow();
+            let (connection, era) = (&established.connection, established.greeting.era);
+            let error = match list_tools(connection, era, &options.profile, &options.limits).await {
+                Ok(catalog) => {
+                    let catalog = Arc::new(catalog);
+                    cached.set(Arc::clone(&catalog), changes);
+                    *self.lock_last_catalog() = Some(Arc::clone(&catalog));
+                    return Ok(catalog);
+                }
+                Err(error) => error,
+            };
+            if !self.core.can_repeat(&established, &error, true) || !mem::take(&mut may_repeat) {
+                return Err(self.core.name_server(error));
+            }
         }
-        let (options, era) = (&self.options, established.greeting.era);
-        let listing = list_tools(&established.connection, era, &options.profile, &options.limits);
-        let catalog = Arc::new(listing.await.map_err(|error| self.name_server(error))?);
-        cached.set(Arc::clone(&catalog), changes);
-        *self.lock_last_catalog() = Some(Arc::clone(&catalog));
-        Ok(catalog)
+    }
+
+    /// Subscribes to changes of the tool list: the value counts them, over all connections. After a
+    /// change, [`ServerClient::list_tools`] asks the server again.
+    pub fn watch_list_changes(&self) -> watch::Receiver<u64> {
+        self.core.list_changes.subscribe()
     }
 
     /// Calls a tool and returns its result as it came.
     pub async fn call_tool(&self, call: &ToolCall, handler: &dyn CallHandler) -> Result<RawJson> {
-        let _permit = self
-            .calls
-            .acquire()
-            .await
-            .map_err(|_| ClientError::new(ErrorKind::Cancelled, "the client was closed"))?;
+        let _permit = self.calls.acquire().await.map_err(|_| closed_by_us())?;
+        let options = &self.core.options;
+        let mut remaining = call.timeout.unwrap_or(options.limits.call_timeout);
         let mut may_repeat = true;
         loop {
-            let established = self.connect().await?;
+            let established = self.core.connect().await?;
             let mut run = CallRun {
                 connection: &established.connection,
                 era: established.greeting.era,
-                profile: &self.options.profile,
-                limits: &self.options.limits,
+                profile: &options.profile,
+                limits: &options.limits,
                 handler,
                 headers: self.call_headers(&established, call).await,
-                remaining: call.timeout.unwrap_or(self.options.limits.call_timeout),
+                remaining,
             };
             let error = match run.run(call).await {
                 Ok(result) => return Ok(result),
                 Err(error) => error,
             };
-            // A lost session means that the call did not run. A lost connection says nothing about
-            // that, so only a call that changes nothing is made again.
-            let is_lost = established.connection.closed_error().is_some();
-            if error.is_session_lost() || is_lost {
-                self.drop_connection(&established).await;
-            }
-            if error.kind() == ErrorKind::Unauthenticated {
-                self.note_failure(error.clone());
-                self.drop_connection(&established).await;
-            }
+            remaining = run.remaining;
             // The server refused the call because our definition of the tool is out of date.
             let is_outdated = established.has_headers()
                 && error.rpc().is_some_and(|rpc| rpc.code == HEADER_MISMATCH);
             if is_outdated {
                 self.forget_tools().await;
             }
-            let can_repeat = error.is_session_lost() || is_outdated || is_lost && call.is_read_only;
-            if !can_repeat || !std::mem::take(&mut may_repeat) {
-                return Err(self.name_server(error));
+            let can_repeat =
+                is_outdated || self.core.can_repeat(&established, &error, call.is_read_only);
+            if !can_repeat || !mem::take(&mut may_repeat) {
+                return Err(self.core.name_server(error));
             }
         }
     }
 
-    /// Returns the state.
-    pub async fn status(&self) -> ClientStatus {
-        if let Some(established) = &*self.slot.lock().await
-            && established.connection.closed_error().is_none()
-        {
-            return ClientStatus::Connected(Box::new(established.greeting.clone()));
+    /// Returns the state. Never waits for the server.
+    pub fn status(&self) -> ClientStatus {
+        let link = self.core.lock_link();
+        match &link.state {
+            LinkState::Connecting(_) => return ClientStatus::Connecting,
+            LinkState::Connected(established)
+                if established.connection.closed_error().is_none() =>
+            {
+                return ClientStatus::Connected(Box::new(established.greeting.clone()));
+            }
+            LinkState::Connected(_) | LinkState::Idle => {}
         }
-        match &*self.lock_failure() {
+        match &link.failure {
             Some(failure) => ClientStatus::Failed {
                 error: failure.error.clone(),
                 retry_in: failure
@@ -208,17 +270,15 @@ impl ServerClient {
 
     /// Forgets earlier failures, for example after a login.
     pub fn reset_failures(&self) {
-        *self.lock_failure() = None;
+        self.core.lock_link().failure = None;
     }
 
-    /// Closes the connection and waits until nothing of it is left: no process, socket or task. The
-    /// next use connects again.
+    /// Closes the connection and waits until nothing of it is left: no process, socket or task. An
+    /// attempt to connect is given up, and open calls fail. The next use connects again.
     pub async fn close(&self) {
-        let established = self.slot.lock().await.take();
-        if let Some(established) = established {
-            established.connection.close().await;
-        }
-        self.forget_tools().await;
+        self.core.disconnect();
+        self.core.attempts.wait().await;
+        self.core.closings.wait().await;
     }
 
     async fn forget_tools(&self) {
@@ -242,52 +302,138 @@ impl ServerClient {
         call_headers(&call.tool, params.map_or(&[], Vec::as_slice), &call.arguments)
     }
 
-    async fn connect(&self) -> Result<Arc<Established>> {
-        let mut slot = self.slot.lock().await;
-        if let Some(established) = &*slot {
-            let Some(error) = established.connection.closed_error() else {
-                return Ok(Arc::clone(established));
-            };
-            let is_unstable = established.since.elapsed() < STABLE_AFTER;
-            if let Some(old) = slot.take() {
-                old.connection.close().await;
-            }
-            if is_unstable {
-                self.note_failure(error);
-            }
-        }
-        self.check_backoff()?;
-        match self.establish().await {
-            Ok(established) => Ok(Arc::clone(slot.insert(Arc::new(established)))),
-            Err(error) => {
-                let error = self.name_server(error);
-                self.note_failure(error.clone());
-                Err(error)
-            }
+    fn lock_last_catalog(&self) -> MutexGuard<'_, Option<Arc<ToolCatalog>>> {
+        self.last_catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ServerClient {
+    fn drop(&mut self) {
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.core.disconnect();
+        } else {
+            // Without a runtime nothing can be awaited; what is dropped ends by itself.
+            self.core.lock_link().state = LinkState::Idle;
         }
     }
+}
 
-    async fn establish(&self) -> Result<Established> {
+impl Drop for ConnectAttempt {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+impl ClientCore {
+    /// Returns the connection, and makes it if there is none. Any number of callers cause one start.
+    async fn connect(self: &Arc<ClientCore>) -> Result<Arc<Established>> {
+        let outcome = {
+            let mut link = self.lock_link();
+            let established = match &link.state {
+                LinkState::Connected(established) => Some(Arc::clone(established)),
+                LinkState::Connecting(_) | LinkState::Idle => None,
+            };
+            match established {
+                Some(established) if established.connection.closed_error().is_none() => {
+                    return Ok(established);
+                }
+                Some(established) => self.retire(&mut link, &established),
+                None => {}
+            }
+            match &link.state {
+                LinkState::Connecting(attempt) => attempt.outcome.clone(),
+                LinkState::Connected(_) | LinkState::Idle => {
+                    link.check_backoff()?;
+                    self.start_attempt(&mut link)
+                }
+            }
+        };
+        outcome.await
+    }
+
+    fn start_attempt(self: &Arc<ClientCore>, link: &mut Link) -> ConnectOutcome {
+        let cancel = CancellationToken::new();
+        let (core, cancelled) = (Arc::clone(self), cancel.clone());
+        let (sender, receiver) = oneshot::channel();
+        self.attempts.spawn(async move {
+            core.closings.wait().await;
+            let outcome = core.establish(&cancelled).await;
+            // Callers may have gone; the connection stays for the next.
+            let _ = sender.send(core.finish_attempt(&cancelled, outcome).await);
+        });
+        let outcome = receiver.map(|outcome| outcome.unwrap_or_else(|_| Err(closed_by_us())));
+        let outcome = outcome.boxed().shared();
+        link.state = LinkState::Connecting(ConnectAttempt { cancel, outcome: outcome.clone() });
+        outcome
+    }
+
+    async fn finish_attempt(
+        &self,
+        cancelled: &CancellationToken,
+        outcome: Result<Established>,
+    ) -> Result<Arc<Established>> {
+        let unwanted = {
+            let mut link = self.lock_link();
+            match outcome {
+                // It was given up, and the state may belong to another attempt already.
+                Ok(established) if cancelled.is_cancelled() => established,
+                Err(_) if cancelled.is_cancelled() => return Err(closed_by_us()),
+                Ok(established) => {
+                    let established = Arc::new(established);
+                    link.state = LinkState::Connected(Arc::clone(&established));
+                    drop(link);
+                    self.list_changes.send_modify(|changes| *changes += 1);
+                    return Ok(established);
+                }
+                Err(error) => {
+                    let error = self.name_server(error);
+                    link.state = LinkState::Idle;
+                    link.note_failure(error.clone());
+                    return Err(error);
+                }
+            }
+        };
+        unwanted.connection.close().await;
+        Err(closed_by_us())
+    }
+
+    async fn establish(&self, cancelled: &CancellationToken) -> Result<Established> {
         let options = &self.options;
+        let web_tasks = TaskTracker::new();
+        web_tasks.close();
         let context = ConnectContext {
             server_id: &self.id,
             spawner: options.spawner.as_ref(),
             auth_provider: self.auth_provider.clone(),
             roots: options.roots.clone(),
             limits: &options.limits,
+            list_changes: self.list_changes.clone(),
+            web_tasks: web_tasks.clone(),
         };
         let opening = Connection::open(&self.config.transport, context);
-        let connection = tokio::time::timeout(options.limits.connect_timeout, opening)
-            .await
-            .map_err(|_| {
-                ClientError::new(ErrorKind::DeadlineExceeded, "the server did not start in time")
-            })??;
-        match greet_server(&connection, &options.profile, &options.limits).await {
+        let opening = tokio::time::timeout(options.limits.connect_timeout, opening);
+        let opened = match cancelled.run_until_cancelled(opening).await {
+            Some(Ok(opened)) => opened,
+            Some(Err(_)) => Err(ClientError::new(
+                ErrorKind::DeadlineExceeded,
+                "the server did not start in time",
+            )),
+            None => Err(closed_by_us()),
+        };
+        let connection = match opened {
+            Ok(connection) => connection,
+            Err(error) => {
+                web_tasks.wait().await;
+                return Err(error);
+            }
+        };
+        let greeting = greet_server(&connection, &options.profile, &options.limits);
+        match cancelled.run_until_cancelled(greeting).await.unwrap_or_else(|| Err(closed_by_us())) {
             Ok(greeting) => {
                 connection.set_protocol(greeting.era, &greeting.version);
-                // 2026-07-28 has no such stream.
-                if greeting.era == Era::Initialized {
-                    connection.listen().await;
+                // Servers with sessions may ask on that stream, whatever they say about lists.
+                if greeting.era == Era::Initialized || greeting.reports_list_changes() {
+                    connection.listen(greeting.era, &options.profile).await;
                 }
                 Ok(Established { connection, greeting, since: Instant::now() })
             }
@@ -298,19 +444,75 @@ impl ServerClient {
         }
     }
 
-    async fn drop_connection(&self, established: &Arc<Established>) {
-        let mut slot = self.slot.lock().await;
-        // Another call may have connected again already.
-        if slot.as_ref().is_some_and(|current| Arc::ptr_eq(current, established)) {
-            *slot = None;
-            drop(slot);
-            established.connection.close().await;
+    /// Draws the consequences of an error for the connection. Returns whether the request may be
+    /// made again: a lost session means that it did not run, but a lost connection says nothing about
+    /// that, so that only a request that changes nothing is repeated.
+    fn can_repeat(
+        &self,
+        established: &Arc<Established>,
+        error: &ClientError,
+        is_read_only: bool,
+    ) -> bool {
+        let is_lost = established.connection.closed_error().is_some();
+        let is_refused = error.kind() == ErrorKind::Unauthenticated;
+        if error.is_session_lost() || is_lost || is_refused {
+            let mut link = self.lock_link();
+            if is_refused {
+                link.note_failure(self.name_server(error.clone()));
+            }
+            self.retire(&mut link, established);
+        }
+        error.is_session_lost()
+            || is_read_only
+                && (is_lost || error.is_interruption())
+                && error.kind() != ErrorKind::Cancelled
+    }
+
+    /// Closes a connection in the background, unless another one has taken its place already.
+    fn retire(&self, link: &mut Link, established: &Arc<Established>) {
+        let LinkState::Connected(current) = &link.state else { return };
+        if !Arc::ptr_eq(current, established) {
+            return;
+        }
+        let is_stable = established.since.elapsed() >= STABLE_AFTER;
+        match established.connection.closed_error() {
+            Some(error) if !is_stable => link.note_early_end(self.name_server(error)),
+            _ if is_stable && link.may_retry() => link.failure = None,
+            _ => {}
+        }
+        link.state = LinkState::Idle;
+        let established = Arc::clone(established);
+        self.closings.spawn(async move { established.connection.close().await });
+    }
+
+    /// Gives up the connection, or the attempt to make one.
+    fn disconnect(&self) {
+        let mut link = self.lock_link();
+        if let LinkState::Connected(established) = &link.state {
+            let established = Arc::clone(established);
+            self.retire(&mut link, &established);
+        }
+        // Dropping an attempt cancels it.
+        link.state = LinkState::Idle;
+    }
+
+    fn name_server(&self, error: ClientError) -> ClientError {
+        let name = format!("`{}`", self.id);
+        match error.message().contains(&name) {
+            true => error,
+            false => error.with_context(format_args!("server {name}")),
         }
     }
 
+    fn lock_link(&self) -> MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Link {
     /// Fails while the wait after the last failure is not over.
     fn check_backoff(&self) -> Result<()> {
-        match &*self.lock_failure() {
+        match &self.failure {
             Some(Failure { error, retry_at: None, .. }) => Err(error.clone()),
             Some(Failure { error, retry_at: Some(retry_at), .. }) => {
                 let wait = retry_at.saturating_duration_since(Instant::now());
@@ -326,31 +528,33 @@ impl ServerClient {
         }
     }
 
-    fn note_failure(&self, error: ClientError) {
-        let mut failure = self.lock_failure();
-        let count = failure.as_ref().map_or(0, |failure| failure.count) + 1;
+    fn may_retry(&self) -> bool {
+        !matches!(self.failure, Some(Failure { retry_at: None, .. }))
+    }
+
+    /// Notes that connecting failed, or that the server refuses us.
+    fn note_failure(&mut self, error: ClientError) {
+        let count = self.count_failures() + 1;
         let retry_at = match error.kind() {
             // A server that refuses us would only see the same credentials again.
             ErrorKind::Unauthenticated => None,
             _ => Some(Instant::now() + backoff(count)),
         };
-        *failure = Some(Failure { error, count, retry_at });
+        self.failure = Some(Failure { error, count, retry_at });
     }
 
-    fn name_server(&self, error: ClientError) -> ClientError {
-        let name = format!("`{}`", self.id);
-        match error.message().contains(&name) {
-            true => error,
-            false => error.with_context(format_args!("server {name}")),
+    /// Notes that a server ended soon after it had been greeted. The first time it is started again
+    /// without a wait: one call that crashes it must not keep it from the next.
+    fn note_early_end(&mut self, error: ClientError) {
+        let count = self.count_failures() + 1;
+        let wait = if count == 1 { Duration::ZERO } else { backoff(count - 1) };
+        if self.may_retry() {
+            self.failure = Some(Failure { error, count, retry_at: Some(Instant::now() + wait) });
         }
     }
 
-    fn lock_last_catalog(&self) -> std::sync::MutexGuard<'_, Option<Arc<ToolCatalog>>> {
-        self.last_catalog.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_failure(&self) -> std::sync::MutexGuard<'_, Option<Failure>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    fn count_failures(&self) -> u32 {
+        self.failure.as_ref().map_or(0, |failure| failure.count)
     }
 }
 

@@ -3,6 +3,7 @@
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
+use super::lines::Overflow;
 use crate::error::{ClientError, ErrorKind, Result};
 
 /// One event.
@@ -14,6 +15,15 @@ pub(crate) struct ServerEvent {
     pub(crate) id: Option<String>,
     /// Time after which to reconnect, in milliseconds.
     pub(crate) retry_ms: Option<u64>,
+    /// Set instead of the data if they are too long.
+    pub(crate) overlong: Option<OverlongData>,
+}
+
+/// Data of an event that was too long and is skipped.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct OverlongData {
+    /// Id of the request that it answers, if it could be found.
+    pub(crate) answered_id: Option<u64>,
 }
 
 /// Stream of events.
@@ -23,8 +33,14 @@ pub(crate) struct EventReader {
 }
 
 impl EventReader {
+    /// Reads a stream that answers one request.
     pub(crate) fn new(body: Incoming, max_bytes: usize) -> EventReader {
-        EventReader { body, parser: EventParser::new(max_bytes) }
+        EventReader { body, parser: EventParser::new(max_bytes, false) }
+    }
+
+    /// Reads a stream that answers many requests.
+    pub(crate) fn new_shared(body: Incoming, max_bytes: usize) -> EventReader {
+        EventReader { body, parser: EventParser::new(max_bytes, true) }
     }
 
     /// Returns the next event; `None` at the end of the stream.
@@ -44,7 +60,8 @@ impl EventReader {
                     return Err(ClientError::new(
                         ErrorKind::Unavailable,
                         format!("the event stream broke off: {error}"),
-                    ));
+                    )
+                    .with_interruption());
                 }
             }
         }
@@ -54,82 +71,181 @@ impl EventReader {
 /// Parser of an event stream.
 struct EventParser {
     max_bytes: usize,
-    /// Bytes that have not been parsed.
+    /// Events answer different requests, so that the id of one that is too long is looked for.
+    is_shared: bool,
+    /// Bytes that have come.
     buffer: Vec<u8>,
-    /// Position up to which the buffer holds no line end.
+    /// Position up to which the buffer has been parsed.
+    parsed: usize,
+    /// Position up to which the rest of the buffer holds no line end.
     scanned: usize,
     event: ServerEvent,
     has_data: bool,
     has_started: bool,
+    overflow: Option<SkippedEvent>,
+}
+
+/// Event that is skipped because it is too long.
+struct SkippedEvent {
+    data: Overflow,
+    is_reported: bool,
+    is_line_empty: bool,
+    is_after_cr: bool,
+}
+
+impl SkippedEvent {
+    /// Skips bytes. Returns how many belong to the event, if it ends in them.
+    fn skip(&mut self, bytes: &[u8]) -> Option<usize> {
+        for (index, byte) in bytes.iter().enumerate() {
+            let is_after_cr = std::mem::replace(&mut self.is_after_cr, *byte == b'\r');
+            match byte {
+                b'\n' if is_after_cr => {}
+                b'\n' | b'\r' if self.is_line_empty => return Some(index + 1),
+                b'\n' | b'\r' => self.is_line_empty = true,
+                _ => self.is_line_empty = false,
+            }
+        }
+        None
+    }
 }
 
 impl EventParser {
-    fn new(max_bytes: usize) -> EventParser {
+    fn new(max_bytes: usize, is_shared: bool) -> EventParser {
         EventParser {
             max_bytes,
+            is_shared,
             buffer: Vec::new(),
+            parsed: 0,
             scanned: 0,
             event: ServerEvent::default(),
             has_data: false,
             has_started: false,
+            overflow: None,
         }
     }
 
     fn add_bytes(&mut self, bytes: &[u8]) {
+        // Once for many lines: moving the rest for each would take quadratic time.
+        self.buffer.drain(..self.parsed);
+        self.scanned -= self.parsed;
+        self.parsed = 0;
         self.buffer.extend_from_slice(bytes);
     }
 
     fn take_event(&mut self) -> Result<Option<ServerEvent>> {
-        while let Some(line) = self.take_line()? {
-            if !line.is_empty() {
-                self.add_line(&line)?;
-                continue;
+        loop {
+            if self.overflow.is_some() {
+                match self.skip_bytes() {
+                    Some(event) => return Ok(Some(event)),
+                    None if self.overflow.is_some() => return Ok(None),
+                    None => {}
+                }
             }
-            let event = std::mem::take(&mut self.event);
-            // An event without data only sets the id and the time to reconnect.
-            if std::mem::take(&mut self.has_data) || event.id.is_some() || event.retry_ms.is_some()
-            {
-                return Ok(Some(event));
+            let Some((start, end)) = self.take_line() else {
+                if self.buffer.len() - self.parsed > self.max_bytes {
+                    self.start_overflow(self.parsed, self.buffer.len());
+                    continue;
+                }
+                return Ok(None);
+            };
+            if start == end {
+                let event = std::mem::take(&mut self.event);
+                // An event without data only sets the id and the time to reconnect.
+                if std::mem::take(&mut self.has_data)
+                    || event.id.is_some()
+                    || event.retry_ms.is_some()
+                {
+                    return Ok(Some(event));
+                }
+            } else if self.event.data.len() + (end - start) > self.max_bytes {
+                self.start_overflow(start, end);
+                if let Some(overflow) = &mut self.overflow {
+                    overflow.is_line_empty = true;
+                }
+            } else {
+                self.add_line(start, end)?;
             }
         }
-        Ok(None)
     }
 
-    /// Takes a line that ends with LF, CRLF or CR.
-    fn take_line(&mut self) -> Result<Option<String>> {
+    /// Skips the rest of an event. Returns what is known about it, once.
+    fn skip_bytes(&mut self) -> Option<ServerEvent> {
+        let overflow = self.overflow.as_mut()?;
+        let rest = self.buffer.get(self.parsed..).unwrap_or_default();
+        let end = overflow.skip(rest);
+        let length = end.unwrap_or(rest.len());
+        overflow.data.skip(rest.get(..length).unwrap_or_default());
+        self.parsed += length;
+        self.scanned = self.parsed;
+        let was_reported = overflow.is_reported;
+        let answered_id = match end {
+            Some(_) => overflow.data.find_id(),
+            None => overflow.data.first_id(),
+        };
+        let is_due = end.is_some() || answered_id.is_some() || !self.is_shared;
+        overflow.is_reported |= is_due;
+        if end.is_some() {
+            self.overflow = None;
+        }
+        (is_due && !was_reported).then(|| ServerEvent {
+            overlong: Some(OverlongData { answered_id }),
+            ..ServerEvent::default()
+        })
+    }
+
+    /// Starts to skip the current event, of which this line has been read.
+    fn start_overflow(&mut self, start: usize, end: usize) {
+        let line = self.buffer.get(start..end).unwrap_or_default();
+        let line = line.strip_prefix(b"data:").unwrap_or(line).trim_ascii_start();
+        let mut data = Overflow::new(self.event.data.as_bytes());
+        data.skip(line);
+        self.overflow = Some(SkippedEvent {
+            data,
+            is_reported: false,
+            is_line_empty: false,
+            is_after_cr: false,
+        });
+        (self.event, self.has_data) = (ServerEvent::default(), false);
+        self.parsed = self.parsed.max(end);
+        self.scanned = self.parsed;
+        if self.parsed == self.buffer.len() {
+            (self.buffer, self.parsed, self.scanned) = (Vec::new(), 0, 0);
+        }
+    }
+
+    /// Takes a line that ends with LF, CRLF or CR. Returns its place in the buffer.
+    fn take_line(&mut self) -> Option<(usize, usize)> {
         let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
         let rest = self.buffer.get(self.scanned..).unwrap_or_default();
         let Some(end) = rest.iter().position(is_end).map(|index| index + self.scanned) else {
             self.scanned = self.buffer.len();
-            self.check_size(self.buffer.len())?;
-            return Ok(None);
+            return None;
         };
-        let length = match self.buffer.get(end..end + 2) {
+        let next = match self.buffer.get(end..end + 2) {
             Some(b"\r\n") => end + 2,
             // The LF of a CRLF may not have arrived.
             None if self.buffer.get(end) == Some(&b'\r') => {
                 self.scanned = end;
-                return Ok(None);
+                return None;
             }
             _ => end + 1,
         };
-        let line: Vec<u8> = self.buffer.drain(..length).take(end).collect();
-        self.scanned = 0;
-        let mut line = String::from_utf8(line).map_err(|_| {
-            ClientError::new(ErrorKind::BadResponse, "the event stream is not UTF-8")
-        })?;
-        if !std::mem::replace(&mut self.has_started, true) && line.starts_with('\u{feff}') {
-            line.remove(0);
-        }
-        Ok(Some(line))
+        let start = std::mem::replace(&mut self.parsed, next);
+        self.scanned = next;
+        Some((start, end))
     }
 
-    fn add_line(&mut self, line: &str) -> Result<()> {
+    fn add_line(&mut self, start: usize, end: usize) -> Result<()> {
+        let line = self.buffer.get(start..end).unwrap_or_default();
+        let line = std::str::from_utf8(line).map_err(|_| {
+            ClientError::new(ErrorKind::BadResponse, "the event stream is not UTF-8")
+        })?;
+        let is_first = !std::mem::replace(&mut self.has_started, true);
+        let line = line.strip_prefix('\u{feff}').filter(|_| is_first).unwrap_or(line);
         let (name, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match name {
             "data" => {
-                self.check_size(self.event.data.len() + value.len())?;
                 if std::mem::replace(&mut self.has_data, true) {
                     self.event.data.push('\n');
                 }
@@ -143,17 +259,6 @@ impl EventParser {
         }
         Ok(())
     }
-
-    fn check_size(&self, bytes: usize) -> Result<()> {
-        match bytes > self.max_bytes {
-            false => Ok(()),
-            true => Err(ClientError::new(
-                ErrorKind::TooLarge,
-                format!("the server's answer is longer than {} bytes", self.max_bytes),
-            )
-            .with_hint("Ask for less: a smaller range, fewer items or a narrower query.")),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -161,7 +266,7 @@ mod tests {
     use super::*;
 
     fn parse(pieces: &[&str], max_bytes: usize) -> Result<Vec<ServerEvent>> {
-        let mut parser = EventParser::new(max_bytes);
+        let mut parser = EventParser::new(max_bytes, true);
         let mut events = Vec::new();
         for piece in pieces {
             parser.add_bytes(piece.as_bytes());
@@ -197,10 +302,34 @@ mod tests {
         assert_eq!(parse(&[text, "\n"], 1000).unwrap().len(), 3);
     }
 
+    fn overlong(answered_id: Option<u64>) -> ServerEvent {
+        ServerEvent { overlong: Some(OverlongData { answered_id }), ..ServerEvent::default() }
+    }
+
     #[test]
-    fn an_event_that_is_too_long_is_an_error_in_one_line_or_many() {
-        assert_eq!(parse(&["data: 12345", "6789"], 10).unwrap_err().kind(), ErrorKind::TooLarge);
-        let many = "data: 123\n".repeat(10);
-        assert_eq!(parse(&[&many], 20).unwrap_err().kind(), ErrorKind::TooLarge);
+    fn an_event_that_is_too_long_is_skipped_in_one_line_or_many() {
+        let one = format!("data: {{\"id\":7,\"result\":\"{}\"}}\r\n\r\n", "x".repeat(1000));
+        let last = format!("data: {{\"result\":\"{}\",\"id\":8}}\n\n", "x".repeat(1000));
+        let many = format!("{}\n", "data: 123456789\n".repeat(100));
+        let text = format!("data: a\n\n{one}data: b\n\n{last}data: c\n\n{many}data: d\n\n");
+        let expected = [
+            message("a"),
+            overlong(Some(7)),
+            message("b"),
+            overlong(Some(8)),
+            message("c"),
+            overlong(None),
+            message("d"),
+        ];
+        assert_eq!(parse(&[&text], 200).unwrap(), expected);
+        let letters: Vec<String> = text.chars().map(String::from).collect();
+        let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
+        assert_eq!(parse(&letters, 200).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_event_without_end_is_reported_at_once() {
+        let start = format!("data: {{\"id\":7,\"result\":\"{}", "x".repeat(1000));
+        assert_eq!(parse(&[&start, "xx", "yy"], 200).unwrap(), [overlong(Some(7))]);
     }
 }

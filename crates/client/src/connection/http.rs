@@ -5,25 +5,23 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use hyper::body::Incoming;
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::events::EventReader;
 use super::inbox::CallInbox;
-use super::pipe::closed_by_us;
-use super::router::{PendingAnswer, Router};
-use super::web::{AnswerBody, WebClient};
-use crate::error::{ClientError, ErrorKind, Result};
+use super::router::{MessageSource, PendingAnswer, Router};
+use super::web::{AnswerBody, BACKGROUND_POST_TIMEOUT, MAX_OWN_REPLIES, WebClient};
+use crate::error::{ClientError, ErrorKind, Result, closed_by_us, too_long};
 use crate::handshake::Era;
 use crate::message::{RawJson, Reply, read_messages, write_message, write_reply};
 
 const SESSION_HEADER: &str = "mcp-session-id";
 const VERSION_HEADER: &str = "mcp-protocol-version";
-/// Time for telling a server that a call is cancelled or a session over.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Times that a stream which broke off is taken up again for one answer.
 const MAX_RESUMPTIONS: usize = 5;
 /// Bounds of the time after which a server wants a stream to be taken up again.
@@ -36,17 +34,28 @@ const LISTEN_GRACE: Duration = Duration::from_millis(500);
 const REOPEN_DELAY: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(60);
 
+/// What is known about the stream that belongs to no call.
+struct ListenerState {
+    /// Dropped once the stream is open or refused.
+    opened: Option<oneshot::Sender<()>>,
+    last_id: Option<String>,
+    /// Time after which the server wants the stream to be opened again.
+    retry_ms: Option<u64>,
+}
+
 /// Connection over Streamable HTTP.
 pub(crate) struct HttpConnection {
     shared: Arc<HttpShared>,
-    tasks: TaskTracker,
-    closed: CancellationToken,
 }
 
 struct HttpShared {
     web: WebClient,
     router: Arc<Router>,
     protocol: Mutex<ProtocolState>,
+    tasks: TaskTracker,
+    closed: CancellationToken,
+    /// Bounds the answers that are being sent by the connection itself.
+    replies: Arc<Semaphore>,
 }
 
 #[derive(Default, Clone)]
@@ -58,11 +67,16 @@ struct ProtocolState {
 
 impl HttpConnection {
     pub(crate) fn new(web: WebClient, router: Arc<Router>) -> HttpConnection {
-        let shared = Arc::new(HttpShared { web, router, protocol: Mutex::default() });
-        let connection =
-            HttpConnection { shared, tasks: TaskTracker::new(), closed: CancellationToken::new() };
-        connection.tasks.close();
-        connection
+        let shared = HttpShared {
+            web,
+            router,
+            protocol: Mutex::default(),
+            tasks: TaskTracker::new(),
+            closed: CancellationToken::new(),
+            replies: Arc::new(Semaphore::new(MAX_OWN_REPLIES)),
+        };
+        shared.tasks.close();
+        HttpConnection { shared: Arc::new(shared) }
     }
 
     /// Sets what the handshake found out; later requests carry it.
@@ -85,7 +99,7 @@ impl HttpConnection {
         let mut guard = HttpCancelGuard { connection: self, id: pending.id, is_armed: true };
         let answer = tokio::select! {
             answer = self.shared.exchange(&mut pending, method, mirrored, message.into()) => answer,
-            () = self.closed.cancelled() => Err(closed_by_us()),
+            () = self.shared.closed.cancelled() => Err(closed_by_us()),
         };
         // On 2026-07-28 the closed stream is the cancellation; what has ended needs none.
         guard.is_armed = false;
@@ -102,13 +116,15 @@ impl HttpConnection {
         self.shared.post_message(write_reply(id, reply).into(), "").await
     }
 
-    /// Listens for what the server says outside any call, as long as the connection lasts. Returns
-    /// when the stream is open, so that a question during the first call is not lost.
-    pub(crate) async fn listen(&self) {
-        let (shared, closed) = (Arc::clone(&self.shared), self.closed.clone());
+    /// Listens for what the server says outside any call, as long as the connection lasts: by the
+    /// given subscription or, for a server with sessions, by the stream that belongs to no request.
+    /// Returns when the stream is open, so that a question during the first call is not lost.
+    pub(crate) async fn listen(&self, subscription: Option<serde_json::Value>) {
+        let shared = Arc::clone(&self.shared);
         let (opened, is_open) = oneshot::channel();
-        self.tasks.spawn(async move {
-            closed.run_until_cancelled(shared.listen(opened)).await;
+        self.shared.tasks.spawn(async move {
+            let listening = shared.listen(subscription.as_ref(), opened);
+            shared.closed.run_until_cancelled(listening).await;
         });
         // Without an answer in time the stream opens in the background.
         let _ = tokio::time::timeout(LISTEN_GRACE, is_open).await;
@@ -117,16 +133,17 @@ impl HttpConnection {
     /// Ends the session and waits until nothing of the connection is left.
     pub(crate) async fn close(&self) {
         self.shared.router.close(closed_by_us());
-        self.closed.cancel();
-        self.tasks.wait().await;
+        self.shared.closed.cancel();
+        self.shared.tasks.wait().await;
         // A server that does not answer must not keep us.
-        let _ = tokio::time::timeout(FAREWELL_TIMEOUT, self.shared.end_session()).await;
+        let _ = tokio::time::timeout(BACKGROUND_POST_TIMEOUT, self.shared.end_session()).await;
+        self.shared.web.close().await;
     }
 }
 
 impl Drop for HttpConnection {
     fn drop(&mut self) {
-        self.closed.cancel();
+        self.shared.closed.cancel();
     }
 }
 
@@ -146,16 +163,11 @@ impl Drop for HttpCancelGuard<'_> {
         {
             return;
         }
-        let (shared, id) = (Arc::clone(shared), self.id);
-        self.connection.tasks.spawn(async move {
-            let method = "notifications/cancelled";
-            let params = serde_json::json!({"requestId": id});
-            if let Ok(message) = write_message(None, method, Some(params)) {
-                let sending = shared.post_message(message.into(), method);
-                // No one waits for this any more.
-                let _ = tokio::time::timeout(FAREWELL_TIMEOUT, sending).await;
-            }
-        });
+        let method = "notifications/cancelled";
+        let params = serde_json::json!({"requestId": self.id});
+        if let Ok(message) = write_message(None, method, Some(params)) {
+            shared.post_in_background(message, method, None);
+        }
     }
 }
 
@@ -183,7 +195,7 @@ impl HttpShared {
         } else if is_discovery {
             set(VERSION_HEADER, crate::handshake::STATELESS_VERSION);
         }
-        if is_discovery || protocol.era == Some(Era::Stateless) {
+        if is_discovery || protocol.era == Some(Era::Stateless) && !method.is_empty() {
             set("mcp-method", method);
             headers.extend(mirrored.cloned().unwrap_or_default());
         }
@@ -194,7 +206,7 @@ impl HttpShared {
 
     /// Posts a request and follows its answer to the end.
     async fn exchange(
-        &self,
+        self: &Arc<Self>,
         pending: &mut PendingAnswer<'_>,
         method: &str,
         mirrored: Option<&HeaderMap>,
@@ -202,10 +214,16 @@ impl HttpShared {
     ) -> Result<RawJson> {
         let headers = self.headers(method, mirrored);
         let had_session = headers.contains_key(SESSION_HEADER);
-        let response = self.web.send(Method::POST, &self.web.url, &headers, &body).await?;
+        let response = self.web.send(Method::POST, &self.web.url, &headers, &body).await;
+        let response = response.inspect_err(|error| {
+            // A server that refuses us gets no further request, not even one that ends the session.
+            if error.kind() == ErrorKind::Unauthenticated {
+                self.lock_protocol().session = None;
+            }
+        })?;
         let status = response.status();
         if status == StatusCode::NOT_FOUND && had_session {
-            return Err(session_lost());
+            return Err(self.lose_session());
         }
         if method == "initialize"
             && let Some(session) = response.headers().get(SESSION_HEADER)
@@ -215,7 +233,7 @@ impl HttpShared {
         match self.web.accept_answer(response).await? {
             AnswerBody::Json(body) => {
                 let text = Arc::new(self.web.read_body(body).await?);
-                self.route_text(&text, pending.id).await;
+                self.route_text(&text, MessageSource::Request(pending.id));
             }
             AnswerBody::Events(body) => {
                 self.follow_stream(pending, EventReader::new(body, self.web.max_bytes)).await?;
@@ -228,7 +246,7 @@ impl HttpShared {
             }
         }
         match pending.take_answer() {
-            Some(Err(error)) if had_session && is_session_error(&error) => Err(session_lost()),
+            Some(Err(error)) if had_session && is_session_error(&error) => Err(self.lose_session()),
             Some(answer) => answer,
             None => Err(ClientError::new(
                 ErrorKind::BadResponse,
@@ -240,7 +258,7 @@ impl HttpShared {
     /// Reads the stream of a request until its answer is there. A stream that breaks off is taken up
     /// again where the server has said how.
     async fn follow_stream(
-        &self,
+        self: &Arc<Self>,
         pending: &mut PendingAnswer<'_>,
         mut events: EventReader,
     ) -> Result<()> {
@@ -254,8 +272,12 @@ impl HttpShared {
                             delay = Duration::from_millis(retry_ms)
                                 .clamp(*RESUME_DELAY.start(), *RESUME_DELAY.end());
                         }
+                        if event.overlong.is_some() {
+                            return Err(too_long(self.web.max_bytes));
+                        }
                         if !event.data.is_empty() {
-                            self.route_text(&Arc::new(event.data), pending.id).await;
+                            let source = MessageSource::Request(pending.id);
+                            self.route_text(&Arc::new(event.data), source);
                         }
                         if pending.has_answer() {
                             return Ok(());
@@ -274,12 +296,14 @@ impl HttpShared {
                         ErrorKind::Unavailable,
                         "the server ended the stream before it answered",
                     )
+                    .with_interruption()
                 }));
             };
             tokio::time::sleep(delay).await;
-            match self.open_stream(Some(id)).await? {
-                Some(resumed) => events = resumed,
-                None => break,
+            let response = self.open_stream(Some(id)).await?;
+            match self.web.accept_answer(response).await? {
+                AnswerBody::Events(body) => events = EventReader::new(body, self.web.max_bytes),
+                AnswerBody::Json(_) | AnswerBody::Empty => break,
             }
         }
         Err(ClientError::new(
@@ -288,20 +312,51 @@ impl HttpShared {
         ))
     }
 
-    /// Handles the messages of a text that came on the stream of a request.
-    async fn route_text(&self, text: &Arc<String>, stream: u64) {
+    /// Opens a stream with GET; after an event, where it had ended.
+    async fn open_stream(&self, last_id: Option<&String>) -> Result<Response<Incoming>> {
+        let mut headers = self.headers("", None);
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        if let Some(Ok(value)) = last_id.map(|id| HeaderValue::from_str(id)) {
+            headers.insert("last-event-id", value);
+        }
+        self.web.send(Method::GET, &self.web.url, &headers, &Bytes::new()).await
+    }
+
+    /// Handles the messages of a text.
+    fn route_text(self: &Arc<Self>, text: &Arc<String>, source: MessageSource) {
         let Some(messages) = read_messages(text) else {
-            return self.router.answer_request(
-                stream,
-                Err(ClientError::new(ErrorKind::BadResponse, "the server's answer is not JSON")),
-            );
+            return self.router.handle_bad_message("text that is not JSON", None, source);
         };
         for message in messages {
-            if let Some((id, reply)) = self.router.route(message, Some(stream)) {
-                // A server that does not take the answer has to live without it.
-                let _ = self.post_message(write_reply(&id, &reply).into(), "").await;
+            // Never wait here: a server that asks without taking answers must not hold up the answer
+            // of the call, and gets a few answers at a time only.
+            if let Some((id, reply)) = self.router.route(message, source)
+                && let Ok(permit) = Arc::clone(&self.replies).try_acquire_owned()
+            {
+                self.post_in_background(write_reply(&id, &reply), "", Some(permit));
             }
         }
+    }
+
+    /// Posts a message for whose fate no one waits. `permit` is held meanwhile.
+    fn post_in_background(
+        self: &Arc<Self>,
+        message: Vec<u8>,
+        method: &'static str,
+        permit: Option<OwnedSemaphorePermit>,
+    ) {
+        let shared = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let posting = shared.post_message(message.into(), method);
+            let _ = tokio::time::timeout(BACKGROUND_POST_TIMEOUT, posting).await;
+            drop(permit);
+        });
+    }
+
+    /// Forgets the session, which the server no longer knows. The request did not run.
+    fn lose_session(&self) -> ClientError {
+        self.lock_protocol().session = None;
+        session_lost()
     }
 
     /// Posts a notification or an answer.
@@ -318,65 +373,96 @@ impl HttpShared {
         }
     }
 
-    /// Opens a stream with GET; after an event, where it had ended. `None` if it is no event stream.
-    async fn open_stream(&self, last_id: Option<&String>) -> Result<Option<EventReader>> {
-        let mut headers = self.headers("", None);
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        if let Some(Ok(value)) = last_id.map(|id| HeaderValue::from_str(id)) {
-            headers.insert("last-event-id", value);
-        }
-        let response = self.web.send(Method::GET, &self.web.url, &headers, &Bytes::new()).await?;
-        match self.web.accept_answer(response).await? {
-            AnswerBody::Events(body) => Ok(Some(EventReader::new(body, self.web.max_bytes))),
-            AnswerBody::Json(_) | AnswerBody::Empty => Ok(None),
-        }
-    }
-
-    /// Listens on the stream that belongs to no request. Many servers have none (405). Servers end it
-    /// after a while, so it is opened again.
-    async fn listen(&self, opened: oneshot::Sender<()>) {
-        let (mut opened, mut last_id, mut delay) = (Some(opened), None, *REOPEN_DELAY.start());
+    /// Listens until the server says that it has nothing to listen to. Streams end now and then, so
+    /// they are opened again, when the server says or with growing delays.
+    async fn listen(
+        self: &Arc<Self>,
+        subscription: Option<&serde_json::Value>,
+        opened: oneshot::Sender<()>,
+    ) {
+        let mut listener = ListenerState { opened: Some(opened), last_id: None, retry_ms: None };
+        let mut delay = *REOPEN_DELAY.start();
         loop {
-            let (started, mut retry_ms) = (Instant::now(), None);
-            let stream = self.open_stream(last_id.as_ref()).await;
-            drop(opened.take());
-            let is_refused = match stream {
-                Ok(Some(mut events)) => {
-                    while let Ok(Some(event)) = events.next_event().await {
-                        last_id = event.id.or(last_id);
-                        retry_ms = event.retry_ms.or(retry_ms);
-                        self.route_event(&Arc::new(event.data)).await;
-                    }
-                    false
+            let started = Instant::now();
+            let is_refused = match subscription {
+                Some(subscription) => {
+                    self.listen_to_subscription(subscription, &mut listener).await
                 }
-                Ok(None) => true,
-                Err(error) => error.is_http_status() || error.kind() != ErrorKind::Unavailable,
+                None => self.listen_to_session(&mut listener).await,
             };
+            listener.opened = None;
             if is_refused {
                 // A server that does not resume the stream may still open a new one.
-                match last_id.take() {
+                match listener.last_id.take() {
                     Some(_) => continue,
                     None => return,
                 }
             }
-            delay = match (retry_ms, started.elapsed() > *REOPEN_DELAY.end()) {
+            delay = match (listener.retry_ms.take(), started.elapsed() > *REOPEN_DELAY.end()) {
                 (Some(retry_ms), _) => Duration::from_millis(retry_ms),
                 (None, true) => *REOPEN_DELAY.start(),
                 (None, false) => delay * 2,
             };
             delay = delay.clamp(*REOPEN_DELAY.start(), *REOPEN_DELAY.end());
             tokio::time::sleep(delay).await;
+            // What happened meanwhile is not known.
+            self.router.note_list_change();
         }
     }
 
-    /// Handles the messages of an event that came outside any request.
-    async fn route_event(&self, text: &Arc<String>) {
-        for message in read_messages(text).into_iter().flatten() {
-            if let Some((id, reply)) = self.router.route(message, None) {
-                // A server that does not take the answer has to live without it.
-                let _ = self.post_message(write_reply(&id, &reply).into(), "").await;
+    /// Listens on the stream that belongs to no request. Returns whether the server refuses it: many
+    /// have none (405).
+    async fn listen_to_session(self: &Arc<Self>, listener: &mut ListenerState) -> bool {
+        let response = self.open_stream(listener.last_id.as_ref()).await;
+        self.follow_listener(response, MessageSource::Listener, listener).await
+    }
+
+    /// Listens by a request of 2026-07-28. Returns whether the server refuses it.
+    async fn listen_to_subscription(
+        self: &Arc<Self>,
+        subscription: &serde_json::Value,
+        listener: &mut ListenerState,
+    ) -> bool {
+        let method = "subscriptions/listen";
+        let Ok(mut pending) = self.router.open_subscription() else { return true };
+        let Ok(body) = write_message(Some(pending.id), method, Some(subscription)) else {
+            return true;
+        };
+        let headers = self.headers(method, None);
+        let response = self.web.send(Method::POST, &self.web.url, &headers, &body.into()).await;
+        let source = MessageSource::Request(pending.id);
+        let is_refused = self.follow_listener(response, source, listener).await;
+        // Streams of 2026-07-28 are not resumed.
+        listener.last_id = None;
+        is_refused || matches!(pending.take_answer(), Some(Err(_)))
+    }
+
+    /// Follows the stream of a listener to its end. Returns whether there was none.
+    async fn follow_listener(
+        self: &Arc<Self>,
+        response: Result<Response<Incoming>>,
+        source: MessageSource,
+        listener: &mut ListenerState,
+    ) -> bool {
+        let answer = match response {
+            Ok(response) => self.web.accept_answer(response).await,
+            Err(error) => Err(error),
+        };
+        listener.opened = None;
+        let mut events = match answer {
+            Ok(AnswerBody::Events(body)) => EventReader::new(body, self.web.max_bytes),
+            Ok(AnswerBody::Json(_) | AnswerBody::Empty) => return true,
+            // A network that fails for a moment is no refusal.
+            Err(error) => return error.is_http_status() || error.kind() != ErrorKind::Unavailable,
+        };
+        while let Ok(Some(event)) = events.next_event().await {
+            listener.last_id = event.id.or(listener.last_id.take());
+            listener.retry_ms = event.retry_ms.or(listener.retry_ms);
+            if !event.data.is_empty() {
+                self.route_text(&Arc::new(event.data), source);
             }
         }
+        false
     }
 
     async fn end_session(&self) {
@@ -404,6 +490,8 @@ fn is_session_error(error: &ClientError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::watch;
+
     use super::super::scripted::{ScriptedAnswer, serve_answers};
     use super::*;
     use crate::limits::Limits;
@@ -413,8 +501,9 @@ mod tests {
     ) -> (HttpConnection, tokio::task::JoinHandle<Vec<String>>) {
         let (transport, server) = serve_answers(answers).await;
         let limits = Limits::default();
-        let web = WebClient::new("test", &transport, None, &limits).unwrap();
-        (HttpConnection::new(web, Arc::new(Router::new(&limits, Vec::new()))), server)
+        let web = WebClient::new("test", &transport, None, &limits, TaskTracker::new()).unwrap();
+        let router = Router::new(&limits, Vec::new(), watch::channel(0).0);
+        (HttpConnection::new(web, Arc::new(router)), server)
     }
 
     fn events(body: &str) -> ScriptedAnswer {
@@ -427,15 +516,14 @@ mod tests {
         let change = events(&format!("id: 7\nretry: 1\n{change}\n\n"));
         let refusal = ScriptedAnswer { status: 405, media_type: "text/plain", body: String::new() };
         let (connection, server) = connect(vec![change, refusal.clone(), refusal]).await;
-        connection.listen().await;
+        connection.listen(None).await;
         let requests = server.await.unwrap();
         let resumed: Vec<bool> =
             requests.iter().map(|request| request.contains("last-event-id: 7")).collect();
         assert_eq!(resumed, [false, true, false]);
         assert!(requests.iter().all(|request| request.starts_with("get /mcp")));
-        assert_eq!(*connection.shared.router.list_changes().borrow(), 1);
         // The server refuses a new stream: the task ends.
-        connection.tasks.wait().await;
+        connection.shared.tasks.wait().await;
     }
 
     #[tokio::test]

@@ -35,14 +35,31 @@ pub(crate) struct CallInbox {
     waiting: Mutex<WaitingEvents>,
     arrived: Notify,
     max_log_lines: usize,
+    max_log_bytes: usize,
     max_requests: usize,
+    max_request_bytes: usize,
 }
 
 #[derive(Default)]
 struct WaitingEvents {
     progress: Option<RawJson>,
     logs: VecDeque<RawJson>,
+    log_bytes: usize,
     requests: VecDeque<ServerRequest>,
+}
+
+impl WaitingEvents {
+    fn take_log(&mut self) -> Option<RawJson> {
+        let log = self.logs.pop_front()?;
+        self.log_bytes -= log.get().len();
+        Some(log)
+    }
+}
+
+impl ServerRequest {
+    fn params_bytes(&self) -> usize {
+        self.params.as_ref().map_or(0, |params| params.get().len())
+    }
 }
 
 impl CallInbox {
@@ -51,22 +68,32 @@ impl CallInbox {
             waiting: Mutex::default(),
             arrived: Notify::new(),
             max_log_lines: limits.log_lines,
+            max_log_bytes: limits.log_bytes,
             max_requests: limits.server_requests,
+            max_request_bytes: limits.question_bytes,
         }
     }
 
-    /// Adds an event. Returns the request again if too many are waiting.
+    /// Adds an event. Returns the request again if it is too long or too many are waiting.
     pub(crate) fn add_event(&self, event: CallEvent) -> Result<(), ServerRequest> {
         let mut waiting = self.lock_waiting();
         match event {
             CallEvent::Progress(params) => waiting.progress = Some(params),
             CallEvent::Log(params) => {
-                if waiting.logs.len() >= self.max_log_lines {
-                    waiting.logs.pop_front();
-                }
+                // A line of a batch must not keep the whole batch in memory.
+                let params = params.into_compact();
+                waiting.log_bytes += params.get().len();
                 waiting.logs.push_back(params);
+                while waiting.logs.len() > self.max_log_lines
+                    || waiting.log_bytes > self.max_log_bytes
+                {
+                    waiting.take_log();
+                }
             }
-            CallEvent::Request(request) if waiting.requests.len() >= self.max_requests => {
+            CallEvent::Request(request)
+                if waiting.requests.len() >= self.max_requests
+                    || request.params_bytes() > self.max_request_bytes =>
+            {
                 return Err(request);
             }
             CallEvent::Request(request) => waiting.requests.push_back(request),
@@ -80,7 +107,7 @@ impl CallInbox {
     /// follows them, and a question comes after what leads to it.
     pub(crate) fn take_event(&self) -> Option<CallEvent> {
         let mut waiting = self.lock_waiting();
-        let log = waiting.logs.pop_front().map(CallEvent::Log);
+        let log = waiting.take_log().map(CallEvent::Log);
         log.or_else(|| waiting.progress.take().map(CallEvent::Progress))
             .or_else(|| waiting.requests.pop_front().map(CallEvent::Request))
     }
@@ -124,6 +151,18 @@ mod tests {
             });
         }
         assert_eq!(taken, ["log 7", "log 8", "log 9", "progress 9"]);
+    }
+
+    #[test]
+    fn long_log_lines_push_out_the_others() {
+        let inbox = CallInbox::new(&Limits { log_bytes: 10, ..Limits::default() });
+        for text in ["12345", "1234", "123", "x".repeat(11).as_str()] {
+            inbox.add_event(CallEvent::Log(RawJson::from(text.to_owned()))).unwrap();
+        }
+        assert!(inbox.take_event().is_none());
+        inbox.add_event(CallEvent::Log(raw(7))).unwrap();
+        assert!(matches!(inbox.take_event(), Some(CallEvent::Log(_))));
+        assert_eq!(inbox.lock_waiting().log_bytes, 0);
     }
 
     #[test]

@@ -19,11 +19,17 @@ pub(crate) enum Line {
 pub(crate) struct LineReader<R> {
     reader: BufReader<R>,
     max_bytes: usize,
+    /// The rest of the current line belongs to one that was reported as too long.
+    is_skipping: bool,
 }
 
 impl<R: AsyncRead + Unpin> LineReader<R> {
     pub(crate) fn new(reader: R, max_bytes: usize) -> LineReader<R> {
-        LineReader { reader: BufReader::with_capacity(BUFFER_BYTES, reader), max_bytes }
+        LineReader {
+            reader: BufReader::with_capacity(BUFFER_BYTES, reader),
+            max_bytes,
+            is_skipping: false,
+        }
     }
 
     /// Reads the next line that is not empty. A read error is the end, as for a broken pipe.
@@ -49,6 +55,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                 let newline = buffer.iter().position(|byte| *byte == b'\n');
                 let part = buffer.get(..newline.unwrap_or(buffer.len())).unwrap_or_default();
                 match &mut overflow {
+                    _ if self.is_skipping => {}
                     Some(overflow) => overflow.skip(part),
                     None if line.len() + part.len() > self.max_bytes => {
                         let mut skipped = Overflow::new(&line);
@@ -61,6 +68,14 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                 (newline.map_or(buffer.len(), |index| index + 1), newline.is_some())
             };
             self.reader.consume(taken);
+            if is_complete && std::mem::take(&mut self.is_skipping) {
+                continue;
+            }
+            // The call fails at once if its id is known: the line may never end.
+            if !is_complete && let Some(id) = overflow.as_ref().and_then(Overflow::first_id) {
+                self.is_skipping = true;
+                return Line::TooLong(Some(id));
+            }
             if is_complete {
                 return match overflow {
                     Some(overflow) => Line::TooLong(overflow.find_id()),
@@ -81,19 +96,19 @@ fn append(line: &mut Vec<u8>, part: &[u8], max_bytes: usize) {
     line.extend_from_slice(part);
 }
 
-/// Beginning and end of a line that is skipped.
-struct Overflow {
+/// Beginning and end of a message that is skipped.
+pub(crate) struct Overflow {
     head: Vec<u8>,
     tail: Vec<u8>,
 }
 
 impl Overflow {
-    fn new(line: &[u8]) -> Overflow {
+    pub(crate) fn new(line: &[u8]) -> Overflow {
         let tail = line.get(line.len().saturating_sub(KEPT_BYTES)..).unwrap_or_default().to_vec();
         Overflow { head: line.get(..KEPT_BYTES.min(line.len())).unwrap_or_default().to_vec(), tail }
     }
 
-    fn skip(&mut self, part: &[u8]) {
+    pub(crate) fn skip(&mut self, part: &[u8]) {
         let missing = KEPT_BYTES.saturating_sub(self.head.len());
         self.head.extend(part.iter().take(missing));
         self.tail.extend(part.iter().skip(part.len().saturating_sub(KEPT_BYTES)));
@@ -101,12 +116,15 @@ impl Overflow {
         self.tail.drain(..surplus);
     }
 
+    /// Returns the id, if it is the first member apart from `jsonrpc`.
+    pub(crate) fn first_id(&self) -> Option<u64> {
+        first_member_id(&String::from_utf8_lossy(&self.head))
+    }
+
     /// Returns the id, if it is the first member apart from `jsonrpc`, or the last one. Anywhere
     /// else it could be part of the result.
-    fn find_id(&self) -> Option<u64> {
-        let head = String::from_utf8_lossy(&self.head);
-        let tail = String::from_utf8_lossy(&self.tail);
-        first_member_id(&head).or_else(|| last_member_id(&tail))
+    pub(crate) fn find_id(&self) -> Option<u64> {
+        self.first_id().or_else(|| last_member_id(&String::from_utf8_lossy(&self.tail)))
     }
 }
 
@@ -114,8 +132,11 @@ fn first_member_id(head: &str) -> Option<u64> {
     let head: String = head.chars().filter(|c| !c.is_whitespace()).collect();
     let rest = head.strip_prefix('{')?;
     let rest = rest.strip_prefix("\"jsonrpc\":\"2.0\",").unwrap_or(rest);
-    let digits: String =
-        rest.strip_prefix("\"id\":")?.chars().take_while(char::is_ascii_digit).collect();
+    let rest = rest.strip_prefix("\"id\":")?;
+    let length = rest.find(|c: char| !c.is_ascii_digit())?;
+    let (digits, rest) = rest.split_at(length);
+    // A request or notification of the server has an id of its own kind, or none.
+    rest.strip_prefix(",\"")?.strip_prefix("result\"").or(rest.strip_prefix(",\"error\""))?;
     digits.parse().ok()
 }
 
@@ -132,6 +153,8 @@ fn last_member_id(tail: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     async fn read_all(input: &[u8], max_bytes: usize) -> Vec<String> {
@@ -157,6 +180,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_line_without_end_is_reported_at_once() {
+        let (mut writer, reader) = tokio::io::duplex(1 << 20);
+        let mut lines = LineReader::new(reader, 1000);
+        let start = format!("{{\"id\":7,\"result\":\"{}", "x".repeat(200_000));
+        writer.write_all(start.as_bytes()).await.unwrap();
+        assert!(matches!(lines.next_line().await, Line::TooLong(Some(7))));
+        writer.write_all(b"xx\"}\n{}\n").await.unwrap();
+        assert!(matches!(lines.next_line().await, Line::Text(text) if text == "{}"));
+    }
+
+    #[tokio::test]
     async fn a_line_of_exactly_the_limit_is_read() {
         assert_eq!(read_all(b"12345\n123456\n", 5).await, ["12345", "too long None"]);
     }
@@ -169,6 +203,7 @@ mod tests {
     #[test]
     fn an_id_is_found_first_or_last_and_never_inside_a_result() {
         assert_eq!(first_member_id("{ \"id\" : 12, \"result\""), Some(12));
+        assert_eq!(first_member_id("{ \"id\" : 12, \"method\""), None);
         assert_eq!(first_member_id("{\"result\":{\"id\":12"), None);
         assert_eq!(last_member_id("xx\"},\"id\":34}"), Some(34));
         assert_eq!(last_member_id("xx\"}, \"id\": 34, \"jsonrpc\":\"2.0\"}"), Some(34));

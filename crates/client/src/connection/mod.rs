@@ -16,13 +16,14 @@ mod web;
 use std::sync::Arc;
 
 use ::http::HeaderMap;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 
 use crate::auth::AuthProvider;
 use crate::config::TransportConfig;
 use crate::error::{ClientError, ErrorKind, Result};
-use crate::handshake::Era;
+use crate::handshake::{ClientProfile, Era};
 use crate::limits::Limits;
 use crate::message::{RawJson, Reply};
 use http::HttpConnection;
@@ -53,6 +54,10 @@ pub(crate) struct ConnectContext<'a> {
     pub(crate) auth_provider: Option<Arc<dyn AuthProvider>>,
     pub(crate) roots: Vec<Root>,
     pub(crate) limits: &'a Limits,
+    /// Counts changes of the tool list, over all connections.
+    pub(crate) list_changes: watch::Sender<u64>,
+    /// Holds the tasks of HTTP connections.
+    pub(crate) web_tasks: TaskTracker,
 }
 
 impl Connection {
@@ -62,8 +67,9 @@ impl Connection {
         context: ConnectContext<'_>,
     ) -> Result<Connection> {
         let (server_id, limits) = (context.server_id, context.limits);
-        let router = Arc::new(Router::new(limits, context.roots));
-        let make_web = |remote| WebClient::new(server_id, remote, context.auth_provider, limits);
+        let router = Arc::new(Router::new(limits, context.roots, context.list_changes));
+        let (auth_provider, web_tasks) = (context.auth_provider, context.web_tasks);
+        let make_web = |remote| WebClient::new(server_id, remote, auth_provider, limits, web_tasks);
         let mut process = None;
         let transport = match transport {
             TransportConfig::Http(remote) => {
@@ -123,12 +129,20 @@ impl Connection {
         }
     }
 
-    /// Listens for what a server with sessions says outside any call, where that needs a stream of
-    /// its own: changes of the tool list, and the questions of servers that do not say which call they
+    /// Listens for what a server says outside any call, where that needs a stream of its own: changes
+    /// of the tool list and, with sessions, the questions of servers that do not say which call they
     /// belong to.
-    pub(crate) async fn listen(&self) {
-        if let Transport::Http(connection) = &self.transport {
-            connection.listen().await;
+    pub(crate) async fn listen(&self, era: Era, profile: &ClientProfile) {
+        let subscription = (era == Era::Stateless).then(|| {
+            json!({
+                "_meta": profile.request_meta(),
+                "notifications": {"toolsListChanged": true},
+            })
+        });
+        match (&self.transport, subscription) {
+            (Transport::Http(connection), subscription) => connection.listen(subscription).await,
+            (Transport::Pipe(connection), Some(subscription)) => connection.listen(subscription),
+            (Transport::Pipe(_) | Transport::Sse(_), _) => {}
         }
     }
 
@@ -191,11 +205,6 @@ impl Connection {
     /// Returns why the connection is closed, if it is.
     pub(crate) fn closed_error(&self) -> Option<ClientError> {
         self.router.closed_error()
-    }
-
-    /// Subscribes to changes of the tool list.
-    pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
-        self.router.list_changes()
     }
 
     /// Closes the connection, ends the server's process and waits until nothing of them is left.

@@ -12,8 +12,8 @@ use tokio_util::task::TaskTracker;
 
 use super::inbox::CallInbox;
 use super::lines::{Line, LineReader};
-use super::router::Router;
-use crate::error::{ClientError, ErrorKind, Result};
+use super::router::{MessageSource, Router};
+use crate::error::{ClientError, Result, closed_by_us};
 use crate::message::{RawJson, Reply, read_messages, write_message, write_reply};
 
 /// Messages that wait to be written. A server that does not read its input makes its callers wait.
@@ -69,15 +69,21 @@ impl PipeConnection {
             closed: closed.clone(),
             tasks: tasks.clone(),
         };
-        let is_closed = closed.clone();
+        let (is_closed, broken) = (closed.clone(), CancellationToken::new());
+        let reports_break = broken.clone();
         tasks.spawn(async move {
             is_closed.run_until_cancelled(write_queue(writer, queue)).await;
+            reports_break.cancel();
         });
         let read =
             read_all(LineReader::new(reader, max_bytes), Arc::clone(&router), outgoing, max_bytes);
         tasks.spawn(async move {
-            if closed.run_until_cancelled(read).await.is_some() {
-                router.close(describe_end.await);
+            // A server that closes its input, or its output, is of no more use.
+            let read = broken.run_until_cancelled(read);
+            if closed.run_until_cancelled(read).await.is_some()
+                && let Some(error) = closed.run_until_cancelled(describe_end).await
+            {
+                router.close(error);
             }
             closed.cancel();
         });
@@ -104,6 +110,21 @@ impl PipeConnection {
         answer
     }
 
+    /// Subscribes to changes of the tool list. On a pipe that is a request which stays open.
+    pub(crate) fn listen(&self, params: serde_json::Value) {
+        let (router, outgoing) = (Arc::clone(&self.router), self.outgoing.clone());
+        self.tasks.spawn(async move {
+            let Ok(mut pending) = router.open_subscription() else { return };
+            let message = write_message(Some(pending.id), "subscriptions/listen", Some(params));
+            if let Ok(message) = message
+                && outgoing.send(message).await.is_ok()
+            {
+                // It ends with the connection, or because the server does not support it.
+                let _ = pending.wait().await;
+            }
+        });
+    }
+
     /// Sends a notification.
     pub(crate) async fn notify(&self, method: &str, params: Option<impl Serialize>) -> Result<()> {
         self.send(write_message(None, method, params)?).await
@@ -123,9 +144,16 @@ impl PipeConnection {
 
     async fn send(&self, message: Vec<u8>) -> Result<()> {
         tokio::select! {
-            sent = self.outgoing.send(message) => sent.map_err(|_| self.closed_error()),
-            () = self.closed.cancelled() => Err(self.closed_error()),
+            sent = self.outgoing.send(message) => {
+                if sent.is_ok() {
+                    return Ok(());
+                }
+                // The server does not read any more; why is being found out.
+                self.closed.cancelled().await;
+            }
+            () = self.closed.cancelled() => {}
         }
+        Err(self.closed_error())
     }
 
     fn closed_error(&self) -> ClientError {
@@ -137,11 +165,6 @@ impl Drop for PipeConnection {
     fn drop(&mut self) {
         self.closed.cancel();
     }
-}
-
-/// Returns the error for a connection that was closed on our side.
-pub(crate) fn closed_by_us() -> ClientError {
-    ClientError::new(ErrorKind::Cancelled, "the connection was closed")
 }
 
 async fn write_queue(mut writer: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Vec<u8>>) {
@@ -177,17 +200,24 @@ async fn read_all(
                 continue;
             }
             Line::NotUtf8 => {
-                router.handle_bad_message("bytes that are not UTF-8", None);
+                router.handle_bad_message("bytes that are not UTF-8", None, MessageSource::Shared);
                 continue;
             }
             Line::End => return,
         };
         let Some(messages) = read_messages(&text) else {
-            router.handle_bad_message("a line that is not JSON", None);
+            match text.trim_start().starts_with(['{', '[']) {
+                true => {
+                    let description = "a line that is not JSON";
+                    router.handle_bad_message(description, None, MessageSource::Shared);
+                }
+                // Many servers print something now and then.
+                false => router.handle_stray_text(),
+            }
             continue;
         };
         for message in messages {
-            if let Some((id, reply)) = router.route(message, None) {
+            if let Some((id, reply)) = router.route(message, MessageSource::Shared) {
                 // Never wait here: a server that asks without reading must not stop the reader.
                 let _ = outgoing.try_send(write_reply(&id, &reply));
             }

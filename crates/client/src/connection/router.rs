@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::sync::{oneshot, watch};
 
 use super::inbox::{CallEvent, CallInbox, ServerRequest};
-use crate::error::{ClientError, ErrorKind, Result};
+use crate::error::{ClientError, ErrorKind, Result, too_long};
 use crate::limits::Limits;
 use crate::message::{Incoming, METHOD_NOT_FOUND, RawJson, Reply};
 
@@ -25,7 +25,7 @@ pub struct Root {
 pub(crate) struct Router {
     state: Mutex<RouterState>,
     next_id: AtomicU64,
-    /// Counts changes of the server's tool list.
+    /// Counts changes of the server's tool list, over all connections to it.
     list_changes: watch::Sender<u64>,
     roots: Vec<Root>,
     max_bad_messages: usize,
@@ -42,6 +42,19 @@ struct RouterState {
 struct OpenRequest {
     answer: oneshot::Sender<Result<RawJson>>,
     inbox: Option<Arc<CallInbox>>,
+    /// It stays open as long as the connection: no stray message can be its answer.
+    is_subscription: bool,
+}
+
+/// Where a message came from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum MessageSource {
+    /// A stream that all requests share.
+    Shared,
+    /// The stream of this request.
+    Request(u64),
+    /// A stream that carries no answers.
+    Listener,
 }
 
 /// Our request that waits for its answer. Dropping it closes the request.
@@ -81,6 +94,17 @@ impl PendingAnswer<'_> {
     }
 }
 
+impl RouterState {
+    /// Returns the only request that waits for an answer, if there is exactly one.
+    fn only_request(&self) -> Option<u64> {
+        let mut waiting = self.open.iter().filter(|(_, request)| !request.is_subscription);
+        match (waiting.next(), waiting.next()) {
+            (Some((id, _)), None) => Some(*id),
+            _ => None,
+        }
+    }
+}
+
 impl Drop for PendingAnswer<'_> {
     fn drop(&mut self) {
         self.router.lock_state().open.remove(&self.id);
@@ -88,11 +112,15 @@ impl Drop for PendingAnswer<'_> {
 }
 
 impl Router {
-    pub(crate) fn new(limits: &Limits, roots: Vec<Root>) -> Router {
+    pub(crate) fn new(
+        limits: &Limits,
+        roots: Vec<Root>,
+        list_changes: watch::Sender<u64>,
+    ) -> Router {
         Router {
             state: Mutex::default(),
             next_id: AtomicU64::new(1),
-            list_changes: watch::channel(0).0,
+            list_changes,
             roots,
             max_bad_messages: limits.bad_messages,
         }
@@ -100,13 +128,26 @@ impl Router {
 
     /// Opens a request. Fails if the connection is closed.
     pub(crate) fn open_request(&self, inbox: Option<Arc<CallInbox>>) -> Result<PendingAnswer<'_>> {
+        self.open(inbox, false)
+    }
+
+    /// Opens a request that stays open as long as the connection.
+    pub(crate) fn open_subscription(&self) -> Result<PendingAnswer<'_>> {
+        self.open(None, true)
+    }
+
+    fn open(
+        &self,
+        inbox: Option<Arc<CallInbox>>,
+        is_subscription: bool,
+    ) -> Result<PendingAnswer<'_>> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, receiver) = oneshot::channel();
         let mut state = self.lock_state();
         if let Some(error) = &state.closed {
             return Err(error.clone());
         }
-        state.open.insert(id, OpenRequest { answer, inbox });
+        state.open.insert(id, OpenRequest { answer, inbox, is_subscription });
         Ok(PendingAnswer { id, router: self, answer: receiver, received: None })
     }
 
@@ -128,61 +169,91 @@ impl Router {
         self.lock_state().closed.clone()
     }
 
-    /// Subscribes to changes of the tool list.
-    pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
-        self.list_changes.subscribe()
+    /// Counts a change of the tool list.
+    pub(crate) fn note_list_change(&self) {
+        self.list_changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Handles a message. `stream` is the request on whose stream it came, where each request has a
-    /// stream of its own. Returns the answer that the server is to get at once, if any.
-    pub(crate) fn route(&self, message: Incoming, stream: Option<u64>) -> Option<(RawJson, Reply)> {
+    /// Handles a message. Returns the answer that the server is to get at once, if any.
+    pub(crate) fn route(
+        &self,
+        message: Incoming,
+        source: MessageSource,
+    ) -> Option<(RawJson, Reply)> {
         match message {
             Incoming::Answer { id, result } => {
-                // On a stream of its own the answer is for its request, whatever its id says: errors
-                // about a missing session come under another one.
-                match stream.or(id) {
-                    Some(id) => self.answer_request(id, result),
-                    None => self.handle_bad_message("an answer to no request", result.err()),
-                }
+                self.route_answer(id, result, source);
                 None
             }
             Incoming::Notification { method, params } => {
-                self.route_notification(&method, params, stream);
+                self.route_notification(&method, params, source);
                 None
             }
             Incoming::Request { id, method, params } => {
-                self.route_request(ServerRequest { id, method, params }, stream)
+                self.route_request(ServerRequest { id, method, params }, source)
             }
             Incoming::Unknown => {
-                self.handle_bad_message("a message that is not JSON-RPC", None);
+                self.handle_bad_message("a message that is not JSON-RPC", None, source);
                 None
             }
+        }
+    }
+
+    fn route_answer(&self, id: Option<u64>, result: Result<RawJson>, source: MessageSource) {
+        let is_given = |id: &u64| *id < self.next_id.load(Ordering::Relaxed);
+        match (source, id) {
+            // On a stream of its own the answer is for its request, whatever its id says: errors
+            // about a missing session come under another one.
+            (MessageSource::Request(stream), _) => self.answer_request(stream, result),
+            // Answers to cancelled requests are normal.
+            (_, Some(id)) if is_given(&id) => self.answer_request(id, result),
+            _ => self.handle_bad_message("an answer to no request", result.err(), source),
         }
     }
 
     /// Ends a request with this answer.
     pub(crate) fn answer_request(&self, id: u64, result: Result<RawJson>) {
-        let request = self.lock_state().open.remove(&id);
+        let request = {
+            let mut state = self.lock_state();
+            let request = state.open.remove(&id);
+            if request.is_some() {
+                state.bad_messages = 0;
+            }
+            request
+        };
         match request {
             Some(request) => drop(request.answer.send(result)),
-            // Answers to cancelled requests are normal.
             None => tracing::debug!("the server answered a request that is not open"),
         }
     }
 
-    /// Counts a message that fits nowhere. If only one request is open it must be meant for that one,
-    /// which would otherwise wait until its deadline. Too many end the connection.
-    pub(crate) fn handle_bad_message(&self, description: &str, cause: Option<ClientError>) {
+    /// Counts text between the messages, such as a line that a server prints for its developers. No
+    /// request fails because of it. Too much of it ends the connection.
+    pub(crate) fn handle_stray_text(&self) {
+        tracing::debug!("the server sent text that is not a message");
+        self.handle_bad_message("text that is not a message", None, MessageSource::Listener);
+    }
+
+    /// Counts a message that fits nowhere. If only one request can be meant by it, that one fails
+    /// instead of waiting until its deadline. Too many end the connection.
+    pub(crate) fn handle_bad_message(
+        &self,
+        description: &str,
+        cause: Option<ClientError>,
+        source: MessageSource,
+    ) {
         let error = cause.unwrap_or_else(|| {
             ClientError::new(ErrorKind::BadResponse, format!("the server sent {description}"))
         });
         let (only_request, is_last_straw) = {
             let mut state = self.lock_state();
             state.bad_messages += 1;
-            let only_request = match state.open.len() {
-                1 => state.open.pop_first().map(|(_, request)| request),
-                _ => None,
+            let only_request = match source {
+                MessageSource::Request(id) => Some(id),
+                MessageSource::Shared => state.only_request(),
+                MessageSource::Listener => None,
             };
+            let only_request = only_request.and_then(|id| state.open.remove(&id));
             (only_request, state.bad_messages >= self.max_bad_messages)
         };
         tracing::debug!("{}", error.message());
@@ -199,30 +270,21 @@ impl Router {
 
     /// Fails the request that an overlong message answers, as far as that can be found out.
     pub(crate) fn handle_long_message(&self, id: Option<u64>, max_bytes: usize) {
-        let error = ClientError::new(
-            ErrorKind::TooLarge,
-            format!("the server's answer is longer than {max_bytes} bytes"),
-        )
-        .with_hint("Ask for less: a smaller range, fewer items or a narrower query.");
-        match id {
-            Some(id) => self.answer_request(id, Err(error)),
-            None => self.handle_bad_message("a message that is too long", Some(error)),
-        }
+        self.route_answer(id, Err(too_long(max_bytes)), MessageSource::Shared);
     }
 
-    fn route_notification(&self, method: &str, params: Option<RawJson>, stream: Option<u64>) {
+    fn route_notification(&self, method: &str, params: Option<RawJson>, source: MessageSource) {
         match (method, params) {
-            ("notifications/tools/list_changed", _) => {
-                self.list_changes.send_modify(|changes| *changes += 1);
-            }
+            ("notifications/tools/list_changed", _) => self.note_list_change(),
             ("notifications/progress", Some(params)) => {
-                let inbox = self.inbox_of(stream.or_else(|| read_progress_token(&params)));
-                self.deliver(inbox, CallEvent::Progress(params));
+                let id = match source {
+                    MessageSource::Request(id) => Some(id),
+                    _ => read_progress_token(&params),
+                };
+                self.deliver(self.inbox_of(id), CallEvent::Progress(params));
             }
             ("notifications/message", Some(params)) => {
-                let inbox =
-                    stream.map_or_else(|| self.latest_inbox(), |id| self.inbox_of(Some(id)));
-                self.deliver(inbox, CallEvent::Log(params));
+                self.deliver(self.find_inbox(source), CallEvent::Log(params));
             }
             ("notifications/cancelled", Some(params)) => {
                 if let Some(id) = read_cancelled_request(&params) {
@@ -243,7 +305,7 @@ impl Router {
     fn route_request(
         &self,
         request: ServerRequest,
-        stream: Option<u64>,
+        source: MessageSource,
     ) -> Option<(RawJson, Reply)> {
         let id = request.id.clone();
         let reply = match request.method.as_str() {
@@ -253,8 +315,7 @@ impl Router {
                     .collect::<Vec<_>>(),
             })),
             "elicitation/create" | "sampling/createMessage" => {
-                let inbox =
-                    stream.map_or_else(|| self.latest_inbox(), |id| self.inbox_of(Some(id)));
+                let inbox = self.find_inbox(source);
                 let is_elicitation = request.method == "elicitation/create";
                 let delivered =
                     inbox.is_some_and(|inbox| inbox.add_event(CallEvent::Request(request)).is_ok());
@@ -282,10 +343,15 @@ impl Router {
         self.lock_state().open.get(&id?)?.inbox.clone()
     }
 
-    /// Returns the inbox of the call that was started last: on a pipe a server does not say which
-    /// call a question belongs to.
-    fn latest_inbox(&self) -> Option<Arc<CallInbox>> {
-        self.lock_state().open.values().rev().find_map(|request| request.inbox.clone())
+    /// Returns the inbox of the call that a message belongs to. On a shared stream a server does not
+    /// say which one that is; the call that was started last is the best guess.
+    fn find_inbox(&self, source: MessageSource) -> Option<Arc<CallInbox>> {
+        match source {
+            MessageSource::Request(id) => self.inbox_of(Some(id)),
+            MessageSource::Shared | MessageSource::Listener => {
+                self.lock_state().open.values().rev().find_map(|request| request.inbox.clone())
+            }
+        }
     }
 
     fn lock_state(&self) -> MutexGuard<'_, RouterState> {

@@ -7,23 +7,21 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
 use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use super::events::EventReader;
+use super::events::{EventReader, OverlongData};
 use super::inbox::CallInbox;
-use super::pipe::closed_by_us;
-use super::router::Router;
-use super::web::{AnswerBody, WebClient};
-use crate::error::{ClientError, ErrorKind, Result};
+use super::router::{MessageSource, Router};
+use super::web::{AnswerBody, BACKGROUND_POST_TIMEOUT, MAX_OWN_REPLIES, WebClient};
+use crate::error::{ClientError, ErrorKind, Result, closed_by_us};
 use crate::message::{RawJson, Reply, read_messages, write_message, write_reply};
 
 /// Connection over the SSE transport.
 pub(crate) struct SseConnection {
     shared: Arc<SseShared>,
-    tasks: TaskTracker,
-    closed: CancellationToken,
 }
 
 struct SseShared {
@@ -31,6 +29,10 @@ struct SseShared {
     router: Arc<Router>,
     /// Address for our messages.
     endpoint: Url,
+    tasks: TaskTracker,
+    closed: CancellationToken,
+    /// Bounds the answers that are being sent by the connection itself.
+    replies: Arc<Semaphore>,
 }
 
 impl SseConnection {
@@ -46,7 +48,7 @@ impl SseConnection {
             )
             .with_hint("Use the transport `http` for a server with Streamable HTTP."));
         };
-        let mut events = EventReader::new(body, web.max_bytes);
+        let mut events = EventReader::new_shared(body, web.max_bytes);
         let endpoint = loop {
             match events.next_event().await? {
                 Some(event) if event.event == "endpoint" => break event.data,
@@ -60,20 +62,23 @@ impl SseConnection {
             }
         };
         let endpoint = resolve_endpoint(&web.url, &endpoint)?;
-        let shared = Arc::new(SseShared { web, router, endpoint });
-        let connection = SseConnection {
-            shared: Arc::clone(&shared),
+        let shared = Arc::new(SseShared {
+            web,
+            router,
+            endpoint,
             tasks: TaskTracker::new(),
             closed: CancellationToken::new(),
-        };
-        let closed = connection.closed.clone();
-        connection.tasks.spawn(async move {
-            if let Some(error) = closed.run_until_cancelled(shared.read_events(events)).await {
-                shared.router.close(error);
+            replies: Arc::new(Semaphore::new(MAX_OWN_REPLIES)),
+        });
+        let reader = Arc::clone(&shared);
+        shared.tasks.spawn(async move {
+            let reading = reader.read_events(events);
+            if let Some(error) = reader.closed.run_until_cancelled(reading).await {
+                reader.router.close(error);
             }
         });
-        connection.tasks.close();
-        Ok(connection)
+        shared.tasks.close();
+        Ok(SseConnection { shared })
     }
 
     /// Sends a request and waits for its answer. Dropping the future tells the server to stop.
@@ -108,14 +113,15 @@ impl SseConnection {
     /// Closes the stream and waits until nothing of the connection is left.
     pub(crate) async fn close(&self) {
         self.shared.router.close(closed_by_us());
-        self.closed.cancel();
-        self.tasks.wait().await;
+        self.shared.closed.cancel();
+        self.shared.tasks.wait().await;
+        self.shared.web.close().await;
     }
 }
 
 impl Drop for SseConnection {
     fn drop(&mut self) {
-        self.closed.cancel();
+        self.shared.closed.cancel();
     }
 }
 
@@ -133,17 +139,27 @@ impl Drop for SseCancelGuard<'_> {
         }
         let params = serde_json::json!({"requestId": self.id});
         if let Ok(message) = write_message(None, "notifications/cancelled", Some(params)) {
-            let shared = Arc::clone(&self.connection.shared);
-            let closed = self.connection.closed.clone();
-            self.connection.tasks.spawn(async move {
-                // No one waits for this any more.
-                let _ = closed.run_until_cancelled(shared.post(message.into())).await;
-            });
+            self.connection.shared.post_in_background(message, None);
         }
     }
 }
 
 impl SseShared {
+    /// Posts a message for whose fate no one waits. `permit` is held meanwhile.
+    fn post_in_background(
+        self: &Arc<Self>,
+        message: Vec<u8>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) {
+        let shared = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let posting = shared.post(message.into());
+            let posting = tokio::time::timeout(BACKGROUND_POST_TIMEOUT, posting);
+            let _ = shared.closed.run_until_cancelled(posting).await;
+            drop(permit);
+        });
+    }
+
     async fn post(&self, body: Bytes) -> Result<()> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -164,7 +180,7 @@ impl SseShared {
     }
 
     /// Reads until the stream ends, and returns why it did.
-    async fn read_events(&self, mut events: EventReader) -> ClientError {
+    async fn read_events(self: &Arc<Self>, mut events: EventReader) -> ClientError {
         loop {
             let event = match events.next_event().await {
                 Ok(Some(event)) => event,
@@ -174,21 +190,32 @@ impl SseShared {
                         "the server ended its event stream",
                     );
                 }
-                // The stream has one owner per message only: nothing after it can be read.
+                // Nothing after it can be read.
                 Err(error) => return error,
             };
+            if let Some(OverlongData { answered_id }) = event.overlong {
+                self.router.handle_long_message(answered_id, self.web.max_bytes);
+                continue;
+            }
             if event.data.is_empty() || !matches!(event.event.as_str(), "" | "message") {
                 continue;
             }
             let Some(messages) = read_messages(&Arc::new(event.data)) else {
-                self.router.handle_bad_message("an event that is not JSON", None);
+                let description = "an event that is not JSON";
+                self.router.handle_bad_message(description, None, MessageSource::Shared);
                 continue;
             };
             for message in messages {
-                if let Some((id, reply)) = self.router.route(message, None) {
-                    // A server that does not take the answer has to live without it.
-                    let _ = self.post(write_reply(&id, &reply).into()).await;
+                // Never wait here: a server that asks without taking answers must not stop the
+                // reader, and gets a few answers at a time only.
+                if let Some((id, reply)) = self.router.route(message, MessageSource::Shared)
+                    && let Ok(permit) = Arc::clone(&self.replies).try_acquire_owned()
+                {
+                    self.post_in_background(write_reply(&id, &reply), Some(permit));
                 }
+            }
+            if let Some(error) = self.router.closed_error() {
+                return error;
             }
         }
     }

@@ -1,25 +1,34 @@
 //! HTTP requests to one server: to its own origin only, without redirects.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::TokioTimer;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use url::Url;
 
 use crate::auth::{AuthProvider, AuthRefusal};
 use crate::config::RemoteTransport;
-use crate::error::{ClientError, ErrorKind, Result};
+use crate::error::{ClientError, ErrorKind, Result, too_long};
 use crate::limits::Limits;
 
 /// Longest text of a refusal that is kept for the error.
 const MAX_REFUSAL_BYTES: usize = 2 << 10;
+
+/// Answers that a connection sends by itself at a time, such as those to pings. Further ones are left
+/// out: a server that floods us with requests gets no more requests from us.
+pub(crate) const MAX_OWN_REPLIES: usize = 8;
+/// Time for posting what no one waits for, such as a cancellation or the end of a session.
+pub(crate) const BACKGROUND_POST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// HTTP client of one server.
 pub(crate) struct WebClient {
@@ -30,6 +39,34 @@ pub(crate) struct WebClient {
     server_id: String,
     auth_provider: Option<Arc<dyn AuthProvider>>,
     pub(crate) max_bytes: usize,
+    closed: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// Runs the tasks of HTTP connections, so that closing can end them and wait for that.
+#[derive(Clone)]
+struct WebExecutor {
+    closed: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl<F> hyper::rt::Executor<F> for WebExecutor
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, future: F) {
+        let closed = self.closed.clone();
+        self.tasks.spawn(async move {
+            closed.run_until_cancelled(future).await;
+        });
+    }
+}
+
+impl Drop for WebClient {
+    fn drop(&mut self) {
+        self.closed.cancel();
+    }
 }
 
 /// Body of a successful answer.
@@ -46,6 +83,7 @@ impl WebClient {
         transport: &RemoteTransport,
         auth_provider: Option<Arc<dyn AuthProvider>>,
         limits: &Limits,
+        tasks: TaskTracker,
     ) -> Result<WebClient> {
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
@@ -70,16 +108,24 @@ impl WebClient {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
+        let closed = CancellationToken::new();
+        let executor = WebExecutor { closed: closed.clone(), tasks: tasks.clone() };
         Ok(WebClient {
-            client: Client::builder(TokioExecutor::new())
-                .pool_timer(TokioTimer::new())
-                .build(connector),
+            client: Client::builder(executor).pool_timer(TokioTimer::new()).build(connector),
             url: transport.url.clone(),
             headers,
             server_id: server_id.to_owned(),
             auth_provider,
             max_bytes: limits.message_bytes,
+            closed,
+            tasks,
         })
+    }
+
+    /// Closes all sockets and waits until nothing of them is left.
+    pub(crate) async fn close(&self) {
+        self.closed.cancel();
+        self.tasks.wait().await;
     }
 
     /// Sends a request. Credentials that are refused are renewed once, if their provider can.
@@ -189,20 +235,17 @@ impl WebClient {
 
     /// Reads a JSON body.
     pub(crate) async fn read_body(&self, body: Incoming) -> Result<String> {
-        let too_large = || {
-            ClientError::new(
-                ErrorKind::TooLarge,
-                format!("the server's answer is longer than {} bytes", self.max_bytes),
-            )
-            .with_hint("Ask for less: a smaller range, fewer items or a narrower query.")
-        };
+        if body.size_hint().lower() > self.max_bytes as u64 {
+            return Err(too_long(self.max_bytes));
+        }
         let body = Limited::new(body, self.max_bytes).collect().await.map_err(|error| {
             match error.downcast_ref::<http_body_util::LengthLimitError>() {
-                Some(_) => too_large(),
+                Some(_) => too_long(self.max_bytes),
                 None => ClientError::new(
                     ErrorKind::Unavailable,
                     format!("the server's answer broke off: {error}"),
-                ),
+                )
+                .with_interruption(),
             }
         })?;
         String::from_utf8(body.to_bytes().into())
