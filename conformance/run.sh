@@ -68,9 +68,9 @@ run() {
 }
 
 start --conformance-fixtures
-run "0.1.16 with fixtures" "46 passed, 0 failed" 0.1.16 --suite all
-run "2025-11-25 with fixtures" "83 passed, 0 failed" 0.2.0-alpha.12 --requirements 2025-11-25
-run "2026-07-28 with fixtures" "197 passed, 0 failed" 0.2.0-alpha.12 --requirements 2026-07-28
+run "0.1.16 with fixtures" "45 passed, 0 failed" 0.1.16 --suite all
+run "2025-11-25 with fixtures" "82 passed, 0 failed" 0.2.0-alpha.12 --requirements 2025-11-25
+run "2026-07-28 with fixtures" "196 passed, 0 failed" 0.2.0-alpha.12 --requirements 2026-07-28
 stop
 
 start

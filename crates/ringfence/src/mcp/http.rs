@@ -5,6 +5,7 @@
 mod access;
 mod connection_activity;
 mod guarded_body;
+mod json_answer;
 pub(super) mod limits;
 mod listener;
 mod sessions;
@@ -29,6 +30,7 @@ use rmcp::transport::streamable_http_server::{
 use serde_json::{Map, Value, json};
 
 pub(super) use self::guarded_body::{hold_guards, hold_guards_until};
+use self::json_answer::prefer_json;
 use self::limits::{LimitedResource, PrincipalLimits};
 pub use self::listener::serve_http;
 use self::sessions::HttpSessions;
@@ -113,6 +115,8 @@ impl HttpServer {
         let config = StreamableHttpServerConfig::default()
             .with_cancellation_token(server.engine_shutdown.child_token())
             .with_max_request_body_bytes(server.config.limits.message_bytes)
+            // Applies to 2026-07-28 only; `json_answer` does the same for 2025 sessions.
+            .with_json_response(true)
             // Host and Origin have been checked before, on every route.
             .disable_allowed_hosts();
         Ok(Arc::new(HttpServer {
@@ -373,7 +377,8 @@ async fn handle_post(
     {
         reservation.store_session(new, connection, Arc::clone(&streams));
     }
-    Ok(hold_guards(complete_error_response(response, id).await, (streams, place)))
+    let response = prefer_json(complete_error_response(response, id).await).await;
+    Ok(hold_guards(response, (streams, place)))
 }
 
 /// Stores the sandbox state that a client pushes, before the message is passed on. Without a

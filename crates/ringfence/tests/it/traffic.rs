@@ -2,17 +2,18 @@
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
 use std::process::Stdio;
 use std::sync::mpsc::channel;
 
 use serde_json::{Value, json};
 
-use crate::support::http::Request;
+use crate::support::http::{Events, Exchange, Request};
 use crate::support::matrix::{eras, on_cell};
 use crate::support::process::status_kb;
 use crate::support::server::ringfence;
 use crate::support::{
-    Approve, DEADLINE, MODERN, Options, SESSIONS, Transport, eventually, on_every_transport,
+    Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Transport, eventually, on_every_transport,
 };
 
 /// What differs from run to run is taken out; what is left must be the same.
@@ -177,6 +178,69 @@ fn a_session_has_one_stream_of_its_own() {
     assert!(client.request("tools/list", json!({}))["result"]["tools"].is_array());
     assert!((200..300).contains(&client.delete()));
     assert_eq!(client.delete(), 404);
+}
+
+/// Calls a tool over HTTP; the body of the answer has not been read.
+fn post_call(client: &Client, address: SocketAddr, params: Value) -> Exchange {
+    let params = client.dressed("tools/call", params);
+    let message = json!({"jsonrpc": "2.0", "id": "x", "method": "tools/call", "params": params});
+    let exchange =
+        client.post_request(message.to_string().as_bytes(), Some(&message)).send(address).unwrap();
+    exchange.stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    exchange
+}
+
+/// A stream is for what comes before an answer. Where nothing does, it would only cost.
+#[test]
+fn a_call_that_says_nothing_is_answered_with_one_json_body() {
+    for version in ["2025-06-18", SESSIONS, MODERN] {
+        let mut server = Options::new(Transport::Http).arg("--conformance-fixtures").spawn();
+        let client = server.connect(version);
+        for name in ["test_simple_text", "test_error_handling", "no_such_tool"] {
+            let mut answer = None;
+            // On a busy machine even this call may take so long that it gets a stream.
+            eventually(DEADLINE, "a call is answered with JSON", || {
+                let exchange = post_call(&client, server.address(), json!({"name": name}));
+                answer = (!exchange.is_stream()).then(|| exchange.whole());
+                answer.is_some()
+            });
+            let answer = answer.unwrap();
+            assert_eq!(answer.header("content-type"), Some("application/json"), "{version}");
+            assert_eq!(answer.header("content-length"), Some(&*answer.body.len().to_string()));
+            let message: Value = serde_json::from_slice(&answer.body).unwrap();
+            assert_eq!(message["id"], "x", "{version} {name}: {message}");
+        }
+    }
+}
+
+/// What a call says arrives before its answer, in the order in which it was said.
+#[test]
+fn a_call_that_says_something_is_answered_with_a_stream() {
+    for version in ["2025-06-18", SESSIONS, MODERN] {
+        let mut server = Options::new(Transport::Http).arg("--conformance-fixtures").spawn();
+        let client = server.connect(version);
+        let call = json!({"name": "test_tool_with_progress", "_meta": {"progressToken": "p"}});
+        let exchange = post_call(&client, server.address(), call);
+        assert!(exchange.is_stream(), "{version}");
+        let mut events = Events(BufReader::new(exchange.body));
+        let messages: Vec<Value> = std::iter::from_fn(|| events.next())
+            .filter_map(|event| serde_json::from_str(&event.data).ok())
+            .collect();
+        let said: Vec<&Value> = messages.iter().map(|it| &it["params"]["progress"]).collect();
+        assert_eq!(said, [&json!(0.0), &json!(50.0), &json!(100.0), &Value::Null], "{version}");
+        assert_eq!(messages[3]["id"], "x", "{version}: {messages:?}");
+    }
+}
+
+/// A 2025 client that waits for the head of an answer is not left in doubt by a call that takes long.
+#[test]
+fn the_head_of_an_answer_does_not_wait_for_a_slow_call() {
+    let mut server = Options::new(Transport::Http).arg("--conformance-fixtures").spawn();
+    let client = server.connect(SESSIONS);
+    let call = json!({"name": "test_sleep", "arguments": {"ms": 60_000}});
+    let exchange = post_call(&client, server.address(), call);
+    assert!(exchange.is_stream());
+    assert!(server.events("call.stop").is_empty(), "the call has not ended");
 }
 
 /// An operator watches calls as they happen.

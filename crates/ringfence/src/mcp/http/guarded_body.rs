@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
-use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use super::connection_activity::ConnectionActivity;
+use super::json_answer::is_event_stream;
 
 /// Body that keeps guards alive while it is being sent.
 struct GuardedBody<G> {
@@ -49,11 +49,8 @@ pub fn hold_guards_and_probe<G: Send + Unpin + 'static>(
     guards: G,
     activity: &Arc<ConnectionActivity>,
 ) -> Response {
-    let content_type = response.headers().get(CONTENT_TYPE);
-    let is_stream = content_type
-        .is_some_and(|content_type| content_type.as_bytes().starts_with(b"text/event-stream"));
-    let probe =
-        is_stream.then(|| Box::pin(Arc::clone(activity).wait_for_half_close()) as Pin<Box<_>>);
+    let probe = is_event_stream(&response)
+        .then(|| Box::pin(Arc::clone(activity).wait_for_half_close()) as Pin<Box<_>>);
     response.map(|body| Body::new(GuardedBody { body, _guards: guards, deadline: None, probe }))
 }
 
