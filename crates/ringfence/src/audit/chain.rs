@@ -4,10 +4,14 @@
 //! line (32 zero bytes for the first) and the line's exact bytes without the `mac` member. The
 //! first line names its own file, so one file cannot be substituted for another.
 
+use std::io::Write;
+
 use aws_lc_rs::hmac;
 use serde_json::{Map, Value};
 
+use crate::base::clock::now_utc;
 use crate::base::ids::to_hex;
+use crate::redact::record::write_redacted_members;
 
 pub(super) const MAC_LEN: usize = 32;
 pub(super) type Mac = [u8; MAC_LEN];
@@ -45,11 +49,68 @@ impl ChainKey {
 }
 
 /// Event before it is placed in the chain.
-#[derive(Clone)]
 pub(super) struct AuditEntry {
-    pub(super) ts: String,
-    pub(super) event: String,
-    pub(super) fields: Map<String, Value>,
+    ts: String,
+    event: &'static str,
+    members: RecordMembers,
+}
+
+impl AuditEntry {
+    /// Creates an entry with the current time. Call this with the sink locked, so that times within
+    /// a file never run backwards.
+    pub(super) fn new(event: &'static str, members: RecordMembers) -> Self {
+        AuditEntry { ts: now_utc(), event, members }
+    }
+
+    pub(super) fn members(&self) -> &RecordMembers {
+        &self.members
+    }
+}
+
+/// Returns the members of an object by reference.
+pub(super) fn borrow_fields(fields: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
+    fields.iter().map(|(name, value)| (name.as_str(), value))
+}
+
+/// Members of a record as they are written: redacted JSON (`,"name":value` for each). A record is
+/// serialized once, before it has a place in the chain.
+#[derive(Clone, Default)]
+pub(super) struct RecordMembers {
+    json: Vec<u8>,
+}
+
+impl RecordMembers {
+    /// Serializes and redacts members.
+    pub(super) fn redacted<'a>(fields: impl IntoIterator<Item = (&'a str, &'a Value)>) -> Self {
+        let mut members = RecordMembers { json: Vec::with_capacity(1024) };
+        members.add_redacted(fields);
+        members
+    }
+
+    /// Serializes members that the log itself creates (names of files, links). They are not
+    /// redacted: a link must be what it names.
+    pub(super) fn unredacted(fields: &Map<String, Value>) -> Self {
+        let mut json = Vec::new();
+        for (name, value) in fields {
+            let _ = write!(json, ",{}:{value}", Value::from(name.as_str()));
+        }
+        RecordMembers { json }
+    }
+
+    /// Adds members. Those that the chain writes itself are dropped.
+    pub(super) fn add_redacted<'a>(
+        &mut self,
+        fields: impl IntoIterator<Item = (&'a str, &'a Value)>,
+    ) {
+        let own_fields = fields.into_iter().filter(|(name, _)| !RESERVED_MEMBERS.contains(name));
+        write_redacted_members(&mut self.json, own_fields);
+    }
+
+    /// Parses the members, as a reader of the log sees them.
+    pub(super) fn parse(&self) -> Map<String, Value> {
+        let members = self.json.strip_prefix(b",").unwrap_or_default();
+        serde_json::from_slice(&[b"{", members, b"}"].concat()).unwrap_or_default()
+    }
 }
 
 /// Record placed in the chain: the bytes to write, including the newline.
@@ -65,18 +126,12 @@ pub(super) fn seal_entry(
     seq: u64,
     entry: &AuditEntry,
 ) -> SealedLine {
-    let mut record = Map::new();
-    record.insert("seq".into(), seq.into());
-    record.insert("ts".into(), entry.ts.as_str().into());
-    record.insert("event".into(), entry.event.as_str().into());
-    for (name, value) in &entry.fields {
-        if !RESERVED_MEMBERS.contains(&name.as_str()) {
-            record.insert(name.clone(), value.clone());
-        }
-    }
-    let mut bytes = Value::Object(record).to_string().into_bytes();
-    let mac = key.compute_mac("record", &[previous, &bytes]);
-    bytes.pop();
+    let mut bytes = Vec::with_capacity(entry.members.json.len() + 256);
+    // Neither a time nor the name of an event has characters that JSON escapes, and writing to
+    // memory does not fail.
+    let _ = write!(bytes, r#"{{"seq":{seq},"ts":"{}","event":"{}""#, entry.ts, entry.event);
+    bytes.extend_from_slice(&entry.members.json);
+    let mac = key.compute_mac("record", &[previous, &bytes, b"}"]);
     bytes.extend_from_slice(MAC_OPEN);
     bytes.extend_from_slice(to_hex(&mac).as_bytes());
     bytes.extend_from_slice(MAC_CLOSE);
@@ -180,11 +235,8 @@ mod tests {
     use super::*;
 
     fn entry(fields: Value) -> AuditEntry {
-        AuditEntry {
-            ts: "t".into(),
-            event: "e".into(),
-            fields: fields.as_object().cloned().unwrap_or_default(),
-        }
+        let members = RecordMembers::redacted(borrow_fields(fields.as_object().unwrap()));
+        AuditEntry { ts: "t".into(), event: "e", members }
     }
 
     #[test]
@@ -211,6 +263,9 @@ mod tests {
 
         let bare = &line.bytes[..line.bytes.len() - 1];
         assert_eq!(check_line(&key, &FIRST_MAC, 1, bare), Ok(line.mac));
+        let members = entry(json!({"a": "ü\n"})).members;
+        assert_eq!(Value::Object(members.parse()), json!({"a": "ü\n"}));
+        assert!(RecordMembers::default().parse().is_empty());
         assert!(check_line(&key, &[1; 32], 1, bare).is_err(), "another predecessor");
         assert!(check_line(&ChainKey::new(&[8; 32]), &FIRST_MAC, 1, bare).is_err(), "another key");
         assert!(

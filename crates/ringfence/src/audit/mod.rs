@@ -59,7 +59,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-use self::chain::AuditEntry;
+use self::chain::{AuditEntry, RecordMembers, borrow_fields};
 pub use self::record::{CallEvents, CallRecord};
 use self::refusals::{RefusalCount, RefusalLimits};
 use self::sink::AuditSink;
@@ -90,12 +90,13 @@ impl AuditLog {
     }
 
     /// Writes one event: names, hashes and counts. Takes microseconds, so async code may call it.
-    pub fn write_event(&self, event: &str, fields: Value) -> Result<()> {
-        let fields = crate::redact::record::redact_fields(to_object(fields));
+    pub fn write_event(&self, event: &'static str, fields: Value) -> Result<()> {
+        self.write_members(event, RecordMembers::redacted(borrow_fields(&to_object(fields))))
+    }
+
+    fn write_members(&self, event: &'static str, members: RecordMembers) -> Result<()> {
         let mut sink = self.0.lock_sink();
-        // Taken under the lock, so that times within a file never run backwards.
-        let entry = AuditEntry { ts: now_utc(), event: event.to_owned(), fields };
-        sink.write(&entry).map_err(unwritable_error)
+        sink.write(&AuditEntry::new(event, members)).map_err(unwritable_error)
     }
 
     /// Writes the closing record and syncs. Later events fail; calling it twice is not an error.
@@ -135,12 +136,10 @@ impl AuditLog {
 
     /// Records the end of a call. The end can no longer be refused, so a record that cannot be
     /// written now is kept and written later.
-    fn write_stop(&self, fields: Map<String, Value>) {
-        let fields = crate::redact::record::redact_fields(fields);
-        log_call_end(&fields);
+    fn write_stop(&self, members: RecordMembers) {
+        log_call_end(&members);
         let mut sink = self.0.lock_sink();
-        let entry = AuditEntry { ts: now_utc(), event: "call.stop".to_owned(), fields };
-        if let Err(error) = sink.write_or_queue(entry) {
+        if let Err(error) = sink.write_or_queue(AuditEntry::new("call.stop", members)) {
             tracing::error!("the end of a call could not be recorded yet: {error}");
         }
     }
@@ -164,10 +163,9 @@ impl SharedLog {
                 "{} refused calls were counted, not recorded",
                 refusal_count.count
             );
-            let fields = crate::redact::record::redact_fields(refusal_count.to_fields());
+            let members = RecordMembers::redacted(borrow_fields(&refusal_count.to_fields()));
             let mut sink = self.lock_sink();
-            let entry =
-                AuditEntry { ts: now_utc(), event: refusals::REFUSED_EVENT.to_owned(), fields };
+            let entry = AuditEntry::new(refusals::REFUSED_EVENT, members);
             if let Err(error) = sink.write_or_queue(entry) {
                 tracing::error!("the count of refused calls could not be recorded yet: {error}");
             }
@@ -190,7 +188,11 @@ impl Drop for SharedLog {
 }
 
 /// Logs the end of a call to the server's log, with fields of its record under the same names.
-fn log_call_end(fields: &Map<String, Value>) {
+fn log_call_end(members: &RecordMembers) {
+    if !tracing::enabled!(tracing::Level::INFO) {
+        return;
+    }
+    let fields = members.parse();
     let text = |name: &str| fields.get(name).and_then(Value::as_str);
     let number = |name: &str| fields.get(name).and_then(Value::as_i64);
     tracing::info!(

@@ -22,7 +22,7 @@ pub use self::record::PrunedFile;
 use self::record::{PRUNE_EVENT, PruneRecord};
 pub use self::selection::KeepReason;
 use self::selection::{PruneSelection, broken_log_error, check_links, select_files};
-use super::chain::{AuditEntry, RecordLink};
+use super::chain::{AuditEntry, RecordLink, RecordMembers};
 use super::read::opened_at;
 use super::scan::{FileScan, LogProblem, header_links};
 use super::sink::LogFile;
@@ -31,7 +31,6 @@ use super::store::{
 };
 use super::survey::LogSurvey;
 use super::verify::unreadable_error;
-use crate::base::clock::now_utc;
 use crate::base::ids::to_hex;
 use crate::base::{Error, Kind, Result};
 
@@ -182,7 +181,7 @@ fn describe_pruned_file(name: &str, scan: &FileScan) -> PrunedFile {
 fn write_prune_record(store: &AuditDirectory, record: &PruneRecord) -> io::Result<LogFile> {
     let fields = record.to_fields()?;
     let mut file = LogFile::open(store)?;
-    file.write(store, &AuditEntry { ts: now_utc(), event: PRUNE_EVENT.to_owned(), fields })?;
+    file.write(store, &AuditEntry::new(PRUNE_EVENT, RecordMembers::unredacted(&fields)))?;
     file.sync(store)?;
     Ok(file)
 }

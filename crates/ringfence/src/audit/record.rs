@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
+use super::chain::RecordMembers;
 use super::{AuditLog, to_object};
 use crate::base::call::{CallFacts, CallStatus};
 use crate::base::clock::now_utc;
 use crate::base::{CancelCause, Error, Kind, Result, TraceId};
+use crate::redact::known_secrets;
 
 /// Order in which a call's members are written; others follow in the order in which they were
 /// added.
@@ -41,6 +43,9 @@ pub struct CallRecord {
     fields: Map<String, Value>,
     opened: Instant,
     started: Option<(String, Instant)>,
+    /// The members as `call.start` has them, and the version of the secrets that they were redacted
+    /// with.
+    start_members: Option<(RecordMembers, usize)>,
     finished: bool,
     refusal: Arc<CallRefusal>,
 }
@@ -82,6 +87,7 @@ impl CallRecord {
             fields: initial_fields,
             opened: Instant::now(),
             started: None,
+            start_members: None,
             finished: false,
             refusal: Arc::default(),
         };
@@ -91,6 +97,7 @@ impl CallRecord {
 
     /// Adds or replaces members, except the trace id.
     pub fn set_fields(&mut self, fields: Value) {
+        self.start_members = None;
         for (name, value) in to_object(fields) {
             if name != "trace_id" {
                 self.fields.insert(name, value);
@@ -109,7 +116,10 @@ impl CallRecord {
 
     /// Writes `call.start`. If this fails, the call must not run.
     pub fn write_start(&mut self) -> Result<()> {
-        self.audit.write_event("call.start", Value::Object(self.ordered_fields()))?;
+        let secrets_version = known_secrets::set_version();
+        let members = self.redacted_members();
+        self.audit.write_members("call.start", members.clone())?;
+        self.start_members = Some((members, secrets_version));
         self.started = Some((now_utc(), Instant::now()));
         self.refusal.has_started.store(true, Ordering::Release);
         Ok(())
@@ -148,11 +158,9 @@ impl CallRecord {
         cause: Option<CancelCause>,
     ) {
         self.finished = true;
-        let mut fields = self.ordered_fields();
-        let mut add = |name: &str, value: Option<Value>| {
-            if let Some(value) = value {
-                fields.insert(name.to_owned(), value);
-            }
+        let mut fields: Vec<(&str, Value)> = Vec::with_capacity(16);
+        let mut add = |name: &'static str, value: Option<Value>| {
+            fields.extend(value.map(|value| (name, value)));
         };
         add("status", Some(status.into()));
         add("error", error.map(|error| error.kind().name().into()));
@@ -176,13 +184,20 @@ impl CallRecord {
             "duration_ms",
             Some(u64::try_from(start_time.elapsed().as_millis()).unwrap_or(u64::MAX).into()),
         );
-        self.audit.write_stop(fields);
+        // A secret that became known while the call ran must not be in the second record.
+        let mut members = match self.start_members.take() {
+            Some((members, version)) if version == known_secrets::set_version() => members,
+            _ => self.redacted_members(),
+        };
+        members.add_redacted(fields.iter().map(|(name, value)| (*name, value)));
+        self.audit.write_stop(members);
     }
 
-    fn ordered_fields(&self) -> Map<String, Value> {
-        let first = FIELD_ORDER.iter().filter_map(|name| self.fields.get_key_value(*name));
-        let rest = self.fields.iter().filter(|(name, _)| !FIELD_ORDER.contains(&name.as_str()));
-        first.chain(rest).map(|(name, value)| (name.clone(), value.clone())).collect()
+    fn redacted_members(&self) -> RecordMembers {
+        let first = FIELD_ORDER.iter().filter_map(|name| Some((*name, self.fields.get(*name)?)));
+        let rest = self.fields.iter().map(|(name, value)| (name.as_str(), value));
+        let rest = rest.filter(|(name, _)| !FIELD_ORDER.contains(name));
+        RecordMembers::redacted(first.chain(rest))
     }
 }
 

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 
-use super::chain::{self, AuditEntry, FIRST_MAC, Mac, RecordLink, SealedLine};
+use super::chain::{self, AuditEntry, FIRST_MAC, Mac, RecordLink, RecordMembers, SealedLine};
 use super::store::{
     AuditDirectory, LATEST, NEW_LATEST, NEW_LOG, create_new, head_name, new_file_name,
 };
-use crate::base::clock::now_utc;
+use super::to_object;
 
 /// Maximum number of records kept in memory until they can be written.
 const MAX_BACKLOG: usize = 4096;
@@ -55,7 +55,7 @@ impl AuditSink {
             if self.backlog.len() < MAX_BACKLOG {
                 self.backlog.push_back(entry);
             } else {
-                let lost = Value::Object(entry.fields);
+                let lost = Value::Object(entry.members().parse());
                 tracing::error!("too many audit records are waiting to be written; lost: {lost}");
             }
         }
@@ -134,7 +134,7 @@ impl AuditSink {
         // it is written. It is written only once the next file has its space on disk.
         let closing_line = old.seal_entry(
             &self.store,
-            &new_entry("close", json!({"reason": "rotate", "next": name})),
+            &new_entry("close", &to_object(json!({"reason": "rotate", "next": name}))),
         );
         let closing_link = RecordLink::new(&old.name, closing_line.seq, &closing_line.mac);
         let next_file = match NewLogFile::prepare(&self.store, &name, Some(closing_link)) {
@@ -156,14 +156,13 @@ impl AuditSink {
     }
 }
 
-fn new_entry(event: &str, fields: Value) -> AuditEntry {
-    let fields = if let Value::Object(fields) = fields { fields } else { Map::new() };
-    AuditEntry { ts: now_utc(), event: event.to_owned(), fields }
+fn new_entry(event: &'static str, fields: &Map<String, Value>) -> AuditEntry {
+    AuditEntry::new(event, RecordMembers::unredacted(fields))
 }
 
 /// Returns the closing record of a file that ends in order.
 fn closing_entry() -> AuditEntry {
-    new_entry("close", json!({"reason": "end"}))
+    new_entry("close", &to_object(json!({"reason": "end"})))
 }
 
 /// Log file that this process writes.
@@ -295,20 +294,17 @@ impl NewLogFile {
         {
             predecessor = closing_link.clone();
         }
-        let mut header = new_entry(
-            "open",
-            json!({
-                "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "file": name,
-                "predecessor": predecessor.as_ref().map(RecordLink::to_json),
-            }),
-        );
+        let mut header = to_object(json!({
+            "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "file": name,
+            "predecessor": predecessor.as_ref().map(RecordLink::to_json),
+        }));
         if let Some(closing) = &closing_link {
-            header.fields.insert("continues".into(), closing.to_json());
+            header.insert("continues".into(), closing.to_json());
         }
         if let Some(description) = damage {
-            header.fields.insert("latest_damaged".into(), description.into());
+            header.insert("latest_damaged".into(), description.into());
         }
-        let line = chain::seal_entry(&store.key, &FIRST_MAC, 1, &header);
+        let line = chain::seal_entry(&store.key, &FIRST_MAC, 1, &new_entry("open", &header));
 
         let mut created_files = CreatedFiles(Vec::new());
         let head_path = store.file_path(&head_name(name));

@@ -13,6 +13,8 @@ use super::verify::{LogFileState, VerifyReport, verify_log};
 use super::*;
 use crate::base::call::{CallFacts, CallStatus};
 use crate::base::{CancelCause, TraceId};
+use crate::redact::known_secrets;
+use crate::redact::secret::Secret;
 
 const LARGE: u64 = 1 << 30;
 
@@ -43,6 +45,24 @@ fn call_fields() -> Value {
         "client": "codex/1", "tool": "shell.exec", "arguments_hash": "sha256:00", "cwd": ".", "profile": "default",
         "timeout_ms": 1000,
     })
+}
+
+/// What `call.start` has is reused for `call.stop`, but not if the search for secrets has changed.
+#[test]
+fn a_secret_that_becomes_known_while_a_call_runs_is_not_in_its_end() {
+    let root = Dir::new();
+    let audit = AuditLog::open(root.path(), LARGE).unwrap();
+    let value = "known-while-the-call-runs";
+    let mut record = CallRecord::open(&audit, &TraceId::generate(), call_fields());
+    record.set_fields(json!({"cwd": value}));
+    record.write_start().unwrap();
+    known_secrets::register_secrets([("LATE", &Secret::new(value))]);
+    record.finish(&CallFacts::default(), None, None);
+    let records = records(root.path());
+    assert_eq!(of(&records, "call.start")[0]["cwd"], value);
+    assert_eq!(of(&records, "call.stop")[0]["cwd"], "[secret:LATE]");
+    assert_eq!(of(&records, "call.stop")[0]["status"], "completed");
+    intact(root.path());
 }
 
 #[test]

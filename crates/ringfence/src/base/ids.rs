@@ -20,11 +20,13 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
 
 /// Encodes bytes in lower-case hexadecimal.
 pub fn to_hex(bytes: &[u8]) -> String {
-    use fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 0xf)]));
+    }
+    text
 }
 
 /// Id that follows one call through answer, log and audit: 128 random bits in hex, like a W3C trace

@@ -37,12 +37,23 @@ const SENSITIVE_PARTS: [&str; 9] = [
     "credential",
 ];
 
+const SENSITIVE_ENDS: [&str; 3] = ["_key", "pass", "_pwd"];
+
 /// Returns whether a variable, argument or field of this name must not be shown: `GITHUB_TOKEN`,
 /// `signing_key` …
 pub fn is_sensitive(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    SENSITIVE_PARTS.iter().any(|part| name.contains(part))
-        || ["_key", "pass", "_pwd"].iter().any(|end| name.ends_with(end))
+    let name = name.as_bytes();
+    let contains = |part: &&str| {
+        name.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes()))
+    };
+    SENSITIVE_PARTS.iter().any(contains)
+        || SENSITIVE_ENDS.iter().any(|end| ends_with_ignoring_case(name, end))
+}
+
+/// Returns whether a name has this suffix, in upper or lower case.
+pub fn ends_with_ignoring_case(name: &[u8], suffix: &str) -> bool {
+    let end = name.len().checked_sub(suffix.len()).and_then(|start| name.get(start..));
+    end.is_some_and(|end| end.eq_ignore_ascii_case(suffix.as_bytes()))
 }
 
 const REDACTED_TEXT: &str = "[redacted]";
