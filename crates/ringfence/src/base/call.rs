@@ -4,7 +4,8 @@ use std::any::Any;
 use std::fmt;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::ids::TraceId;
 use crate::redact::known_secrets;
@@ -178,43 +179,49 @@ impl ToolOutput {
 
 /// Returns the SHA-256 of a JSON value in canonical form (sorted keys), as `sha256:<hex>`.
 pub fn digest_json(value: &Value) -> String {
-    fn write_canonical(value: &Value, out: &mut String) {
+    fn write_canonical(value: &Value, out: &mut Vec<u8>) {
         match value {
             Value::Object(map) => {
-                let mut keys: Vec<_> = map.keys().collect();
-                keys.sort_unstable();
-                out.push('{');
-                for (index, key) in keys.into_iter().enumerate() {
+                let mut members: Vec<_> = map.iter().collect();
+                members.sort_unstable_by_key(|(name, _)| *name);
+                out.push(b'{');
+                for (index, (name, value)) in members.into_iter().enumerate() {
                     if index > 0 {
-                        out.push(',');
+                        out.push(b',');
                     }
-                    out.push_str(&json!(key).to_string());
-                    out.push(':');
-                    write_canonical(&map[key], out);
+                    write_scalar(name, out);
+                    out.push(b':');
+                    write_canonical(value, out);
                 }
-                out.push('}');
+                out.push(b'}');
             }
             Value::Array(items) => {
-                out.push('[');
+                out.push(b'[');
                 for (index, item) in items.iter().enumerate() {
                     if index > 0 {
-                        out.push(',');
+                        out.push(b',');
                     }
                     write_canonical(item, out);
                 }
-                out.push(']');
+                out.push(b']');
             }
-            scalar => out.push_str(&scalar.to_string()),
+            scalar => write_scalar(scalar, out),
         }
     }
-    let mut text = String::new();
+    fn write_scalar(scalar: &impl Serialize, out: &mut Vec<u8>) {
+        // Writing to memory does not fail, and every scalar has a form in JSON.
+        let _ = serde_json::to_writer(out, scalar);
+    }
+    let mut text = Vec::new();
     write_canonical(value, &mut text);
-    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &text);
     format!("sha256:{}", super::ids::to_hex(hash.as_ref()))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -223,5 +230,13 @@ mod tests {
         let two = json!({"b": null, "a": [1, {"y": "ü", "x": 1}]});
         assert_eq!(digest_json(&one), digest_json(&two));
         assert_ne!(digest_json(&one), digest_json(&json!({"a": [1], "b": null})));
+        // Approvals and records of earlier versions contain these digests.
+        let text = r#"{"a":[1.5,{"x\n":true}],"b":"ü\""}"#;
+        let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
+        let value = json!({"b": "ü\"", "a": [1.5, {"x\n": true}]});
+        assert_eq!(
+            digest_json(&value),
+            format!("sha256:{}", crate::base::ids::to_hex(hash.as_ref()))
+        );
     }
 }

@@ -141,7 +141,7 @@ async fn apply_client_sandbox(
 
 /// Has the tool check the arguments, and freezes everything that will be shown, approved and run.
 pub fn prepare_call(
-    config: &Config,
+    pipeline_state: &PipelineState,
     sandbox: &SandboxConfig,
     tool: &dyn DynTool,
     request: &CallRequest,
@@ -149,6 +149,7 @@ pub fn prepare_call(
     workspace: &Workspace,
 ) -> Result<Prepared> {
     let spec = tool.spec();
+    let config = &*pipeline_state.config;
     let state = &request.session_ref.state;
     let cx = PrepareCx { state, workspace, overrides, config, sandbox };
     let CheckedCall { plan, args } = tool.check_call(&request.arguments, &cx)?;
@@ -164,9 +165,12 @@ pub fn prepare_call(
         needs_approval(config, tool)
             .then(|| "The operator requires approval for every call of this tool.".to_owned())
     });
+    let definition_hash = pipeline_state.registry.get_definition_hash(&spec.name);
+    let definition_hash = definition_hash
+        .ok_or_else(|| Error::internal("a tool that is not registered was called"))?;
     let mut definition = match &plan.trust_scope {
-        Some(trust_scope) => digest_json(&json!([tool.definition_hash(), trust_scope])),
-        None => tool.definition_hash(),
+        Some(trust_scope) => digest_json(&json!([definition_hash, trust_scope])),
+        None => definition_hash.to_owned(),
     };
     // Trust covers a command as it was shown: in another directory, or with other variables, it is
     // a different command.

@@ -160,7 +160,7 @@ impl Pipeline {
             record.set_fields(json!({"overrides": overrides}));
         }
         let mut prepared =
-            prepare_call(config, &sandbox, &*tool, &request, &effective_overrides, &workspace)?;
+            prepare_call(state, &sandbox, &*tool, &request, &effective_overrides, &workspace)?;
         prepared.definition_hash = state.trust_key(&prepared.tool, prepared.definition_hash);
         record.set_fields(json!({
             "tool": prepared.tool,

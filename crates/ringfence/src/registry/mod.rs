@@ -6,7 +6,7 @@ mod output_schema;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value};
 
@@ -28,6 +28,8 @@ pub struct Registry {
     /// Schemas of each tool as lists show them. Built once, because clients may request lists at
     /// any rate.
     schemas: Vec<ToolSchemas>,
+    /// Definition hash of each tool, computed with its first call.
+    definition_hashes: Vec<OnceLock<String>>,
     name_rewriter: NameRewriter,
     /// Operator commands that could not become tools, and why.
     pub failed_commands: Vec<(Arc<CommandTool>, Error)>,
@@ -141,7 +143,16 @@ impl Registry {
             .iter()
             .map(|tool| ToolSchemas::new(&**tool, config.surface.enabled, &name_rewriter));
         let schemas = schemas.collect();
-        Registry { tools, listed_count, by_name, schemas, name_rewriter, failed_commands }
+        let definition_hashes = vec![OnceLock::new(); tools.len()];
+        Registry {
+            tools,
+            listed_count,
+            by_name,
+            schemas,
+            definition_hashes,
+            name_rewriter,
+            failed_commands,
+        }
     }
 
     /// Rewrites the names of our tools in one of our texts to this style.
@@ -152,6 +163,13 @@ impl Registry {
     /// Returns the tool with this name, in either spelling.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn DynTool>> {
         self.by_name.get(name).map(|index| &self.tools[*index])
+    }
+
+    /// Returns the definition hash of the tool with this name, in either spelling: see
+    /// [`DynTool::definition_hash`]. A tool does not change while it is in a registry.
+    pub fn get_definition_hash(&self, name: &str) -> Option<&str> {
+        let index = *self.by_name.get(name)?;
+        Some(self.definition_hashes[index].get_or_init(|| self.tools[index].definition_hash()))
     }
 
     /// Returns the schemas of the tool with this name, in either spelling.
