@@ -165,11 +165,11 @@ pub(crate) async fn greet_server(
     let initialized = loop {
         tokio::select! {
             biased;
-            initialized = &mut initialize => break initialized,
             answer = wait_for(&mut late_discovery), if discovered.is_none() => {
                 late_discovery = None;
                 discovered = Some(answer);
             }
+            initialized = &mut initialize => break initialized,
         }
     };
     let initialized = initialized.map_err(within(wait, "initialize")).and_then(|answer| answer);

@@ -92,9 +92,11 @@ impl SseConnection {
         let message = write_message(Some(pending.id), method, Some(params(pending.id)))?;
         let mut guard =
             SseCancelGuard { connection: self, id: pending.id, is_armed: method != "initialize" };
-        let answer = match self.shared.post(message.into()).await {
-            Ok(()) => pending.wait().await,
-            Err(error) => Err(error),
+        let posting = self.shared.closed.run_until_cancelled(self.shared.post(message.into()));
+        let answer = match posting.await {
+            Some(Ok(())) => pending.wait().await,
+            Some(Err(error)) => Err(error),
+            None => Err(closed_by_us()),
         };
         guard.is_armed = false;
         answer

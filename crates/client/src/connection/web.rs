@@ -56,6 +56,10 @@ where
     F::Output: Send,
 {
     fn execute(&self, future: F) {
+        // A request that is still being dropped must not leave something behind.
+        if self.closed.is_cancelled() {
+            return;
+        }
         let closed = self.closed.clone();
         self.tasks.spawn(async move {
             closed.run_until_cancelled(future).await;

@@ -98,6 +98,10 @@ impl Speaker {
         self.send_bytes(Bytes::new()).await;
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
     /// Waits until the client has closed the stream.
     pub async fn closed(&self) {
         self.sender.closed().await;
@@ -108,7 +112,6 @@ impl Speaker {
 #[derive(Clone)]
 pub struct ClientRequest {
     pub id: Value,
-    pub method: String,
     pub params: Value,
     pub speaker: Speaker,
     pub server: Arc<ServerState>,
@@ -200,11 +203,8 @@ impl Script {
 #[derive(Debug, Clone)]
 pub struct HttpRecord {
     pub method: Method,
-    pub path: String,
     pub headers: http::HeaderMap,
     pub body: Value,
-    /// How many requests came before.
-    pub index: usize,
 }
 
 impl HttpRecord {
@@ -245,6 +245,18 @@ impl ServerState {
 
     pub async fn wait_for_method(&self, method: &str) -> Value {
         self.wait_for(|message| message["method"] == method).await
+    }
+
+    /// Waits until so many messages match.
+    pub async fn wait_for_count(&self, count: usize, matches: impl Fn(&Value) -> bool) {
+        let mut seen = self.seen.subscribe();
+        let waiting =
+            seen.wait_for(|seen| seen.iter().filter(|message| matches(message)).count() >= count);
+        tokio::time::timeout(PATIENCE, waiting).await.expect("too few messages").unwrap();
+    }
+
+    pub fn has_seen(&self, method: &str) -> bool {
+        self.count(method) > 0
     }
 
     pub fn count(&self, method: &str) -> usize {
@@ -293,7 +305,6 @@ async fn handle_message(
     let (Some(method), Some(id)) = (message["method"].as_str(), message.get("id")) else { return };
     let request = ClientRequest {
         id: id.clone(),
-        method: method.to_owned(),
         params: message["params"].clone(),
         speaker,
         server: Arc::clone(server),
@@ -476,13 +487,8 @@ async fn serve_http(
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
     let message: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    let record = HttpRecord {
-        method: head.method.clone(),
-        path: head.uri.path().to_owned(),
-        headers: head.headers,
-        body: message.clone(),
-        index: server.http.borrow().len(),
-    };
+    let record =
+        HttpRecord { method: head.method.clone(), headers: head.headers, body: message.clone() };
     server.http.send_modify(|requests| requests.push(record.clone()));
     if let Some(response) = script.http_hook.as_ref().and_then(|hook| hook(&record)) {
         server.record(&message);
