@@ -453,19 +453,20 @@ impl ClientCore {
         error: &ClientError,
         is_read_only: bool,
     ) -> bool {
-        let is_lost = established.connection.closed_error().is_some();
+        let end = established.connection.closed_error();
+        if end.as_ref().is_some_and(|end| end.kind() == ErrorKind::Cancelled) {
+            // Closed by us: the caller wants an end, not another try.
+            return false;
+        }
         let is_refused = error.kind() == ErrorKind::Unauthenticated;
-        if error.is_session_lost() || is_lost || is_refused {
+        if error.is_session_lost() || end.is_some() || is_refused {
             let mut link = self.lock_link();
             if is_refused {
                 link.note_failure(self.name_server(error.clone()));
             }
             self.retire(&mut link, established);
         }
-        error.is_session_lost()
-            || is_read_only
-                && (is_lost || error.is_interruption())
-                && error.kind() != ErrorKind::Cancelled
+        error.is_session_lost() || is_read_only && (end.is_some() || error.is_interruption())
     }
 
     /// Closes a connection in the background, unless another one has taken its place already.

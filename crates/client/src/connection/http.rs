@@ -98,8 +98,10 @@ impl HttpConnection {
         let message = write_message(Some(pending.id), method, Some(params(pending.id)))?;
         let mut guard = HttpCancelGuard { connection: self, id: pending.id, is_armed: true };
         let answer = tokio::select! {
-            answer = self.shared.exchange(&mut pending, method, mirrored, message.into()) => answer,
+            // First: closing breaks the answer off too, which must not look like the server's doing.
+            biased;
             () = self.shared.closed.cancelled() => Err(closed_by_us()),
+            answer = self.shared.exchange(&mut pending, method, mirrored, message.into()) => answer,
         };
         // On 2026-07-28 the closed stream is the cancellation; what has ended needs none.
         guard.is_armed = false;
