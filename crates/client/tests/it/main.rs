@@ -1,4 +1,6 @@
 //! The client against scripted servers, most of them with bad manners.
+// A helper that fails is a test that fails.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod eras;
 mod floods;
