@@ -624,4 +624,17 @@ mod tests {
         assert_eq!(names, [0, 0, 1, 0, 1]);
         assert_eq!(regions, [0, 0, 0, 0, 1]);
     }
+
+    #[test]
+    fn the_first_early_end_is_forgiven_and_a_refusal_is_not() {
+        let error = |kind| ClientError::new(kind, "x");
+        let mut link = Link::default();
+        link.note_early_end(error(ErrorKind::Unavailable));
+        assert!(link.check_backoff().is_ok());
+        link.note_early_end(error(ErrorKind::Unavailable));
+        assert!(link.check_backoff().is_err() && link.may_retry());
+        link.note_failure(error(ErrorKind::Unauthenticated));
+        link.note_early_end(error(ErrorKind::Unavailable));
+        assert!(link.check_backoff().is_err() && !link.may_retry());
+    }
 }
