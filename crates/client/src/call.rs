@@ -240,7 +240,7 @@ fn call_expired() -> ClientError {
     ClientError::new(ErrorKind::DeadlineExceeded, "the server did not answer the call in time")
 }
 
-/// Waits for the open question; for ever if there is none.
+/// Waits for the open question, or without end if there is none.
 async fn poll_question(question: &mut Option<BoxFuture<'_, Result<()>>>) -> Result<()> {
     match question {
         Some(question) => question.await,

@@ -196,7 +196,7 @@ pub(crate) async fn greet_server(
     Ok(greeting)
 }
 
-/// Waits for a future; for ever if there is none.
+/// Waits for a future, or without end if there is none.
 async fn wait_for<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,

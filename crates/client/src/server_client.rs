@@ -312,7 +312,7 @@ impl Drop for ServerClient {
         if tokio::runtime::Handle::try_current().is_ok() {
             self.core.disconnect();
         } else {
-            // Without a runtime nothing can be awaited; what is dropped ends by itself.
+            // Without a runtime nothing can be awaited; dropping it ends it.
             self.core.lock_link().state = LinkState::Idle;
         }
     }

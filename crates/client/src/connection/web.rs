@@ -24,8 +24,8 @@ use crate::limits::Limits;
 /// Longest text of a refusal that is kept for the error.
 const MAX_REFUSAL_BYTES: usize = 2 << 10;
 
-/// Answers that a connection sends by itself at a time, such as those to pings. Further ones are left
-/// out: a server that floods us with requests gets no more requests from us.
+/// Answers of the connection itself, such as those to pings, that are sent at a time. Further ones
+/// are left out: a server that floods us with requests gets no more requests from us.
 pub(crate) const MAX_OWN_REPLIES: usize = 8;
 /// Time for posting what no one waits for, such as a cancellation or the end of a session.
 pub(crate) const BACKGROUND_POST_TIMEOUT: Duration = Duration::from_secs(2);
