@@ -211,7 +211,9 @@ impl CallRun<'_> {
             .into_iter()
             .map(|(key, mut request)| {
                 let method = request["method"].as_str().unwrap_or_default().to_owned();
-                (key, Question { method, params: request["params"].take() })
+                // The server may send anything here; indexing what is not an object would panic.
+                let params = request.get_mut("params").map(Value::take).unwrap_or_default();
+                (key, Question { method, params })
             })
             .unzip();
         let methods: Vec<String> =

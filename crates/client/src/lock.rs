@@ -136,6 +136,7 @@ fn file_error(path: &Path, cause: &dyn std::fmt::Display) -> ClientError {
 impl LockedServer {
     /// Takes what a server offers now.
     pub fn from_offer(greeting: &ServerGreeting, catalog: &ToolCatalog) -> LockedServer {
+        // Every definition of a catalog can be read: `ToolDefinition::parse` has read it whole.
         let tools = catalog.tools.iter().filter_map(|(name, tool)| {
             Some((name.clone(), serde_json::from_str(&tool.text).ok()?))
         });

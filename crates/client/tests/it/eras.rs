@@ -299,3 +299,25 @@ async fn a_server_may_refuse_subscriptions() {
         assert_eq!(alive_tasks(), 0);
     }
 }
+
+/// Questions that are not even objects end the call, and nothing else.
+#[tokio::test]
+async fn questions_of_any_form_end_the_call_with_an_error() {
+    for kind in [TransportKind::Pipe, TransportKind::Http] {
+        let script = Script::new(Era::Stateless, |request| async move {
+            match request.tool() {
+                "fine" => request.answer_text("fine").await,
+                _ => {
+                    let questions = json!({"a": 5, "b": "text", "c": null, "d": []});
+                    let result =
+                        json!({"resultType": "input_required", "inputRequests": questions});
+                    request.answer(result).await;
+                }
+            }
+        });
+        let pair = start(kind, script, test_limits()).await;
+        let error = pair.fail_call("odd").await;
+        assert_eq!(error.kind(), ErrorKind::BadResponse, "{kind:?}: {error}");
+        pair.check_call().await;
+    }
+}
