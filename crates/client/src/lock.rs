@@ -56,7 +56,13 @@ pub enum LockChange {
     },
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
+struct FileText<'a> {
+    version: u32,
+    servers: &'a BTreeMap<String, LockedServer>,
+}
+
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileContents {
     version: u32,
@@ -99,18 +105,21 @@ impl LockFile {
 
     /// Returns the text of the file. Servers and tools are in the order of their names; definitions
     /// keep the order that their server gave them, because a model sees it.
-    pub fn to_text(&self) -> String {
-        let value = serde_json::json!({"version": FORMAT_VERSION, "servers": self.servers});
-        let mut text = serde_json::to_string_pretty(&value).unwrap_or_default();
+    pub fn to_text(&self) -> Result<String> {
+        let contents = FileText { version: FORMAT_VERSION, servers: &self.servers };
+        let mut text = serde_json::to_string_pretty(&contents).map_err(|error| {
+            ClientError::new(ErrorKind::InvalidConfig, format!("it cannot be written: {error}"))
+        })?;
         text.push('\n');
-        text
+        Ok(text)
     }
 
     /// Writes the file as a whole: a reader sees the old one or the new one.
     pub fn write(&self, path: &Path) -> Result<()> {
+        let text = self.to_text()?;
         let new_path = temporary_path(path);
         let written = File::create_new(&new_path).and_then(|mut file| {
-            file.write_all(self.to_text().as_bytes())?;
+            file.write_all(text.as_bytes())?;
             file.sync_all()?;
             std::fs::rename(&new_path, path)
         });
@@ -226,9 +235,9 @@ mod tests {
         let other = server(json!({"a": {}, "b": definition}));
         let file =
             |locked: LockedServer| LockFile { servers: BTreeMap::from([("s".to_owned(), locked)]) };
-        let text = file(one).to_text();
-        assert_eq!(text, file(other).to_text());
-        assert_eq!(LockFile::parse(&text).unwrap().to_text(), text);
+        let text = file(one).to_text().unwrap();
+        assert_eq!(text, file(other).to_text().unwrap());
+        assert_eq!(LockFile::parse(&text).unwrap().to_text().unwrap(), text);
         assert!(text.find("\"x\": 1") < text.find("\"a\": 2"), "{text}");
     }
 
