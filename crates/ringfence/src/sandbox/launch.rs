@@ -358,6 +358,18 @@ impl StartedRun {
         }
     }
 
+    /// Hands standard input and output over to the holder of the run, who then reads and writes
+    /// them at its own pace. The driver keeps the reports, standard error and the end. Returns
+    /// `None` if the run was started without an open standard input, or they were taken before.
+    pub fn take_streams(&mut self) -> Option<(Sender, Receiver)> {
+        if !self.interactive || self.stdin.is_none() {
+            return None;
+        }
+        let stdout = self.stdout.take()?;
+        let (stdin, _) = self.stdin.take()?;
+        Some((stdin, stdout))
+    }
+
     /// Returns the port of its proxy, if it acts for several sessions.
     pub(super) fn shared_proxy_port(&self) -> Option<u16> {
         self.shared_proxy.as_ref().map(|(_, port)| *port)
