@@ -9,12 +9,12 @@ pub struct ApprovalSubject<'a> {
     /// The tool itself requires approval: because it runs outside the sandbox, or because the
     /// operator says so in the command's entry.
     pub requires_approval: bool,
-    /// The tool is an operator's command.
-    pub is_command: bool,
+    /// The tool is one of ours, and neither an operator's command nor another server's tool.
+    pub is_built_in: bool,
 }
 
 /// Returns whether every call of the tool needs approval, by its nature or by the operator's
-/// setting for our own tools, which does not apply to the operator's commands.
+/// setting for our own tools, which does not apply to other tools.
 pub fn is_always_required(settings: &ApprovalSettings, subject: &ApprovalSubject<'_>) -> bool {
-    subject.requires_approval || !subject.is_command && settings.own_tools.covers_tool(subject.tool)
+    subject.requires_approval || subject.is_built_in && settings.own_tools.covers_tool(subject.tool)
 }

@@ -107,8 +107,8 @@ pub enum OutputBlock {
 pub struct ToolOutput {
     pub content: Vec<OutputBlock>,
     /// Everything the model needs: Codex shows the model only this if it is present. `None` next to
-    /// an image.
-    pub structured: Option<Map<String, Value>>,
+    /// an image. Our own tools return an object; a server of 2026-07-28 may return any JSON.
+    pub structured: Option<Value>,
     pub is_error: bool,
     /// `_meta` of the result.
     pub meta: Map<String, Value>,
@@ -139,8 +139,8 @@ impl ToolOutput {
     /// Creates an output whose text block and structured content say the same.
     pub fn from_structured(text: impl Into<String>, structured: Value) -> Self {
         let structured = match structured {
-            Value::Object(map) => map,
-            other => Map::from_iter([("value".to_owned(), other)]),
+            Value::Object(_) => structured,
+            other => Value::Object(Map::from_iter([("value".to_owned(), other)])),
         };
         ToolOutput {
             content: vec![OutputBlock::Text(text.into())],
@@ -164,7 +164,7 @@ impl ToolOutput {
                 OutputBlock::Image { .. } => {}
             }
         }
-        self.structured.as_mut().map(known_secrets::redact_map);
+        self.structured.iter_mut().for_each(known_secrets::redact_value);
         known_secrets::redact_map(&mut self.meta);
         self.facts.denials.iter_mut().for_each(known_secrets::redact_value);
         self

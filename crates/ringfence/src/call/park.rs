@@ -390,7 +390,7 @@ mod tests {
             states.push(state);
         }
         let output = held.run.done.await.unwrap().unwrap();
-        let structured = Value::Object(output.structured.unwrap());
+        let structured = output.structured.unwrap();
         let said: Vec<_> = [0, 1]
             .iter()
             .map(|at| structured["answers"][*at]["answer"].as_str().unwrap())

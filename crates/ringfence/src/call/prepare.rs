@@ -19,7 +19,7 @@ use crate::rulebook::EscalationStatus;
 use crate::sandbox::repositories::UNPROTECTABLE;
 use crate::sandbox::{Launcher, SandboxConfig, git, profile};
 use crate::session::Overrides;
-use crate::tools::{CheckedCall, DynTool, PrepareCx};
+use crate::tools::{CheckedCall, DynTool, PrepareCx, ToolOrigin};
 
 /// Returns the tool with this name if it is visible in the workspace.
 pub fn find_tool(
@@ -253,7 +253,7 @@ pub fn needs_approval(config: &Config, tool: &dyn DynTool) -> bool {
     let subject = ApprovalSubject {
         tool: &tool.spec().name,
         requires_approval: tool.spec().requires_approval,
-        is_command: tool.own_sandbox().is_some(),
+        is_built_in: tool.origin() == ToolOrigin::BuiltIn,
     };
     is_always_required(&config.approval, &subject)
 }

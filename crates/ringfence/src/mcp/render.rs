@@ -53,7 +53,7 @@ pub fn tool_result(output: ToolOutput, trace_id: &TraceId) -> CallToolResult {
         }
     }
     let mut result = CallToolResult::success(content);
-    result.structured_content = output.structured.map(Value::Object);
+    result.structured_content = output.structured;
     result.is_error = Some(output.is_error);
     result.meta = Some(meta_with_trace_id(output.meta, trace_id));
     result

@@ -14,7 +14,7 @@ use crate::base::Error;
 use crate::config::{CommandTool, Config, ToolSet};
 use crate::sandbox::SandboxConfig;
 use crate::tools::configured::ConfiguredTool;
-use crate::tools::{BUILTIN_TOOLS, DynTool, LEGACY_TOOLS, UNLISTED_TOOLS, shell};
+use crate::tools::{BUILTIN_TOOLS, DynTool, LEGACY_TOOLS, ToolOrigin, UNLISTED_TOOLS, shell};
 
 use names::NameRewriter;
 pub use names::{NameStyle, with_underscores};
@@ -56,8 +56,8 @@ impl ToolSchemas {
     fn new(tool: &dyn DynTool, surface_enabled: bool, name_rewriter: &NameRewriter) -> ToolSchemas {
         let spec = tool.spec();
         let texts_in_style = |style| {
-            // Texts of an operator's command are passed on as written.
-            if tool.own_sandbox().is_some() {
+            // Texts of an operator's command or of another server are passed on as written.
+            if tool.origin() != ToolOrigin::BuiltIn {
                 return ToolTexts {
                     description: spec.description.clone(),
                     input_schema: Arc::new(spec.input_schema.clone()),
@@ -137,7 +137,7 @@ impl Registry {
             by_name.insert(tool.spec().name.clone(), index);
             by_name.entry(with_underscores(&tool.spec().name)).or_insert(index);
         }
-        let own_tools = tools.iter().filter(|tool| tool.own_sandbox().is_none());
+        let own_tools = tools.iter().filter(|tool| tool.origin() == ToolOrigin::BuiltIn);
         let name_rewriter = NameRewriter::new(own_tools.map(|tool| tool.spec().name.clone()));
         let schemas = tools
             .iter()

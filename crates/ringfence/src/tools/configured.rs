@@ -20,7 +20,9 @@ use serde_json::{Map, Value, json};
 use super::limit_docs::ToolLimit;
 use super::run::command::{self, CommandRequest};
 use super::shell::exec::Reply;
-use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments};
+use super::{
+    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolOrigin, ToolSpec, arguments,
+};
 use crate::approval::Granted;
 use crate::base::call::{Prepared, ToolOutput, digest_json};
 use crate::base::{Error, Kind, Result, shell_quote};
@@ -286,6 +288,10 @@ impl Tool for ConfiguredTool {
 
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn origin(&self) -> ToolOrigin {
+        ToolOrigin::Command
     }
 
     fn definition_hash(&self) -> String {

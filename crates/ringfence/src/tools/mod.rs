@@ -19,7 +19,7 @@ mod tool;
 
 use run::background::BackgroundRuns;
 pub use session_state::{SessionRef, SessionState};
-pub use tool::{CheckedCall, DynTool, Tool};
+pub use tool::{CheckedCall, DynTool, Tool, ToolOrigin};
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -15,6 +15,17 @@ use crate::base::{Error, Result};
 use crate::sandbox::DedicatedSandbox;
 use crate::session::{Overrides, Session};
 
+/// Whose tool it is, which decides how its texts are passed on and when its calls need approval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolOrigin {
+    /// One of ours.
+    BuiltIn,
+    /// A command of the operator.
+    Command,
+    /// A tool of another MCP server.
+    Upstream,
+}
+
 /// A tool. Its arguments are parsed and validated once, before anyone is asked; the parsed value is
 /// what runs.
 pub trait Tool: Send + Sync + 'static {
@@ -23,6 +34,11 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Returns the static description.
     fn spec(&self) -> &ToolSpec;
+
+    /// Returns whose tool it is.
+    fn origin(&self) -> ToolOrigin {
+        ToolOrigin::BuiltIn
+    }
 
     /// Returns a hash of everything a human who trusts the tool relies on.
     fn definition_hash(&self) -> String {
@@ -85,6 +101,9 @@ pub trait DynTool: Send + Sync + 'static {
     /// See [`Tool::spec`].
     fn spec(&self) -> &ToolSpec;
 
+    /// See [`Tool::origin`].
+    fn origin(&self) -> ToolOrigin;
+
     /// See [`Tool::definition_hash`].
     fn definition_hash(&self) -> String;
 
@@ -118,6 +137,10 @@ pub trait DynTool: Send + Sync + 'static {
 impl<T: Tool> DynTool for T {
     fn spec(&self) -> &ToolSpec {
         Tool::spec(self)
+    }
+
+    fn origin(&self) -> ToolOrigin {
+        Tool::origin(self)
     }
 
     fn definition_hash(&self) -> String {

@@ -20,7 +20,7 @@ fn attempt(scratch: &Scratch, arguments: Value) -> Result<Value> {
     let args = args(arguments);
     let output =
         replace_text(&Arc::new(scratch.workspace()), &args, &CancelToken::new())?.into_output();
-    Ok(Value::Object(output.structured.unwrap()))
+    Ok(output.structured.unwrap())
 }
 
 fn edit(scratch: &Scratch, edits: Value) -> Value {

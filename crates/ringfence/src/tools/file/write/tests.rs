@@ -18,7 +18,7 @@ fn args(arguments: Value) -> Args {
 fn try_write(scratch: &Scratch, arguments: Value) -> Result<Value> {
     let output = write_with_retries(&scratch.workspace(), &args(arguments), &CancelToken::new())?
         .into_output();
-    Ok(Value::Object(output.structured.unwrap()))
+    Ok(output.structured.unwrap())
 }
 
 fn put(scratch: &Scratch, arguments: Value) -> Value {
