@@ -37,6 +37,7 @@ pub use parse::config_text::command_key;
 pub use resolve::codex_home::find_rules_dirs;
 pub use resolve::command_tool::{BUILT_IN_TOOLS, CommandTool, build_validator};
 use resolve::config_path;
+pub use resolve::declared_access::DeclaredAccess;
 pub use resolve::directories::{open_workspace_for, prepare_root};
 pub use resolve::hidden_dirs::is_system_path;
 pub use resolve::policy::{PolicyFlags, PolicySettings};

@@ -5,6 +5,7 @@ pub mod codex_home;
 pub mod command_tool;
 pub mod config_file;
 pub mod control_files;
+pub mod declared_access;
 pub mod directories;
 pub mod hidden_dirs;
 pub mod listen;

@@ -91,9 +91,9 @@ pub fn show_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigListin
             };
             let value = match key.path.as_str() {
                 // The effective value, given the profile under [sandbox].
-                "sandbox_profile" => {
-                    Some(json!(entry.effective_profile(config.default_sandbox.profile).name()))
-                }
+                "sandbox_profile" => Some(json!(
+                    entry.access.effective_profile(config.default_sandbox.profile).name()
+                )),
                 path => command_value(entry, path),
             };
             keys.push(ShownKey { value, key: format!("{path}.{}", key.path), origin, line });
@@ -185,13 +185,14 @@ pub(super) fn command_value(entry: &CommandTool, key: &str) -> Option<Value> {
                 })
                 .collect(),
         ),
-        "sandbox_profile" => json!(entry.profile.name()),
-        "allow_network" => json!(entry.allow_network),
-        "allow_domains" => json!(entry.allow_domains),
-        "allow_addresses" => json!(entry.allow_addresses),
+        "sandbox_profile" => json!(entry.access.profile.name()),
+        "allow_network" => json!(entry.access.allow_network),
+        "allow_domains" => json!(entry.access.allow_domains),
+        "allow_addresses" => json!(entry.access.allow_addresses),
         "side_effects" => {
             json!(
                 entry
+                    .access
                     .side_effects
                     .iter()
                     .map(|effect| SideEffect::name(*effect))

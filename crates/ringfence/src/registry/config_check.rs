@@ -139,7 +139,7 @@ fn find_list_errors(config: &Config) -> Vec<(String, Error)> {
         add(
             &command_key(&entry.name),
             [0, 0],
-            AllowList::find_errors(&entry.allow_domains, &[], &entry.allow_addresses),
+            AllowList::find_errors(&entry.access.allow_domains, &[], &entry.access.allow_addresses),
         );
     }
     errors

@@ -19,7 +19,7 @@ use crate::base::Result;
 use crate::base::workspace::Workspace;
 use crate::config::secrets::{SecretRef, SecretValues};
 use crate::config::{
-    CommandTool, EscalationMode, FlagEntryCounts, ProfileSetting, SandboxSettings, SideEffect,
+    DeclaredAccess, EscalationMode, FlagEntryCounts, ProfileSetting, SandboxSettings, SideEffect,
 };
 use crate::redact::secret::Secret;
 use crate::session::Session;
@@ -28,6 +28,7 @@ use crate::session::Session;
 pub struct DedicatedSandbox {
     /// Name of the tool.
     tool_name: String,
+    config_table: String,
     /// Definition of the tool: another one may not use this sandbox.
     definition: String,
     /// Its settings: only what its entry declares.
@@ -39,6 +40,22 @@ pub struct DedicatedSandbox {
     own_variables: Vec<String>,
     /// Secrets that its command gets.
     secret_refs: Vec<SecretRef>,
+}
+
+/// What a dedicated sandbox is made from.
+pub struct DedicatedSpec<'a> {
+    /// Name of the tool or server, unique among those with a dedicated sandbox.
+    pub name: &'a str,
+    /// The config table that declares its access, such as `[mcp.lint]` or `[upstream.git]`.
+    pub config_table: String,
+    /// Definition of the tool or server: another one may not use this sandbox.
+    pub definition: &'a str,
+    /// Its access.
+    pub access: &'a DeclaredAccess,
+    /// Secrets that its program gets.
+    pub secret_refs: Vec<SecretRef>,
+    /// Variables that its entry sets.
+    pub own_variables: Vec<String>,
 }
 
 /// Time after which an unused sandbox is dropped, with its processes and its /tmp. The next run
@@ -107,22 +124,22 @@ impl DedicatedSandboxes {
 }
 
 impl DedicatedSandbox {
-    /// Builds the sandbox for a configured tool. It contains only what the entry declares.
-    pub fn from_entry(
+    /// Creates the sandbox. It contains only what the entry declares.
+    pub fn new(
         default_config: &SandboxConfig,
         secrets: &Arc<SecretValues>,
-        entry: &CommandTool,
-        definition: &str,
+        spec: DedicatedSpec<'_>,
     ) -> Result<DedicatedSandbox> {
-        let may_write = entry.has_effect(SideEffect::FilesystemWrite);
+        let access = spec.access;
+        let may_write = access.has_effect(SideEffect::FilesystemWrite);
         let default_settings = &default_config.settings;
         let settings = SandboxSettings {
-            profile: entry.effective_profile(default_settings.profile),
-            allow_network: entry.allow_network,
-            allow_domains: entry.allow_domains.clone(),
-            allow_addresses: entry.allow_addresses.clone(),
+            profile: access.effective_profile(default_settings.profile),
+            allow_network: access.allow_network,
+            allow_domains: access.allow_domains.clone(),
+            allow_addresses: access.allow_addresses.clone(),
             flag_entries: FlagEntryCounts::default(),
-            deny_domains: if entry.allow_network {
+            deny_domains: if access.allow_network {
                 Vec::new()
             } else {
                 default_settings.deny_domains.clone()
@@ -138,20 +155,21 @@ impl DedicatedSandbox {
         };
         profile::check_profile(&sandbox_config)?;
         Ok(DedicatedSandbox {
-            tool_name: entry.name.clone(),
-            definition: definition.to_owned(),
+            tool_name: spec.name.to_owned(),
+            config_table: spec.config_table,
+            definition: spec.definition.to_owned(),
             sandbox_config: Arc::new(sandbox_config),
             secrets: Arc::clone(secrets),
             read_only: !may_write,
             idle_timeout: IDLE_TIMEOUT,
-            secret_refs: entry.secret_refs().cloned().collect(),
-            own_variables: entry.env.iter().map(|(name, _)| name.clone()).collect(),
+            secret_refs: spec.secret_refs,
+            own_variables: spec.own_variables,
         })
     }
 
-    /// Returns the config table that defines the tool.
-    pub fn config_table(&self) -> String {
-        format!("[mcp.{}]", self.tool_name)
+    /// Returns the config table that declares its access, such as `[mcp.lint]`.
+    pub fn config_table(&self) -> &str {
+        &self.config_table
     }
 
     /// Returns whether its entry declares no writing, which makes the workspace read-only for it.
@@ -299,7 +317,15 @@ mod tests {
         fn ground(&self, definition: &str) -> DedicatedSandbox {
             let default_config = SandboxConfig::from_config(&self.config);
             let (secrets, entry) = (&self.config.secrets, &self.config.commands[0]);
-            DedicatedSandbox::from_entry(&default_config, secrets, entry, definition).unwrap()
+            let spec = DedicatedSpec {
+                name: &entry.name,
+                config_table: "[mcp.a]".to_owned(),
+                definition,
+                access: &entry.access,
+                secret_refs: Vec::new(),
+                own_variables: Vec::new(),
+            };
+            DedicatedSandbox::new(&default_config, secrets, spec).unwrap()
         }
     }
 

@@ -28,10 +28,10 @@ use crate::base::call::{Prepared, ToolOutput, digest_json};
 use crate::base::{Error, Kind, Result, shell_quote};
 use crate::config::{
     CommandStdin, CommandTool, Config, ProfileSetting, ProgramError, ProgramSearch, SideEffect,
-    build_validator,
+    build_validator, command_key,
 };
 use crate::redact::known_secrets;
-use crate::sandbox::{DedicatedSandbox, Launcher, SandboxConfig, StdinSource, env};
+use crate::sandbox::{DedicatedSandbox, DedicatedSpec, Launcher, SandboxConfig, StdinSource, env};
 use crate::session::{Overrides, Session};
 use filter::SurfaceFilter;
 use violations::describe_violation;
@@ -68,11 +68,10 @@ impl ConfiguredTool {
         let spec = build_spec(entry, config);
         let definition_hash =
             digest_json(&json!([spec.definition_hash(), entry.trust_fingerprint()]));
-        let own_sandbox = Arc::new(DedicatedSandbox::from_entry(
+        let own_sandbox = Arc::new(DedicatedSandbox::new(
             default_sandbox,
             &config.secrets,
-            entry,
-            &definition_hash,
+            describe_sandbox(entry, &definition_hash),
         )?);
         let filter = SurfaceFilter::new(entry, &config.surface);
         Ok(ConfiguredTool {
@@ -250,10 +249,22 @@ fn list_arguments(schema: &Map<String, Value>) -> BTreeSet<String> {
         .collect()
 }
 
+/// Describes the sandbox that the command of an entry runs in.
+fn describe_sandbox<'a>(entry: &'a CommandTool, definition: &'a str) -> DedicatedSpec<'a> {
+    DedicatedSpec {
+        name: &entry.name,
+        config_table: format!("[{}]", command_key(&entry.name)),
+        definition,
+        access: &entry.access,
+        secret_refs: entry.secret_refs().cloned().collect(),
+        own_variables: entry.env.iter().map(|(name, _)| name.clone()).collect(),
+    }
+}
+
 fn build_spec(entry: &CommandTool, config: &Config) -> ToolSpec {
-    let is_unsandboxed = entry.profile == ProfileSetting::None;
-    let writes_files = is_unsandboxed || entry.has_effect(SideEffect::FilesystemWrite);
-    let uses_network = is_unsandboxed || entry.has_effect(SideEffect::Network);
+    let is_unsandboxed = entry.access.profile == ProfileSetting::None;
+    let writes_files = is_unsandboxed || entry.access.has_effect(SideEffect::FilesystemWrite);
+    let uses_network = is_unsandboxed || entry.access.has_effect(SideEffect::Network);
     let mut effects = vec!["exec"];
     effects.extend(writes_files.then_some(SideEffect::FilesystemWrite.name()));
     effects.extend(uses_network.then_some(SideEffect::Network.name()));
@@ -270,14 +281,14 @@ fn build_spec(entry: &CommandTool, config: &Config) -> ToolSpec {
             open_world: uses_network,
         },
         effects,
-        profile: entry.effective_profile(config.default_sandbox.profile).name(),
+        profile: entry.access.effective_profile(config.default_sandbox.profile).name(),
         input_schema: entry.input_schema.clone(),
         output_schema: Some(arguments::reply_schema::<Reply>()),
         lists_output_schema: true,
-        requires_approval: entry.requires_approval || entry.approval_reason().is_some(),
+        requires_approval: entry.requires_approval || entry.access.high_risk_reason().is_some(),
         streaming: entry.streaming,
         timeout: entry.timeout.min(config.limits.timeout_ceiling),
-        unavailable_reason: (entry.profile == ProfileSetting::Seatbelt
+        unavailable_reason: (entry.access.profile == ProfileSetting::Seatbelt
             && cfg!(not(target_os = "macos")))
         .then(|| "the profile `seatbelt` is for macOS".to_owned()),
     }
@@ -378,7 +389,7 @@ impl Tool for ConfiguredTool {
             ),
             timeout: None,
             trust_scope: None,
-            approval_reason: self.entry.approval_reason().map(str::to_owned),
+            approval_reason: self.entry.access.high_risk_reason().map(str::to_owned),
             hidden_arguments: self.entry.hidden_args.clone(),
             command: Some(shell_quote::quote_command(shown_command.iter().map(String::as_str))),
             command_covers: &[],

@@ -160,12 +160,12 @@ fn check_command(
             warnings.push(new_warning(at.clone(), message, error.hint_text().unwrap_or_default()));
         }
     }
-    if let (false, Some(risk)) = (entry.requires_approval, entry.approval_reason()) {
+    if let (false, Some(risk)) = (entry.requires_approval, entry.access.high_risk_reason()) {
         let message = format!("approval is still required. {risk}");
         let hint = "Remove the line; a human may trust the tool for a session.";
         warnings.push(new_warning(key("requires_approval"), message, hint));
     }
-    if entry.profile == ProfileSetting::Seatbelt && cfg!(not(target_os = "macos")) {
+    if entry.access.profile == ProfileSetting::Seatbelt && cfg!(not(target_os = "macos")) {
         let hint = "Use `default`, the strongest sandbox that a system supports.";
         warnings.push(new_warning(
             key("sandbox_profile"),
@@ -191,7 +191,7 @@ fn check_command(
         let hint = format!("Run `ringfence secret set {name}` and write `${{secret:{name}}}`.");
         warnings.push(new_warning(child_path(&key("env"), name), message, hint));
     }
-    if entry.allow_network && !entry.allow_domains.is_empty() {
+    if entry.access.allow_network && !entry.access.allow_domains.is_empty() {
         let hint = "Remove `allow_network` to restrict it to the list.";
         warnings.push(new_warning(
             key("allow_domains"),
@@ -199,9 +199,9 @@ fn check_command(
             hint,
         ));
     }
-    if entry.side_effects.contains(&SideEffect::Network)
-        && !entry.has_network()
-        && entry.profile != ProfileSetting::None
+    if entry.access.side_effects.contains(&SideEffect::Network)
+        && !entry.access.has_network()
+        && entry.access.profile != ProfileSetting::None
     {
         let hint =
             "List what it may reach in `allow_domains` or `allow_addresses`, or remove `network`.";

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::SettingPicker;
+use super::declared_access::DeclaredAccess;
 use crate::base::suggest::suggest_name;
 use crate::config::fault::ConfigError;
 use crate::config::parse::config_text::{WrittenCommand, command_key};
@@ -14,7 +15,7 @@ use crate::config::parse::key_spans::{KeySpans, LineIndex, child_path, item_path
 use crate::config::parse::raw;
 use crate::config::secrets::SecretRef;
 use crate::config::template::{TemplatePart, ValueTemplate};
-use crate::config::values::{CommandStdin, SideEffect};
+use crate::config::values::CommandStdin;
 use crate::config::{ProfileSetting, ToolSurface};
 
 /// Names of the built-in tools, which no command may use.
@@ -51,11 +52,7 @@ pub struct CommandTool {
     pub stdin: CommandStdin,
     pub cwd: Option<PathBuf>,
     pub env: Vec<(String, ValueTemplate)>,
-    pub profile: ProfileSetting,
-    pub allow_network: bool,
-    pub allow_domains: Vec<String>,
-    pub allow_addresses: Vec<String>,
-    pub side_effects: Vec<SideEffect>,
+    pub access: DeclaredAccess,
     pub requires_approval: bool,
     pub timeout: Duration,
     pub streaming: bool,
@@ -68,43 +65,6 @@ pub struct CommandTool {
 }
 
 impl CommandTool {
-    /// Returns whether it may have this effect.
-    pub fn has_effect(&self, effect: SideEffect) -> bool {
-        self.side_effects.contains(&effect) || effect == SideEffect::Network && self.has_network()
-    }
-
-    /// Returns the effective profile, given the one under `[sandbox]`: `contained` if that is
-    /// `contained` and the entry's own is `default`, for which there are no namespaces; otherwise
-    /// the entry's own.
-    pub fn effective_profile(&self, sandbox_profile: ProfileSetting) -> ProfileSetting {
-        match (self.profile, sandbox_profile) {
-            (ProfileSetting::Default, ProfileSetting::Contained) => ProfileSetting::Contained,
-            (profile, _) => profile,
-        }
-    }
-
-    /// Returns whether it may reach anything on the network.
-    pub fn has_network(&self) -> bool {
-        self.allow_network || !self.allow_domains.is_empty() || !self.allow_addresses.is_empty()
-    }
-
-    /// Returns why a human has to approve calls whatever the config says.
-    pub fn approval_reason(&self) -> Option<&'static str> {
-        match () {
-            () if self.profile == ProfileSetting::None => Some("It runs without a sandbox."),
-            () if self.has_effect(SideEffect::FilesystemWrite)
-                && self.has_effect(SideEffect::Network) =>
-            {
-                Some("It may change files in the workspace and use the network.")
-            }
-            () if self.has_effect(SideEffect::FilesystemWrite) => {
-                Some("It may change files in the workspace.")
-            }
-            () if self.has_effect(SideEffect::Network) => Some("It may use the network."),
-            () => None,
-        }
-    }
-
     /// Returns the secrets that it refers to.
     pub fn secret_refs(&self) -> impl Iterator<Item = &SecretRef> {
         self.args
@@ -119,10 +79,8 @@ impl CommandTool {
         let env: Map<String, Value> =
             self.env.iter().map(|(name, value)| (name.clone(), json!(value.text))).collect();
         json!({
-            "command": self.command, "args": args, "stdin": self.stdin == CommandStdin::Json, "cwd": self.cwd,
-            "env": env, "profile": self.profile.name(), "allow_network": self.allow_network,
-            "allow_domains": self.allow_domains, "allow_addresses": self.allow_addresses,
-            "effects": self.side_effects.iter().map(|effect| effect.name()).collect::<Vec<_>>(),
+            "command": self.command, "args": args, "stdin": self.stdin == CommandStdin::Json,
+            "cwd": self.cwd, "env": env, "access": self.access.trust_fingerprint(),
         })
     }
 }
@@ -327,11 +285,13 @@ impl CommandChecker<'_> {
             stdin,
             cwd: raw.cwd,
             env,
-            profile,
-            allow_network: raw.allow_network.unwrap_or(false),
-            allow_domains: raw.allow_domains.unwrap_or_default(),
-            allow_addresses: raw.allow_addresses.unwrap_or_default(),
-            side_effects: raw.side_effects.unwrap_or_default(),
+            access: DeclaredAccess {
+                profile,
+                allow_network: raw.allow_network.unwrap_or(false),
+                allow_domains: raw.allow_domains.unwrap_or_default(),
+                allow_addresses: raw.allow_addresses.unwrap_or_default(),
+                side_effects: raw.side_effects.unwrap_or_default(),
+            },
             requires_approval: raw.requires_approval.unwrap_or(true),
             timeout: raw
                 .timeout_ms

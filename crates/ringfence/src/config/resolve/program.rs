@@ -48,12 +48,12 @@ pub struct ProgramSearch {
 impl Config {
     /// Returns how the program of this command is looked up.
     pub fn program_search(&self, entry: &CommandTool) -> ProgramSearch {
-        let profile = entry.effective_profile(self.default_sandbox.profile);
+        let profile = entry.access.effective_profile(self.default_sandbox.profile);
         let writable = self
             .default_sandbox
             .writable
             .iter()
-            .filter(|_| entry.has_effect(SideEffect::FilesystemWrite));
+            .filter(|_| entry.access.has_effect(SideEffect::FilesystemWrite));
         let host_paths = self.workspace.iter().chain(writable).chain([&self.root]);
         ProgramSearch {
             is_sandboxed: profile == ProfileSetting::Default,

@@ -195,7 +195,7 @@ fn streaming_is_false() {
 #[test]
 fn side_effects_are_none() {
     defaults_to("side_effects", json!([]), "side_effects = [\"network\"]");
-    assert_eq!(entry("").approval_reason(), None);
+    assert_eq!(entry("").access.high_risk_reason(), None);
 }
 
 #[test]

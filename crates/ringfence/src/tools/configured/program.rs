@@ -17,7 +17,7 @@ pub fn find_program(entry: &CommandTool, workspace: &Workspace) -> Result<PathBu
         // The operator named this path, so it may be in the workspace; but then it must not get
         // secrets or run without a sandbox.
         let is_trusted =
-            entry.profile == ProfileSetting::None || entry.secret_refs().next().is_some();
+            entry.access.profile == ProfileSetting::None || entry.secret_refs().next().is_some();
         return match is_trusted && is_agent_writable(command_path, workspace) {
             false => Ok(command_path.to_owned()),
             true => Err(Error::permission_denied("command_in_workspace", "the command of this tool is in a place where an agent can change it")

@@ -67,7 +67,9 @@ impl EffectiveLimits {
                 .settings
                 .own_sandbox
                 .as_ref()
-                .map_or("[sandbox]".to_owned(), |own_sandbox| own_sandbox.config_table()),
+                .map_or("[sandbox]".to_owned(), |own_sandbox| {
+                    own_sandbox.config_table().to_owned()
+                }),
             declares_no_writes,
             client_mode: cx.settings.workspace.client_sandbox_mode().map(str::to_owned),
             read_only_by_client: rights.read_only && !declares_no_writes,
