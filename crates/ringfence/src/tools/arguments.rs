@@ -1,5 +1,9 @@
 //! JSON Schemas of the tools' argument types, and parsing of a caller's JSON into those types.
 
+pub mod schema_check;
+mod schema_depth;
+mod violations;
+
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;

@@ -5,20 +5,18 @@
 //! else.
 
 mod filter;
-mod program;
-mod schema_depth;
 mod schema_paths;
-mod violations;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
+use super::arguments::schema_check::SchemaCheck;
 use super::limit_docs::ToolLimit;
 use super::run::command::{self, CommandRequest};
+use super::run::program::{self, ProgramEntry};
 use super::shell::exec::Reply;
 use super::{
     CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolOrigin, ToolSpec, arguments,
@@ -28,18 +26,12 @@ use crate::base::call::{Prepared, ToolOutput, digest_json};
 use crate::base::{Error, Kind, Result, shell_quote};
 use crate::config::{
     CommandStdin, CommandTool, Config, ProfileSetting, ProgramError, ProgramSearch, SideEffect,
-    build_validator, command_key,
+    command_key,
 };
 use crate::redact::known_secrets;
 use crate::sandbox::{DedicatedSandbox, DedicatedSpec, Launcher, SandboxConfig, StdinSource, env};
 use crate::session::{Overrides, Session};
 use filter::SurfaceFilter;
-use violations::describe_violation;
-
-/// Maximum number of schema errors reported; the first few are enough to correct a call.
-const MAX_REPORTED: usize = 8;
-/// A larger schema is not repeated in an error.
-const MAX_SCHEMA_BYTES: usize = 16 << 10;
 
 /// A tool that runs an operator's command.
 pub struct ConfiguredTool {
@@ -49,8 +41,7 @@ pub struct ConfiguredTool {
     own_sandbox: Arc<DedicatedSandbox>,
     program_search: ProgramSearch,
     filter: SurfaceFilter,
-    validator: Validator,
-    max_depth: usize,
+    schema_check: SchemaCheck,
     list_arguments: BTreeSet<String>,
     launcher: Launcher,
 }
@@ -64,7 +55,7 @@ impl ConfiguredTool {
     ) -> Result<ConfiguredTool> {
         let config_error =
             |message: String| Error::invalid_arguments(message).with_reason("bad_config");
-        let validator = build_validator(&entry.input_schema).map_err(config_error)?;
+        let schema_check = SchemaCheck::new(&entry.input_schema).map_err(config_error)?;
         let spec = build_spec(entry, config);
         let definition_hash =
             digest_json(&json!([spec.definition_hash(), entry.trust_fingerprint()]));
@@ -81,8 +72,7 @@ impl ConfiguredTool {
             own_sandbox,
             program_search: config.program_search(entry),
             filter,
-            validator,
-            max_depth: schema_depth::max_depth(&entry.input_schema),
+            schema_check,
             list_arguments: list_arguments(&entry.input_schema),
             launcher: Launcher::from_current_exe(),
         })
@@ -105,36 +95,20 @@ impl ConfiguredTool {
 
     /// Returns the same if they match the schema.
     fn validate_arguments(&self, given: &Map<String, Value>) -> Result<Map<String, Value>> {
-        schema_depth::check_depth(given, self.max_depth)?;
-        let value = Value::Object(self.fill_defaults(given));
-        let is_valid = self.validator.is_valid(&value);
-        match value {
-            Value::Object(arguments) if is_valid => Ok(arguments),
-            value => {
-                let violations: Vec<String> = self
-                    .validator
-                    .iter_errors(&value)
-                    .take(MAX_REPORTED)
-                    .map(|error| describe_violation(&value, &error))
-                    .collect();
-                let message = format!(
-                    "the arguments of `{}` do not match its schema: {}",
-                    self.spec.name,
-                    violations.join("; ")
-                );
-                let error = Error::invalid_arguments(message)
-                    .with_reason("schema")
-                    .with_fact("faults", violations);
-                let schema = json!(self.entry.input_schema);
-                Err(match schema.to_string().len() <= MAX_SCHEMA_BYTES {
-                    true => error
-                        .with_fact("schema", schema)
-                        .with_hint("Correct the call according to the schema in this error."),
-                    false => error.with_hint(
-                        "Correct the call according to the schema in the list of tools.",
-                    ),
-                })
-            }
+        self.schema_check.check_arguments(
+            &self.spec.name,
+            &self.entry.input_schema,
+            self.fill_defaults(given),
+        )
+    }
+
+    fn program_entry(&self) -> ProgramEntry<'_> {
+        let path = self.entry.env.iter().find(|(name, _)| name == "PATH");
+        ProgramEntry {
+            command: &self.entry.command,
+            path: path.map(|(_, value)| value.text.as_str()),
+            is_privileged: self.entry.access.profile == ProfileSetting::None
+                || self.entry.secret_refs().next().is_some(),
         }
     }
 
@@ -161,7 +135,7 @@ impl ConfiguredTool {
         arguments: Map<String, Value>,
         call: Prepared,
     ) -> Result<ToolOutput> {
-        let program = program::find_program(&self.entry, &cx.session().workspace)
+        let program = program::find_program(&self.program_entry(), &cx.session().workspace)
             .map_err(|error| self.explain_start_failure(error))?;
         // The target of a path may have changed while the call waited for approval.
         self.filter.check_call(cx.settings.workspace.path(), Path::new(&call.cwd), &arguments)?;
@@ -226,7 +200,7 @@ impl ConfiguredTool {
             error.log_line()
         );
         let reason = self.unavailable_reason().unwrap_or_else(|| {
-            format!("its program `{}` failed", program::program_name(&self.entry))
+            format!("its program `{}` failed", program::program_name(&self.entry.command))
         });
         Error::new(
             Kind::Internal,
@@ -312,10 +286,15 @@ impl Tool for ConfiguredTool {
     /// Checked each time, so that a program installed later needs no reload.
     fn unavailable_reason(&self) -> Option<String> {
         let describe_error = |error: ProgramError| {
-            format!("its program `{}` {}", program::program_name(&self.entry), error.describe())
+            format!(
+                "its program `{}` {}",
+                program::program_name(&self.entry.command),
+                error.describe()
+            )
         };
         self.spec.unavailable_reason.clone().or_else(|| {
-            program::diagnose_program(&self.entry, &self.program_search).map(describe_error)
+            program::diagnose_program(&self.program_entry(), &self.program_search)
+                .map(describe_error)
         })
     }
 
@@ -353,10 +332,10 @@ impl Tool for ConfiguredTool {
         // Drops the `.` that means the workspace itself.
         let cwd: PathBuf = cx.workspace.path().join(relative_cwd).components().collect();
         self.filter.check_call(cx.workspace.path(), &cwd, arguments)?;
-        let program = program::find_program(&self.entry, &cx.state.session.workspace)
+        let program = program::find_program(&self.program_entry(), &cx.state.session.workspace)
             .map_err(|error| self.explain_start_failure(error))?;
         if self.spec.unavailable_reason.is_none()
-            && program::diagnose_program(&self.entry, &self.program_search).is_some()
+            && program::diagnose_program(&self.program_entry(), &self.program_search).is_some()
         {
             let missing = Error::internal("it cannot be started").with_reason("spawn_failed");
             return Err(self.explain_start_failure(missing.with_source(self.entry.command.clone())));

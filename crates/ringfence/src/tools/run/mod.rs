@@ -6,3 +6,4 @@ pub mod background;
 pub mod command;
 pub mod held_execs;
 pub mod likely_limit;
+pub mod program;

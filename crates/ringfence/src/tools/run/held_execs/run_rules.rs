@@ -14,8 +14,8 @@ use super::{CallDecider, denies_reading};
 use crate::audit::CallEvents;
 use crate::base::call::Prepared;
 use crate::base::{Error, Result};
-use crate::config::{HeuristicsMode, ProfileSetting};
-use crate::rulebook::{EscalationStatus, Rulebook};
+use crate::config::{Config, HeuristicsMode, ProfileSetting};
+use crate::rulebook::{EscalationStatus, Rulebook, RulebookCache};
 use crate::sandbox::{ExecPolicy, KeptInside, Launcher, SessionSandbox, create_exec_log, env, git};
 use crate::tools::RunCx;
 use crate::tools::run::asked_call::AskedCall;
@@ -30,18 +30,11 @@ pub struct RunExecRules {
 impl RunExecRules {
     /// Takes the current rules. A run keeps those it started with.
     pub async fn current(cx: &RunCx) -> Result<Option<RunExecRules>> {
-        if cx.settings.sandbox.settings.profile == ProfileSetting::None {
-            return Ok(None);
-        }
-        let rulebook = cx.services.policy.current_rules(cx.settings.workspace.path()).await;
-        if !cx.settings.config.policy.intercept || !jail::intercept::exec::SUPPORTED {
-            // Rules that are not enforced would be worse than none.
-            return match rulebook.table.prefixes.is_empty() && rulebook.faults.is_empty() {
-                true => Ok(None),
-                false => Err(Error::permission_denied("rules_unwatched", "rules are configured but exec interception is off")
-                    .with_hint("Set `intercept = true` under [policy], or remove the rules; `ringfence doctor` shows what this host supports.")),
-            };
-        }
+        let settings = &cx.settings;
+        let (profile, workspace) = (settings.sandbox.settings.profile, settings.workspace.path());
+        let rulebook =
+            watched_rules(&settings.config, profile, &cx.services.policy, workspace).await?;
+        let Some(rulebook) = rulebook else { return Ok(None) };
         // The rules may have changed since the call was prepared. If they now let git out, the
         // repository would have to be read-only in this call, and it may not be.
         let is_guarded = !git::escalates_git(&rulebook.table)
@@ -65,6 +58,22 @@ impl RunExecRules {
             ..ExecRules::default()
         };
         Ok(Some(RunExecRules { rulebook, rules, leaving }))
+    }
+
+    /// Takes the current rules for a run that belongs to no call, as for
+    /// [`RunExecRules::into_unattended_decider`].
+    pub async fn current_without_call(
+        config: &Config,
+        profile: ProfileSetting,
+        policy: &RulebookCache,
+        workspace: &Path,
+    ) -> Result<Option<RunExecRules>> {
+        let rulebook = watched_rules(config, profile, policy, workspace).await?;
+        Ok(rulebook.map(|rulebook| RunExecRules {
+            rules: ExecRules { table: rulebook.table.clone(), ..ExecRules::default() },
+            leaving: EscalationStatus::Off,
+            rulebook,
+        }))
     }
 
     /// Returns the same rules for a run that nothing may leave.
@@ -147,5 +156,33 @@ impl RunExecRules {
             current_sandbox: CurrentSandbox::Inside(wider_context),
         };
         Ok(ExecPolicy { rules: self.rules, decider: Arc::new(decider), log: Some(log), wider_runs })
+    }
+}
+
+/// Returns the rules that apply to runs in this workspace, or `None` if their execs are not
+/// watched.
+async fn watched_rules(
+    config: &Config,
+    profile: ProfileSetting,
+    policy: &RulebookCache,
+    workspace: &Path,
+) -> Result<Option<Arc<Rulebook>>> {
+    if profile == ProfileSetting::None {
+        return Ok(None);
+    }
+    let rulebook = policy.current_rules(workspace).await;
+    if config.policy.intercept && jail::intercept::exec::SUPPORTED {
+        return Ok(Some(rulebook));
+    }
+    // Rules that are not enforced would be worse than none.
+    match rulebook.table.prefixes.is_empty() && rulebook.faults.is_empty() {
+        true => Ok(None),
+        false => Err(Error::permission_denied(
+            "rules_unwatched",
+            "rules are configured but exec interception is off",
+        )
+        .with_hint(
+            "Set `intercept = true` under [policy], or remove the rules; `ringfence doctor` shows what this host supports.",
+        )),
     }
 }

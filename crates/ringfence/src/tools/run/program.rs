@@ -6,29 +6,37 @@ use std::path::{Path, PathBuf};
 
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
-use crate::config::{CommandTool, ProfileSetting, ProgramError, ProgramSearch};
+use crate::config::{ProgramError, ProgramSearch};
 use crate::sandbox::env;
 use crate::tools::code::exec::runtimes::{find_on_path, search_path};
 
+/// Program as an entry names it.
+pub struct ProgramEntry<'a> {
+    /// Name or path.
+    pub command: &'a str,
+    /// PATH, if the entry sets it.
+    pub path: Option<&'a str>,
+    /// The program gets secrets or runs without a sandbox.
+    pub is_privileged: bool,
+}
+
 /// Returns the absolute path of the program.
-pub fn find_program(entry: &CommandTool, workspace: &Workspace) -> Result<PathBuf> {
-    let command_path = Path::new(&entry.command);
+pub fn find_program(entry: &ProgramEntry<'_>, workspace: &Workspace) -> Result<PathBuf> {
+    let command_path = Path::new(entry.command);
     if command_path.is_absolute() {
         // The operator named this path, so it may be in the workspace; but then it must not get
         // secrets or run without a sandbox.
-        let is_trusted =
-            entry.access.profile == ProfileSetting::None || entry.secret_refs().next().is_some();
-        return match is_trusted && is_agent_writable(command_path, workspace) {
+        return match entry.is_privileged && is_agent_writable(command_path, workspace) {
             false => Ok(command_path.to_owned()),
             true => Err(Error::permission_denied("command_in_workspace", "the command of this tool is in a place where an agent can change it")
                 .with_hint("Have the operator move it out of the workspace, or remove `sandbox_profile = \"none\"` and the secrets.")),
         };
     }
-    let path = match entry_path(entry) {
-        Some(path) => path,
+    let path = match entry.path {
+        Some(path) => path.to_owned(),
         None => get_variable(&base_env(workspace)?, "PATH"),
     };
-    find_on_path(&entry.command, &path, |file| !is_agent_writable(file, workspace)).ok_or_else(
+    find_on_path(entry.command, &path, |file| !is_agent_writable(file, workspace)).ok_or_else(
         || {
             Error::new(Kind::Internal, "the program is not on PATH")
                 .with_reason("spawn_failed")
@@ -42,21 +50,17 @@ pub fn find_program(entry: &CommandTool, workspace: &Workspace) -> Result<PathBu
 
 /// Returns why the entry's program cannot be started on this host, as far as can be told without
 /// starting it.
-pub fn diagnose_program(entry: &CommandTool, search: &ProgramSearch) -> Option<ProgramError> {
-    let path = entry_path(entry).unwrap_or_else(search_path);
+pub fn diagnose_program(entry: &ProgramEntry<'_>, search: &ProgramSearch) -> Option<ProgramError> {
+    let path = entry.path.map_or_else(search_path, str::to_owned);
     let directories: Vec<PathBuf> =
         std::env::split_paths(&path).filter(|directory| directory.is_absolute()).collect();
-    search.find_error(&entry.command, &directories)
+    search.find_error(entry.command, &directories)
 }
 
 /// Returns the program's name, which a caller may know; its location is not disclosed.
-pub fn program_name(entry: &CommandTool) -> String {
-    let file = Path::new(&entry.command).file_name();
-    file.map_or_else(|| entry.command.clone(), |name| name.to_string_lossy().into_owned())
-}
-
-fn entry_path(entry: &CommandTool) -> Option<String> {
-    entry.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.text.clone())
+pub fn program_name(command: &str) -> String {
+    let file = Path::new(command).file_name();
+    file.map_or_else(|| command.to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 /// Returns the environment that every entry starts from. Its PATH contains only directories that no
