@@ -3,7 +3,7 @@
 //! Precedence: overrides, then the JSON of the environment, then one file. Sources may be partial;
 //! they are merged first and validated afterwards.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::ClientConfig;
 use super::discover::discover_config_path;
+use super::location::KeyLocations;
 use super::merge::merge_trees;
 use super::parse::read_config;
 use super::problem::{ConfigProblem, ProblemList};
@@ -96,6 +97,29 @@ pub struct LoadedConfig {
     pub sources: Vec<ConfigOrigin>,
     /// Absolute path of the file, if one was used.
     pub path: Option<PathBuf>,
+    /// Where each key was written.
+    pub locations: KeyLocations,
+}
+
+/// Contents of a configuration file that the caller has read.
+#[derive(Clone)]
+pub struct FileContents {
+    /// Absolute path of the file.
+    pub path: PathBuf,
+    /// How the file was selected.
+    pub found: FileOrigin,
+    /// Its text.
+    pub bytes: Vec<u8>,
+}
+
+impl fmt::Debug for FileContents {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("FileContents")
+            .field("path", &self.path)
+            .field("found", &self.found)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Loads the configuration: merges its sources and validates the result. Blocks while it reads.
@@ -112,15 +136,28 @@ pub fn load_config(options: &LoadOptions) -> Result<LoadedConfig> {
     if let Some((path, found)) = &file {
         loader.add_file(path, *found);
     }
-    if let Some(json) = options.env.config_json.as_ref().filter(|json| !json.is_empty()) {
-        let text = json.to_str().ok_or(NOT_UTF8);
-        loader.add_text(ConfigOrigin::EnvironmentJson, &cwd, text);
-    }
+    loader.add_environment(options.env.config_json.as_deref(), &cwd);
     if let Some(overrides) = &options.overrides {
         loader.add_text(ConfigOrigin::Overrides, &cwd, Ok(&overrides.to_string()));
     }
-    let (config, sources) = loader.finish()?;
-    Ok(LoadedConfig { config, sources, path: file.map(|(path, _)| path) })
+    loader.finish(file.map(|(path, _)| path))
+}
+
+/// Loads the configuration from a file that the caller has read, and from the JSON of the
+/// environment. Reads nothing itself: what was checked is what is used.
+///
+/// Relative paths of the JSON start at `cwd`, which must be absolute.
+pub fn load_contents(
+    file: Option<&FileContents>,
+    config_json: Option<&OsStr>,
+    cwd: &Path,
+) -> Result<LoadedConfig> {
+    let mut loader = SourceLoader::default();
+    if let Some(FileContents { path, found, bytes }) = file {
+        loader.add_bytes(path, *found, bytes);
+    }
+    loader.add_environment(config_json, cwd);
+    loader.finish(file.map(|file| file.path.clone()))
 }
 
 /// Returns the file to use. A given path is not checked here: if it does not exist, another file
@@ -155,17 +192,28 @@ impl SourceLoader {
         let base_dir = path.parent().unwrap_or(path);
         let source = self.sources.len();
         match read_bounded(path) {
-            Ok(bytes) if bytes.len() > MAX_CONFIG_BYTES => {
-                self.add_source(origin, base_dir, Err(describe_excess(source)));
-            }
-            Ok(bytes) => {
-                self.add_text(origin, base_dir, str::from_utf8(&bytes).map_err(|_| NOT_UTF8));
-            }
+            Ok(bytes) => self.add_bytes(path, found, &bytes),
             Err(error) => {
                 let problem = describe_read_error(source, &error, found);
                 self.add_source(origin, base_dir, Err(problem));
             }
         }
+    }
+
+    fn add_bytes(&mut self, path: &Path, found: FileOrigin, bytes: &[u8]) {
+        let origin = ConfigOrigin::File { path: path.to_owned(), found };
+        let base_dir = path.parent().unwrap_or(path);
+        if bytes.len() > MAX_CONFIG_BYTES {
+            let problem = describe_excess(self.sources.len());
+            return self.add_source(origin, base_dir, Err(problem));
+        }
+        self.add_text(origin, base_dir, str::from_utf8(bytes).map_err(|_| NOT_UTF8));
+    }
+
+    fn add_environment(&mut self, json: Option<&OsStr>, cwd: &Path) {
+        let Some(json) = json.filter(|json| !json.is_empty()) else { return };
+        let text = json.to_str().ok_or(NOT_UTF8);
+        self.add_text(ConfigOrigin::EnvironmentJson, cwd, text);
     }
 
     fn add_text(&mut self, origin: ConfigOrigin, dir: &Path, text: Result<&str, SourceFault>) {
@@ -196,7 +244,7 @@ impl SourceLoader {
         }
     }
 
-    fn finish(mut self) -> Result<(ClientConfig, Vec<ConfigOrigin>)> {
+    fn finish(mut self, path: Option<PathBuf>) -> Result<LoadedConfig> {
         let config = match &self.merged {
             // Keys of the unreadable source would be reported as missing.
             Some(tree) if !self.has_unreadable_source => {
@@ -205,8 +253,10 @@ impl SourceLoader {
             _ => ClientConfig::default(),
         };
         let config = self.problems.into_result(config, &self.sources)?;
-        let origins = self.sources.into_iter().rev().filter_map(|source| source.origin);
-        Ok((config, origins.collect()))
+        let origins = self.sources.iter().rev().filter_map(|source| source.origin.clone());
+        let sources = origins.collect();
+        let locations = KeyLocations::new(self.merged.as_ref(), self.sources);
+        Ok(LoadedConfig { config, sources, path, locations })
     }
 }
 

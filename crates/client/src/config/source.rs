@@ -59,7 +59,7 @@ impl fmt::Display for FileOrigin {
 }
 
 /// A text that values come from.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConfigSource {
     /// `None` for a text that the caller parses itself.
     pub origin: Option<ConfigOrigin>,

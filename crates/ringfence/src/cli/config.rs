@@ -34,6 +34,9 @@ pub struct ConfigLocation {
     /// Config file to read (default: $XDG_CONFIG_HOME/ringfence/config.toml)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// JSON file with other MCP servers
+    #[arg(long, value_name = "FILE")]
+    upstreams: Option<PathBuf>,
     /// Directory the tools work in
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
@@ -46,6 +49,7 @@ impl ConfigLocation {
     fn to_flags(&self) -> ConfigFlags {
         ConfigFlags {
             config: self.config.clone(),
+            upstreams: self.upstreams.clone(),
             workspace: self.workspace.clone(),
             root: self.root.clone(),
             ..ConfigFlags::default()

@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::log;
 use crate::approval::terminal;
-use crate::base::{CancelCause, Error, Kind, Result};
+use crate::base::{CancelCause, Error, Kind, Result, shell_quote};
 use crate::config::resolve::log::LogFlags;
 use crate::config::{self, Config, ConfigFlags, ProcessEnv};
 use crate::mcp::{Server, failed_start, http, stdio};
@@ -26,7 +26,8 @@ use crate::sandbox::{self, SandboxConfig};
 #[derive(clap::Args)]
 #[command(
     after_help = "Flags take precedence over the environment, the environment over the config file, the file over defaults.\n\
-Environment: SANDBOX_WORKSPACE, SANDBOX_ROOT, RINGFENCE_CONFIG, RINGFENCE_TOOLS, MCP_AUTH_ENABLED,\n\
+Environment: SANDBOX_WORKSPACE, SANDBOX_ROOT, RINGFENCE_CONFIG, RINGFENCE_TOOLS, CODEX_TOOLLOOP_MCP_CONFIG_PATH,\n\
+CODEX_TOOLLOOP_MCP_CONFIG_JSON, MCP_AUTH_ENABLED,\n\
 MCP_AUTH_JWT_SECRET, MCP_AUTH_JWT_PUBLIC_KEY, MCP_AUTH_AUDIENCE, MCP_AUTH_ISSUER, RINGFENCE_LOG (error, warn, info, debug, trace),\n\
 RINGFENCE_LOG_FORMAT, RINGFENCE_LOG_FILE"
 )]
@@ -42,6 +43,9 @@ pub struct ServeArgs {
     /// Config file to read (default: $XDG_CONFIG_HOME/ringfence/config.toml)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Offer the tools of the MCP servers in this JSON file, too
+    #[arg(long, value_name = "FILE")]
+    upstreams: Option<PathBuf>,
     /// Select which built-in tools are listed
     #[arg(long, value_name = "core|shell|all")]
     tools: Option<String>,
@@ -110,6 +114,8 @@ fn start_server(args: ServeArgs, progress: &mut StartProgress) -> Result<()> {
             root: args.root,
             workspace: args.workspace,
             config: args.config,
+            upstreams: args.upstreams,
+            ignores_upstreams: false,
             tools: args.tools,
             http: args.http,
             insecure_no_auth: args.insecure_no_auth,
@@ -131,6 +137,13 @@ fn start_server(args: ServeArgs, progress: &mut StartProgress) -> Result<()> {
     progress.is_stdio = config.http.listen.is_none();
     log::start_logging(&config.log, known_secrets::redact_str)?;
     events.replay_events();
+    if let Some(path) = &config.upstreams.untrusted_file {
+        tracing::warn!(
+            "the servers of {0} are not used, because the file is not trusted; read it, then run `ringfence upstream trust {1}`",
+            path.display(),
+            shell_quote::quote_command([path.to_string_lossy().as_ref()])
+        );
+    }
     config::prepare_root(&config)?;
     sandbox::profile::check_profile(&SandboxConfig::from_config(&config))?;
     RuleLocations::from_config(&config).check_named_files()?;

@@ -1,5 +1,6 @@
 //! Finds everything that is wrong or suspicious in a config, without running anything.
 
+mod upstream_warnings;
 mod warnings;
 
 pub use warnings::describe_unmatched_patterns;
@@ -13,7 +14,7 @@ use serde::Serialize;
 use super::fault::{ConfigError, FilePosition, KEY_FACT};
 use super::parse::config_text::command_key;
 use super::parse::raw;
-use super::resolve::{LoadedConfigFile, find_command_errors, resolve_source};
+use super::resolve::{LoadedConfigFile, find_command_errors, resolve_to_check};
 use super::{Config, ConfigFlags, ProcessEnv};
 use crate::base::{Error, Result};
 
@@ -170,7 +171,7 @@ pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck
     // An error in one section must not hide errors in the others.
     let mut flags = flags.clone();
     loop {
-        let error = match resolve_source(&check.source, &flags, env, None) {
+        let error = match resolve_to_check(&check.source, &flags, env, None) {
             Ok(config) => break check.config = Some(config),
             Err(error) => error,
         };
@@ -182,6 +183,10 @@ pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck
             continue;
         }
         check.add_error(&error);
+        if key == "upstreams" && !flags.ignores_upstreams {
+            flags.ignores_upstreams = true;
+            continue;
+        }
         if !reset_section(&mut check.source.parsed.file, &key) {
             break;
         }
@@ -191,6 +196,10 @@ pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck
         None => find_command_errors(&check.source, env),
     };
     check.findings.extend(command_errors.iter().cloned().map(ConfigFinding::from));
+    if let Some(config) = &check.config {
+        let upstream_errors = config.upstream_errors.iter().cloned();
+        check.findings.extend(upstream_errors.map(ConfigFinding::from));
+    }
     warnings::add_warnings(&mut check, env);
     check.sort_findings();
     Ok(check)

@@ -182,10 +182,12 @@ impl ConfigSource {
     /// Returns the files that the config depends on, which in turn depends on what the config says.
     fn source_files(&self, config: Option<&Config>) -> Vec<PathBuf> {
         // New token keys take effect only at a restart, but their change is reported.
-        let secrets = config.into_iter().flat_map(|config| {
-            config.secrets.watched_files().iter().chain(&config.key_files).cloned()
+        let named_files = config.into_iter().flat_map(|config| {
+            let upstream_files = &config.upstreams.watched_files;
+            let secret_files = config.secrets.watched_files().iter().chain(&config.key_files);
+            secret_files.chain(upstream_files).cloned()
         });
-        self.config_file().into_iter().chain(secrets).collect()
+        self.config_file().into_iter().chain(named_files).collect()
     }
 }
 

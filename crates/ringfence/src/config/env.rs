@@ -35,6 +35,8 @@ variables! {
     RINGFENCE_LOG           "RINGFENCE_LOG"           false "Log level: error, warn, info, debug or trace (`--log-level`).";
     RINGFENCE_LOG_FORMAT    "RINGFENCE_LOG_FORMAT"    false "Log format: pretty or json (`--log-format`).";
     RINGFENCE_LOG_FILE      "RINGFENCE_LOG_FILE"      false "File to log to, instead of standard error (`--log-file`).";
+    UPSTREAMS_PATH          "CODEX_TOOLLOOP_MCP_CONFIG_PATH" false "JSON file with other MCP servers (`--upstreams`).";
+    UPSTREAMS_JSON          "CODEX_TOOLLOOP_MCP_CONFIG_JSON" true "Other MCP servers as JSON; they take precedence over those of the file.";
     ENABLE_SURFACE          "ENABLE_MCP_SERVER_SURFACE" false "`enable_mcp_server_surface`; its name is accepted in any case.";
     MCP_AUTH_ENABLED        "MCP_AUTH_ENABLED"        false "Whether HTTP callers need a bearer token.";
     MCP_AUTH_JWT_SECRET     "MCP_AUTH_JWT_SECRET"     true  "Shared secret with which tokens are signed (HS256).";

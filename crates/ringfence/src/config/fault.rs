@@ -183,9 +183,10 @@ fn mentions_secret(line: &str) -> bool {
     is_sensitive(&lower) || lower.contains("key")
 }
 
-/// Returns whether a key is a variable of a command: whatever its name, its value may be a secret.
+/// Returns whether a key is a variable of a command or server: whatever its name, its value may be
+/// a secret.
 fn is_variable_key(key: &str) -> bool {
-    key.starts_with("mcp.") && key.contains(".env.")
+    (key.starts_with("mcp.") || key.starts_with("upstream.")) && key.contains(".env.")
 }
 
 #[cfg(test)]
@@ -205,9 +206,9 @@ mod tests {
             "/etc/rf.toml:4:1: there is no key `expiry` here\n4 | expiry = 3\n  | ^^^^^^"
         );
         assert_eq!(error.hint_text(), Some("Did you mean `expiry_s`?"));
-        let error = fault("[upstreams.x]\nurl = \"y\"\n");
+        let error = fault("[servers.x]\nurl = \"y\"\n");
         assert!(
-            error.message().starts_with("/etc/rf.toml:1:2: there is no key `upstreams`"),
+            error.message().starts_with("/etc/rf.toml:1:2: there is no key `servers`"),
             "{error}"
         );
     }

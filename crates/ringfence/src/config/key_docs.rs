@@ -8,6 +8,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::parse::raw;
+use super::parse::upstream_section::UpstreamSection;
 
 /// Returns the schema without defaults. It is needed for every error, so it is computed once.
 pub fn schema_structure() -> &'static Value {
@@ -24,6 +25,12 @@ fn build_structure() -> Value {
         "type": "object",
         "propertyNames": {"pattern": "^[A-Za-z0-9_.-]{1,64}$"},
         "additionalProperties": entry,
+    });
+    schema["properties"]["upstream"] = json!({
+        "description": "Settings of other MCP servers: a table [upstream.<id>] for each.",
+        "type": "object",
+        "propertyNames": {"pattern": "^[A-Za-z0-9_-]{1,32}$"},
+        "additionalProperties": schema_for::<UpstreamSection>(),
     });
     // The spelling of the environment variable is accepted in the file, too.
     schema["properties"]["ENABLE_MCP_SERVER_SURFACE"] = json!({
@@ -106,7 +113,7 @@ fn merge_single(map: &mut Map<String, Value>, alternatives: Vec<Value>) {
 /// A key of the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SchemaKey {
-    /// Path with its section: `sandbox.profile`; keys of a command have no section.
+    /// Path with its section: `sandbox.profile`; keys of a command or server have no section.
     pub path: String,
     pub schema: Map<String, Value>,
 }
@@ -122,7 +129,7 @@ fn collect_keys_below(path: &str, schema: &Value, keys: &mut Vec<SchemaKey>) {
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         match (property.get("properties"), property.as_object()) {
-            _ if path == "mcp" || path == "ENABLE_MCP_SERVER_SURFACE" => {}
+            _ if ["mcp", "upstream", "ENABLE_MCP_SERVER_SURFACE"].contains(&path.as_str()) => {}
             (Some(_), _) => collect_keys_below(&path, property, keys),
             (None, Some(schema)) => keys.push(SchemaKey { path, schema: schema.clone() }),
             (None, None) => {}
@@ -163,11 +170,11 @@ pub fn sections_with_key(name: &str) -> Vec<String> {
                 .map(|(section, _)| section.to_owned())
         })
         .collect();
-    if collect_keys(&schema["properties"]["mcp"]["additionalProperties"])
-        .iter()
-        .any(|key| key.path == name)
-    {
-        sections.push("mcp.<name>".to_owned());
+    for (table, section) in [("mcp", "mcp.<name>"), ("upstream", "upstream.<id>")] {
+        let keys = collect_keys(&schema["properties"][table]["additionalProperties"]);
+        if keys.iter().any(|key| key.path == name) {
+            sections.push(section.to_owned());
+        }
     }
     sections
 }

@@ -18,7 +18,10 @@ pub mod schema;
 pub(crate) mod scratch;
 pub mod secrets;
 mod show;
+mod show_upstreams;
 pub mod template;
+pub mod trusted_files;
+pub mod upstreams;
 mod values;
 
 use std::fmt;
@@ -33,7 +36,7 @@ pub use check::{
 pub use config_sources::{ConfigSource, FileStamps};
 pub use env::ProcessEnv;
 pub use fault::ConfigError;
-pub use parse::config_text::command_key;
+pub use parse::config_text::{command_key, upstream_key};
 pub use resolve::codex_home::find_rules_dirs;
 pub use resolve::command_tool::{BUILT_IN_TOOLS, CommandTool, build_validator};
 use resolve::config_path;
@@ -50,9 +53,10 @@ pub use resolve::{
 pub use secrets::SecretValues;
 pub use show::{ConfigListing, ShownKey, show_config};
 pub use template::{TemplatePart, ValueTemplate};
+pub use upstreams::{UpstreamConfig, UpstreamServer};
 pub use values::{
     CommandStdin, EscalationMode, HeuristicsMode, LogFormat, LogLevel, NameGlob, ProfileSetting,
-    RiskyEscalation, SideEffect, ToolNameStyle, ToolSet,
+    RiskyEscalation, SideEffect, ToolNameStyle, ToolSet, UpstreamApproval, UpstreamShare,
 };
 
 /// The defaults, in the form of a config file.
@@ -88,6 +92,10 @@ pub struct Config {
     pub commands: Arc<[Arc<CommandTool>]>,
     /// Errors in the commands that were dropped.
     pub command_errors: Arc<[ConfigError]>,
+    /// Other MCP servers.
+    pub upstreams: Arc<UpstreamConfig>,
+    /// Errors in the tables `[upstream.<id>]`. A config with any is only checked, never used.
+    pub upstream_errors: Arc<[ConfigError]>,
     pub secrets: Arc<SecretValues>,
     /// Files outside the workspace that hold secrets or keys. They are hidden from runs.
     pub private_paths: Vec<PathBuf>,

@@ -19,6 +19,7 @@ pub mod secret_sources;
 pub mod sections;
 pub mod surface;
 pub mod token_keys;
+pub mod upstreams;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,7 @@ use self::sections::{
     parse_tools, resolve_approval, resolve_audit_retention, resolve_browser, resolve_http,
     resolve_limits,
 };
+use self::upstreams::{UpstreamInputs, pick_upstreams_file, resolve_upstreams};
 use super::env::{self, ProcessEnv};
 use super::fault::KEY_FACT;
 use super::parse::config_text::{self};
@@ -63,6 +65,10 @@ pub struct ConfigFlags {
     /// `PORT` (on 127.0.0.1) or `ADDRESS:PORT`; None is stdio.
     pub http: Option<String>,
     pub conformance_fixtures: bool,
+    /// File with other MCP servers.
+    pub upstreams: Option<PathBuf>,
+    /// Resolves without other MCP servers, so that a check finds errors in the rest, too.
+    pub ignores_upstreams: bool,
     pub insecure_no_auth: bool,
     /// Key file of the secret store, if not in its default location.
     pub secrets_key_file: Option<PathBuf>,
@@ -138,7 +144,20 @@ pub(super) fn resolve_reload(
     resolve_source(&LoadedConfigFile::load_usable(flags, env)?, flags, env, Some(first))
 }
 
+/// Resolves a config. Fails if it has any error that makes it unusable.
 pub(super) fn resolve_source(
+    source: &LoadedConfigFile,
+    flags: &ConfigFlags,
+    env: &ProcessEnv,
+    first: Option<&Config>,
+) -> Result<Config> {
+    let config = resolve_to_check(source, flags, env, first)?;
+    config_text::check_usable(&config.upstream_errors)?;
+    Ok(config)
+}
+
+/// Resolves a config that may have errors in the tables of other servers, for a check.
+pub(super) fn resolve_to_check(
     source: &LoadedConfigFile,
     flags: &ConfigFlags,
     env: &ProcessEnv,
@@ -180,6 +199,9 @@ pub(super) fn resolve_source(
     control_files.add_keys(keys.files)?;
     control_files.add_secrets(sources.env_file.as_deref(), key_file)?;
     control_files.add_log(log.file.as_deref(), &root)?;
+    let upstreams_file = pick_upstreams_file(setting_picker, flags, env, source)
+        .map_err(with_key_fact("upstreams"))?;
+    control_files.add_upstreams(upstreams_file.as_deref()).map_err(with_key_fact("upstreams"))?;
     let forbidden_dirs = ForbiddenDirs {
         home: env.get_absolute(env::HOME).map(directories::canonicalize_partial).transpose()?,
         root: NamedDir { path: &root, is_explicit: root_is_explicit },
@@ -209,8 +231,21 @@ pub(super) fn resolve_source(
         surface::resolve_overrides(setting_picker, &file.session, &defaults.session)?;
     let (commands, command_errors) =
         resolve_commands(setting_picker, source, &surface, sandbox.profile);
-    let secrets =
-        SecretValues::look_up_all(commands.iter().flat_map(|entry| entry.secret_refs()), &sources);
+    let inputs = UpstreamInputs {
+        flags,
+        env,
+        root: &root,
+        workspace: workspace.as_deref(),
+        named_file: upstreams_file.as_deref(),
+        surface: &surface,
+        sandbox_profile: sandbox.profile,
+    };
+    let (upstreams, upstream_errors) =
+        resolve_upstreams(setting_picker, source, &inputs).map_err(with_key_fact("upstreams"))?;
+    control_files.add_upstream_state(&upstreams, &root);
+    let command_refs = commands.iter().flat_map(|entry| entry.secret_refs());
+    let upstream_refs = upstreams.servers.values().flat_map(|server| server.secret_refs());
+    let secrets = SecretValues::look_up_all(command_refs.chain(upstream_refs), &sources);
     let policy = policy::resolve_policy(
         setting_picker,
         &flags.policy,
@@ -228,6 +263,8 @@ pub(super) fn resolve_source(
         override_policy,
         commands,
         command_errors,
+        upstreams: Arc::new(upstreams),
+        upstream_errors: upstream_errors.into(),
         secrets: Arc::new(secrets),
         private_paths: control_files.private,
         key_files,

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 pub use super::key_docs::SchemaKey;
 use super::key_docs::{collect_keys, schema_structure};
-use super::{DEFAULT_CONFIG, show};
+use super::{DEFAULT_CONFIG, show, show_upstreams};
 
 /// Returns the whole schema, in draft 7, which TOML editors support best, and without references.
 pub fn config_schema() -> Value {
@@ -16,6 +16,8 @@ pub fn config_schema() -> Value {
     let keys: Vec<String> =
         entry["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect();
     insert_defaults(entry, &show::command_defaults(&keys));
+    let entry = &mut schema["properties"]["upstream"]["additionalProperties"];
+    insert_defaults(entry, &show_upstreams::upstream_defaults());
     schema
 }
 
@@ -36,7 +38,7 @@ fn insert_defaults(schema: &mut Value, values: &Map<String, Value>) {
 }
 
 /// Returns every key in the order of the structures, without the tables themselves. For those of
-/// `[mcp.<name>]` see [`list_command_keys`].
+/// `[mcp.<name>]` see [`list_command_keys`], for those of `[upstream.<id>]` [`list_upstream_keys`].
 pub fn list_keys() -> Vec<SchemaKey> {
     collect_keys(&config_schema())
 }
@@ -44,6 +46,11 @@ pub fn list_keys() -> Vec<SchemaKey> {
 /// Returns the keys of `[mcp.<name>]`.
 pub fn list_command_keys() -> Vec<SchemaKey> {
     collect_keys(&config_schema()["properties"]["mcp"]["additionalProperties"])
+}
+
+/// Returns the keys of `[upstream.<id>]`.
+pub fn list_upstream_keys() -> Vec<SchemaKey> {
+    collect_keys(&config_schema()["properties"]["upstream"]["additionalProperties"])
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::parse::config_text::command_key;
+use super::parse::config_text::{command_key, upstream_key};
 use super::resolve::{LoadedConfigFile, minimal_command, resolve_source};
 use super::secrets::SecretRef;
-use super::values::{CommandStdin, SideEffect};
+use super::values::CommandStdin;
 use super::{
-    CommandTool, Config, ConfigFlags, DEFAULT_CONFIG, ProcessEnv, SettingOrigin, ValueTemplate,
-    schema,
+    CommandTool, Config, ConfigFlags, DEFAULT_CONFIG, DeclaredAccess, ProcessEnv, SettingOrigin,
+    ValueTemplate, schema, show_upstreams,
 };
 use crate::base::Result;
 use crate::redact::secret::{is_sensitive, redact_command_args};
@@ -32,7 +32,7 @@ pub struct NeededSecret {
     /// As written in the file, `${secret:NAME}`.
     pub name: String,
     pub is_set: bool,
-    /// Tools that need it.
+    /// Tools that need it, and servers as `upstream.<id>`.
     pub tools: Vec<String>,
 }
 
@@ -85,10 +85,7 @@ pub fn show_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigListin
         let path = command_key(&entry.name);
         for key in schema::list_command_keys() {
             let line = source.parsed.line_of_key(&source.text, &format!("{path}.{}", key.path));
-            let origin = match (&source.path, line) {
-                (Some(file), Some(_)) => SettingOrigin::File(file.clone()),
-                _ => SettingOrigin::Default,
-            };
+            let origin = table_origin(&source, line);
             let value = match key.path.as_str() {
                 // The effective value, given the profile under [sandbox].
                 "sandbox_profile" => Some(json!(
@@ -99,7 +96,16 @@ pub fn show_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigListin
             keys.push(ShownKey { value, key: format!("{path}.{}", key.path), origin, line });
         }
     }
+    keys.extend(show_upstreams::list_server_keys(&source, &config));
     Ok(ConfigListing { file: source.path.clone(), keys, secrets: list_needed_secrets(&config) })
+}
+
+/// Returns the origin of a key in a table that only the file can set.
+pub(super) fn table_origin(source: &LoadedConfigFile, line: Option<usize>) -> SettingOrigin {
+    match (&source.path, line) {
+        (Some(file), Some(_)) => SettingOrigin::File(file.clone()),
+        _ => SettingOrigin::Default,
+    }
 }
 
 /// Lists a key that only the file can set, as written there.
@@ -138,13 +144,18 @@ fn typed_value(text: &str, schema: &Map<String, Value>) -> Value {
 
 fn list_needed_secrets(config: &Config) -> Vec<NeededSecret> {
     let mut uses: Vec<(&SecretRef, Vec<String>)> = Vec::new();
-    for entry in config.commands.iter() {
-        for secret_ref in entry.secret_refs() {
-            match uses.iter_mut().find(|(known, _)| *known == secret_ref) {
-                Some((_, tools)) if tools.contains(&entry.name) => {}
-                Some((_, tools)) => tools.push(entry.name.clone()),
-                None => uses.push((secret_ref, vec![entry.name.clone()])),
-            }
+    let command_refs = config
+        .commands
+        .iter()
+        .flat_map(|entry| entry.secret_refs().map(|one| (one, entry.name.clone())));
+    let servers = config.upstreams.servers.values();
+    let server_refs =
+        servers.flat_map(|server| server.secret_refs().map(|one| (one, upstream_key(&server.id))));
+    for (secret_ref, user) in command_refs.chain(server_refs) {
+        match uses.iter_mut().find(|(known, _)| *known == secret_ref) {
+            Some((_, users)) if users.contains(&user) => {}
+            Some((_, users)) => users.push(user),
+            None => uses.push((secret_ref, vec![user])),
         }
     }
     uses.into_iter()
@@ -166,39 +177,12 @@ pub(super) fn format_reference(secret_ref: &SecretRef) -> String {
 
 /// Returns the value of one key of a command, safe to show.
 pub(super) fn command_value(entry: &CommandTool, key: &str) -> Option<Value> {
-    let texts = |templates: &[ValueTemplate]| {
-        redact_command_args(&templates.iter().map(|one| one.text.clone()).collect::<Vec<_>>())
-    };
     Some(match key {
         "command" => json!(entry.command),
-        "args" => json!(texts(&entry.args)),
+        "args" => json!(show_templates(&entry.args)),
         "stdin" => json!(if entry.stdin == CommandStdin::Json { "json" } else { "none" }),
         "cwd" => json!(entry.cwd.as_deref().unwrap_or(Path::new("."))),
-        "env" => Value::Object(
-            entry
-                .env
-                .iter()
-                .map(|(name, value)| {
-                    let is_hidden = is_sensitive(name) && value.secret_refs().next().is_none();
-                    let shown_text = texts(std::slice::from_ref(value)).concat();
-                    (name.clone(), json!(if is_hidden { "set".to_owned() } else { shown_text }))
-                })
-                .collect(),
-        ),
-        "sandbox_profile" => json!(entry.access.profile.name()),
-        "allow_network" => json!(entry.access.allow_network),
-        "allow_domains" => json!(entry.access.allow_domains),
-        "allow_addresses" => json!(entry.access.allow_addresses),
-        "side_effects" => {
-            json!(
-                entry
-                    .access
-                    .side_effects
-                    .iter()
-                    .map(|effect| SideEffect::name(*effect))
-                    .collect::<Vec<_>>()
-            )
-        }
+        "env" => show_variables(&entry.env),
         "requires_approval" => json!(entry.requires_approval),
         "timeout_ms" => json!(u64::try_from(entry.timeout.as_millis()).unwrap_or(u64::MAX)),
         "streaming" => json!(entry.streaming),
@@ -207,8 +191,36 @@ pub(super) fn command_value(entry: &CommandTool, key: &str) -> Option<Value> {
         "input_schema" => Value::Object(entry.input_schema.clone()),
         "secret_args" => json!(entry.hidden_args),
         "version" => json!(entry.version),
+        _ => return access_value(&entry.access, key),
+    })
+}
+
+/// Returns the value of one key of a command or server about its access.
+pub(super) fn access_value(access: &DeclaredAccess, key: &str) -> Option<Value> {
+    Some(match key {
+        "sandbox_profile" => json!(access.profile.name()),
+        "allow_network" => json!(access.allow_network),
+        "allow_domains" => json!(access.allow_domains),
+        "allow_addresses" => json!(access.allow_addresses),
+        "side_effects" => {
+            json!(access.side_effects.iter().map(|effect| effect.name()).collect::<Vec<_>>())
+        }
         _ => return None,
     })
+}
+
+fn show_templates(templates: &[ValueTemplate]) -> Vec<String> {
+    redact_command_args(&templates.iter().map(|one| one.text.clone()).collect::<Vec<_>>())
+}
+
+/// Returns variables with their values, except for values that may be secrets.
+pub(super) fn show_variables(variables: &[(String, ValueTemplate)]) -> Value {
+    let show_variable = |(name, value): &(String, ValueTemplate)| {
+        let is_hidden = is_sensitive(name) && value.secret_refs().next().is_none();
+        let shown_text = show_templates(std::slice::from_ref(value)).concat();
+        (name.clone(), json!(if is_hidden { "set".to_owned() } else { shown_text }))
+    };
+    Value::Object(variables.iter().map(show_variable).collect())
 }
 
 /// Returns the defaults of a command: the values of one that sets only `command`. Values that

@@ -181,6 +181,49 @@ pub enum CommandStdin {
     Json,
 }
 
+/// When calls of another server's tools need approval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum UpstreamApproval {
+    /// All but calls of tools that a trusted server annotates as read-only
+    Auto,
+    /// Every call
+    Always,
+    /// None; only for a stdio server that the sandbox confines
+    Never,
+}
+
+impl UpstreamApproval {
+    /// Returns the name used in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            UpstreamApproval::Auto => "auto",
+            UpstreamApproval::Always => "always",
+            UpstreamApproval::Never => "never",
+        }
+    }
+}
+
+/// Who may use the same connection to another server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum UpstreamShare {
+    /// One session
+    Session,
+    /// All sessions of one principal
+    Principal,
+}
+
+impl UpstreamShare {
+    /// Returns the name used in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            UpstreamShare::Session => "session",
+            UpstreamShare::Principal => "principal",
+        }
+    }
+}
+
 /// Lowest severity that is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

@@ -344,3 +344,52 @@ fn debug_output_of_the_options_shows_no_value() {
     let shown = format!("{options:?}");
     assert!(shown.contains("/work") && !shown.contains("hunter2"), "{shown}");
 }
+
+#[test]
+fn contents_that_were_read_are_used_and_nothing_else_is() {
+    let scratch = Scratch::new();
+    let path = scratch.file("a/codex-toolloop.mcp.json", source_text("changed-later"));
+    let file = FileContents {
+        path: path.clone(),
+        found: FileOrigin::Discovered,
+        bytes: source_text("as-read").into_bytes(),
+    };
+    let cwd = scratch.dir("a");
+    let json = OsString::from(source_text("env-json"));
+    let loaded = load_contents(Some(&file), Some(&json), &cwd).unwrap();
+    assert_eq!(read_command(&loaded, "as-read").as_deref(), Some("as-read"));
+    assert_eq!(read_command(&loaded, "shared").as_deref(), Some("env-json"));
+    assert_eq!(read_command(&loaded, "changed-later"), None);
+    assert_eq!(loaded.path, Some(path));
+    // Without contents, no file is searched for.
+    let loaded = load_contents(None, None, &cwd).unwrap();
+    assert_eq!((loaded.config, loaded.path), (ClientConfig::default(), None));
+    let file = FileContents { bytes: vec![b' '; MAX_CONFIG_BYTES + 1], ..file };
+    let error = load_contents(Some(&file), None, &cwd).unwrap_err();
+    assert!(error.message().contains("codex-toolloop.mcp.json"), "{error}");
+    assert!(!format!("{file:?}").contains("bytes"), "{file:?}");
+}
+
+#[test]
+fn keys_have_the_location_of_the_source_that_set_them() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("mcp.json");
+    let text = "{\"servers\": {\n\"git\": {\"trust\": \"trusted\",\n\"transport\": \
+        {\"type\": \"stdio\", \"command\": \"git\",\n\"env\": {\"A\": \"1\",\n\"B.C\": \"2\"}}}}}";
+    let found = FileOrigin::Argument;
+    let file = FileContents { path: path.clone(), found, bytes: text.into() };
+    let json =
+        OsString::from(r#"{"servers": {"git": {"transport": {"env": {"A": "3", "D": "4"}}}}}"#);
+    let locations = load_contents(Some(&file), Some(&json), scratch.path()).unwrap().locations;
+    let env = |name| ["servers", "git", "transport", "env", name];
+    let file_prefix = format!("{}:5: servers.git.transport.env.\"B.C\"", path.display());
+    assert_eq!(locations.describe_key(&env("B.C")), file_prefix);
+    assert_eq!(locations.find_origin(&env("B.C")), Some(&ConfigOrigin::File { path, found }));
+    for name in ["A", "D"] {
+        let expected = format!("{CONFIG_JSON_VARIABLE}: servers.git.transport.env.{name}");
+        assert_eq!(locations.describe_key(&env(name)), expected);
+        assert_eq!(locations.find_origin(&env(name)), Some(&ConfigOrigin::EnvironmentJson));
+    }
+    assert_eq!(locations.describe_key(&["bundles"]), "bundles");
+    assert_eq!(locations.find_origin(&["bundles"]), None);
+}

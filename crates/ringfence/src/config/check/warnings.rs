@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::upstream_warnings::upstream_warnings;
 use super::{ConfigCheck, FindingSeverity};
 use crate::base::suggest::suggest_name;
 use crate::config::parse::config_text::command_key;
 use crate::config::parse::key_spans::{child_path, item_path};
 use crate::config::show::format_reference;
 use crate::config::{
-    BUILT_IN_TOOLS, CommandTool, Config, NameGlob, OwnToolsApproval, ProcessEnv, ProfileSetting,
-    ProgramError, SideEffect, TemplatePart, ValueTemplate, env,
+    BUILT_IN_TOOLS, CommandTool, Config, DeclaredAccess, NameGlob, OwnToolsApproval, ProcessEnv,
+    ProfileSetting, ProgramError, SideEffect, TemplatePart, ValueTemplate, env,
 };
 use crate::redact::secret::is_sensitive;
 
 /// A warning that has no position yet.
-struct ConfigWarning {
+pub(super) struct ConfigWarning {
     key: String,
     message: String,
     hint: String,
@@ -34,12 +35,13 @@ pub(super) fn add_warnings(check: &mut ConfigCheck, env: &ProcessEnv) {
     for entry in config.commands.iter() {
         warnings.extend(check_command(config, entry, env));
     }
+    warnings.extend(upstream_warnings(config, &check.source.parsed.upstreams));
     for ConfigWarning { key, message, hint } in warnings {
         check.add_finding(FindingSeverity::Warning, &key, message, hint);
     }
 }
 
-fn new_warning(
+pub(super) fn new_warning(
     key: impl Into<String>,
     message: impl Into<String>,
     hint: impl Into<String>,
@@ -117,7 +119,7 @@ fn check_exposed_secrets(config: &Config) -> Option<ConfigWarning> {
     Some(new_warning(key, message, hint))
 }
 
-fn check_time_limit(
+pub(super) fn check_time_limit(
     key: &str,
     config: &Config,
     timeout: std::time::Duration,
@@ -151,28 +153,14 @@ fn check_command(
         (entry.args.iter().enumerate().map(|(at, one)| (item_path(&key("args"), at), one)))
             .chain(entry.env.iter().map(|(name, one)| (child_path(&key("env"), name), one)));
     for (at, template) in templates {
-        for error in template
-            .secret_refs()
-            .filter_map(|secret_ref| Some((secret_ref, config.secrets.get(secret_ref).err()?)))
-        {
-            let (secret_ref, error) = error;
-            let message = format!("`{}`: {}", format_reference(secret_ref), error.message());
-            warnings.push(new_warning(at.clone(), message, error.hint_text().unwrap_or_default()));
-        }
+        warnings.extend(find_missing_secrets(config, &at, template));
     }
     if let (false, Some(risk)) = (entry.requires_approval, entry.access.high_risk_reason()) {
         let message = format!("approval is still required. {risk}");
         let hint = "Remove the line; a human may trust the tool for a session.";
         warnings.push(new_warning(key("requires_approval"), message, hint));
     }
-    if entry.access.profile == ProfileSetting::Seatbelt && cfg!(not(target_os = "macos")) {
-        let hint = "Use `default`, the strongest sandbox that a system supports.";
-        warnings.push(new_warning(
-            key("sandbox_profile"),
-            "the profile `seatbelt` is for macOS: this tool cannot run here",
-            hint,
-        ));
-    }
+    warnings.extend(check_access(&command_key(&entry.name), &entry.access));
     warnings.extend(find_lone_options(entry).map(|(at, option, name)| {
         let message =
             format!("if `{name}` is not given, the option `{option}` before it has no value");
@@ -182,34 +170,67 @@ fn check_command(
             format!("Write both as one argument: `{option}={{{name}}}`."),
         )
     }));
+    warnings.extend(find_written_secrets(&key("env"), &entry.env));
+    warnings
+}
+
+/// Warns about secrets that have no value.
+pub(super) fn find_missing_secrets(
+    config: &Config,
+    key: &str,
+    template: &ValueTemplate,
+) -> Vec<ConfigWarning> {
+    let errors = template
+        .secret_refs()
+        .filter_map(|secret_ref| Some((secret_ref, config.secrets.get(secret_ref).err()?)));
+    errors
+        .map(|(secret_ref, error)| {
+            let message = format!("`{}`: {}", format_reference(secret_ref), error.message());
+            new_warning(key, message, error.hint_text().unwrap_or_default())
+        })
+        .collect()
+}
+
+/// Warns about variables that look like secrets and have their value in the file.
+pub(super) fn find_written_secrets(
+    key: &str,
+    variables: &[(String, ValueTemplate)],
+) -> Vec<ConfigWarning> {
     let is_literal =
         |value: &ValueTemplate| !value.text.is_empty() && value.secret_refs().next().is_none();
-    for (name, _) in
-        entry.env.iter().filter(|(name, value)| is_sensitive(name) && is_literal(value))
-    {
-        let message = format!("`{name}` looks like a secret, but its value is written in the file");
-        let hint = format!("Run `ringfence secret set {name}` and write `${{secret:{name}}}`.");
-        warnings.push(new_warning(child_path(&key("env"), name), message, hint));
+    let written = variables.iter().filter(|(name, value)| is_sensitive(name) && is_literal(value));
+    written
+        .map(|(name, _)| {
+            let message =
+                format!("`{name}` looks like a secret, but its value is written in the file");
+            let hint = format!("Run `ringfence secret set {name}` and write `${{secret:{name}}}`.");
+            new_warning(child_path(key, name), message, hint)
+        })
+        .collect()
+}
+
+/// Warns about access that has no effect, of the command or server with this table.
+pub(super) fn check_access(table: &str, access: &DeclaredAccess) -> Vec<ConfigWarning> {
+    let key = |name: &str| format!("{table}.{name}");
+    let mut warnings = Vec::new();
+    if access.profile == ProfileSetting::Seatbelt && cfg!(not(target_os = "macos")) {
+        let message = "the profile `seatbelt` is for macOS: this tool cannot run here";
+        let hint = "Use `default`, the strongest sandbox that a system supports.";
+        warnings.push(new_warning(key("sandbox_profile"), message, hint));
     }
-    if entry.access.allow_network && !entry.access.allow_domains.is_empty() {
+    if access.allow_network && !access.allow_domains.is_empty() {
+        let message = "with `allow_network` every name can be reached";
         let hint = "Remove `allow_network` to restrict it to the list.";
-        warnings.push(new_warning(
-            key("allow_domains"),
-            "with `allow_network` every name can be reached",
-            hint,
-        ));
+        warnings.push(new_warning(key("allow_domains"), message, hint));
     }
-    if entry.access.side_effects.contains(&SideEffect::Network)
-        && !entry.access.has_network()
-        && entry.access.profile != ProfileSetting::None
+    if access.side_effects.contains(&SideEffect::Network)
+        && !access.has_network()
+        && access.profile != ProfileSetting::None
     {
+        let message = "`network` is declared, but the tool may reach nothing";
         let hint =
             "List what it may reach in `allow_domains` or `allow_addresses`, or remove `network`.";
-        warnings.push(new_warning(
-            key("side_effects"),
-            "`network` is declared, but the tool may reach nothing",
-            hint,
-        ));
+        warnings.push(new_warning(key("side_effects"), message, hint));
     }
     warnings
 }

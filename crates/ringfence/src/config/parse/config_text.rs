@@ -1,7 +1,7 @@
 //! Parses the text of a config file, and collects every error in it.
 //!
-//! One error does not hide the next. An error in `[mcp.<name>]` disables that tool; any other makes
-//! the whole file unusable.
+//! One error does not hide the next. An error in `[mcp.<name>]` disables that tool; any other,
+//! including one in `[upstream.<id>]`, makes the whole file unusable.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,6 +14,7 @@ use toml::de::{DeTable, DeValue};
 use super::key_spans::{KeySpans, child_path, line_number};
 use super::lenient::{MAX_MISMATCHES, ValueMismatch, read_lenient};
 use super::raw::COMMANDS_TABLE;
+use super::upstream_section::{UPSTREAMS_TABLE, UpstreamSection};
 use super::{raw, toml_errors, value_errors};
 use crate::base::{Error, Result};
 use crate::config::fault::ConfigError;
@@ -26,12 +27,18 @@ pub fn command_key(name: &str) -> String {
     child_path(COMMANDS_TABLE, name)
 }
 
+/// Returns the path of the table with a server's settings.
+pub fn upstream_key(id: &str) -> String {
+    child_path(UPSTREAMS_TABLE, id)
+}
+
 /// A parsed config file.
 #[derive(Debug, Default)]
 pub struct ParsedConfig {
     /// The values that could be parsed.
     pub file: raw::ConfigFile,
     pub commands: Vec<WrittenCommand>,
+    pub upstreams: Vec<WrittenUpstream>,
     pub key_spans: KeySpans,
     /// Errors that make the whole file unusable.
     pub errors: Vec<ConfigError>,
@@ -51,6 +58,16 @@ pub struct WrittenCommand {
     pub name_span: Range<usize>,
     /// Keys that could not be parsed. If there are any, the tool is not available.
     pub unparsed_keys: BTreeSet<String>,
+}
+
+/// An `[upstream.<id>]` table as written.
+#[derive(Debug)]
+pub struct WrittenUpstream {
+    pub id: String,
+    /// The values that could be parsed.
+    pub section: UpstreamSection,
+    /// Range of its id in the text.
+    pub id_span: Range<usize>,
 }
 
 impl WrittenCommand {
@@ -84,7 +101,8 @@ pub fn parse_config(text: &str, path: &Path) -> ParsedConfig {
     let broken_lines: BTreeSet<usize> =
         parsed.errors.iter().map(|config_error| config_error.line).collect();
 
-    let entries = table.get_mut().remove(COMMANDS_TABLE);
+    let commands = table.get_mut().remove(COMMANDS_TABLE);
+    let upstreams = table.get_mut().remove(UPSTREAMS_TABLE);
     remove_listed_sections(table.get_mut(), "", &mut |key, span| {
         let (message, hint) = value_errors::listed_section(key);
         parsed.errors.push(ConfigError::about_key(key, (path, text), span, message, hint));
@@ -94,26 +112,17 @@ pub fn parse_config(text: &str, path: &Path) -> ParsedConfig {
     parsed
         .errors
         .extend(mismatches.into_iter().map(|mismatch| mismatch.into_config_error(path, text)));
-    if let Some(entries) = entries {
-        let table_span =
-            parsed.key_spans.key_span(COMMANDS_TABLE).unwrap_or_else(|| entries.span());
-        match entries.into_inner() {
-            DeValue::Table(entries) => {
-                for (name, value) in entries {
-                    parse_command(path, text, name, value, &mut parsed);
-                }
-            }
-            _ => {
-                let hint = "Write each tool as a table of its own: `[mcp.name]`.";
-                parsed.errors.push(ConfigError::about_key(
-                    COMMANDS_TABLE,
-                    (path, text),
-                    table_span,
-                    "`mcp` is not a table",
-                    hint,
-                ));
-            }
-        }
+    let command_hint = "Write each tool as a table of its own: `[mcp.name]`.";
+    for (name, value) in
+        split_tables(commands, (path, text), COMMANDS_TABLE, command_hint, &mut parsed)
+    {
+        parse_command(path, text, name, value, &mut parsed);
+    }
+    let upstream_hint = "Write settings of a server as a table of its own, `[upstream.id]`; `upstreams` names the file of servers.";
+    for (id, value) in
+        split_tables(upstreams, (path, text), UPSTREAMS_TABLE, upstream_hint, &mut parsed)
+    {
+        parse_upstream(path, text, id, value, &mut parsed);
     }
     // Near a syntax error, the parsed values are not what was written.
     let syntax_error_count = broken_lines.len();
@@ -147,6 +156,49 @@ fn remove_listed_sections(
         }
         table.insert(name, value);
     }
+}
+
+/// Returns the members of a table whose members are tables; reports another value.
+fn split_tables<'a>(
+    value: Option<Spanned<DeValue<'a>>>,
+    (path, text): (&Path, &str),
+    name: &str,
+    hint: &str,
+    parsed: &mut ParsedConfig,
+) -> DeTable<'a> {
+    let Some(value) = value else { return DeTable::new() };
+    let span = parsed.key_spans.key_span(name).unwrap_or_else(|| value.span());
+    match value.into_inner() {
+        DeValue::Table(members) => members,
+        _ => {
+            let message = format!("`{name}` is not a table");
+            let error = ConfigError::about_key(name, (path, text), span, message, hint);
+            parsed.errors.push(error);
+            DeTable::new()
+        }
+    }
+}
+
+fn parse_upstream(
+    path: &Path,
+    text: &str,
+    id: Spanned<Cow<'_, str>>,
+    value: Spanned<DeValue<'_>>,
+    parsed: &mut ParsedConfig,
+) {
+    let (id_span, value_span) = (id.span(), value.span());
+    let id = id.into_inner().into_owned();
+    let key = upstream_key(&id);
+    let DeValue::Table(table) = value.into_inner() else {
+        let (message, hint) =
+            ("settings of a server are a table", format!("Write it as a table: `[{key}]`."));
+        let error = ConfigError::about_key(&key, (path, text), id_span, message, hint);
+        return parsed.errors.push(error);
+    };
+    let (section, mismatches) = read_lenient(&mut Spanned::new(value_span, table), &key);
+    let errors = mismatches.into_iter().map(|mismatch| mismatch.into_config_error(path, text));
+    parsed.errors.extend(errors);
+    parsed.upstreams.push(WrittenUpstream { id, section, id_span });
 }
 
 fn parse_command(
@@ -204,18 +256,23 @@ pub fn parse_strict(text: &str, path: &Path) -> Result<raw::ConfigFile> {
     }
 }
 
+/// Fails with the first of these errors, and their number.
+pub fn check_usable(errors: &[ConfigError]) -> Result<()> {
+    let Some(first) = errors.first() else { return Ok(()) };
+    let error: Error = first.clone().into_error();
+    Err(match errors.len() {
+        1 => error,
+        count => error.with_hint(format!(
+            "{} There are {count} such errors: run `ringfence config check`.",
+            first.hint
+        )),
+    })
+}
+
 impl ParsedConfig {
     /// Fails with the first error that makes the file unusable, and the number of such errors.
     pub fn check_usable(&self) -> Result<()> {
-        let Some(first) = self.errors.first() else { return Ok(()) };
-        let error: Error = first.clone().into_error();
-        Err(match self.errors.len() {
-            1 => error,
-            count => error.with_hint(format!(
-                "{} There are {count} such errors: run `ringfence config check`.",
-                first.hint
-            )),
-        })
+        check_usable(&self.errors)
     }
 
     /// Returns the line of a key.

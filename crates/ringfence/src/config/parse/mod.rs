@@ -5,4 +5,5 @@ pub mod key_spans;
 pub mod lenient;
 pub mod raw;
 pub mod toml_errors;
+pub mod upstream_section;
 pub mod value_errors;

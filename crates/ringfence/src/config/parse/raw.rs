@@ -42,6 +42,9 @@ pub struct ConfigFile {
     /// Directory in which the tools work. Default: the current directory on stdio, one per
     /// principal over HTTP.
     pub workspace: Option<PathBuf>,
+    /// JSON file with other MCP servers, whose tools are offered too. A relative path starts at the
+    /// directory of this file. Settings of one server are under `[upstream.<id>]`.
+    pub upstreams: Option<PathBuf>,
     /// When calls need approval, who answers, and for how long a question is open.
     pub approval: ApprovalSection,
     /// Limits on calls, outputs and messages.

@@ -5,6 +5,7 @@ use serde_json::Value;
 use toml::de::DeValue;
 
 use super::raw::COMMANDS_TABLE;
+use super::upstream_section::UPSTREAMS_TABLE;
 use crate::base::suggest::suggest_name;
 use crate::config::key_docs::{describe_key, find_key, sections_with_key};
 use crate::config::values::ProfileSetting;
@@ -192,14 +193,15 @@ fn unknown_key_hint(key: &str, name: &str, known: &[&str]) -> String {
         return "Secrets are not kept in config.toml: set MCP_AUTH_JWT_SECRET, or name a file with `jwt_secret_file`."
             .to_owned();
     }
-    // At the top level there are also the tables of commands, which are parsed separately.
+    // At the top level there are also tables that are parsed separately.
     let mut known = known.to_vec();
     if !key.contains('.') {
-        known.push(COMMANDS_TABLE);
+        known.extend([COMMANDS_TABLE, UPSTREAMS_TABLE]);
     }
     match (suggest_name(name, &known), sections_with_key(name).as_slice()) {
         (None, [section]) => format!("It belongs under [{section}]."),
         (None, [one, other]) => format!("It belongs under [{one}] or [{other}]."),
+        (None, [one, two, other]) => format!("It belongs under [{one}], [{two}] or [{other}]."),
         _ => suggestion_hint(name, "Valid keys", &known),
     }
 }

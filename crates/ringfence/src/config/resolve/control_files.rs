@@ -1,12 +1,13 @@
-//! The files that decide what the server does: config, keys, secrets and log. No run may change
-//! them, and no workspace may contain them.
+//! The files that decide what the server does: config, keys, secrets, log and other servers. No run
+//! may change them, and no workspace may contain them.
 
 use std::path::{Path, PathBuf};
 
 use super::config_file::LoadedConfigFile;
 use super::{directories, token_keys};
 use crate::base::{Error, Result};
-use crate::config::link_chain;
+use crate::config::upstreams::load::lock_path_next_to;
+use crate::config::{UpstreamConfig, link_chain};
 
 /// The control files, each with what it is.
 pub struct ControlFiles {
@@ -65,7 +66,35 @@ impl ControlFiles {
         Ok(())
     }
 
+    /// Adds the upstreams file that the operator named, and the lock file next to it.
+    pub fn add_upstreams(&mut self, file: Option<&Path>) -> Result<()> {
+        let Some(path) = file else { return Ok(()) };
+        // Headers and variables in it may be secrets. It may be next to config.toml and to
+        // programs, so only the file itself is hidden.
+        let steps = self.add_path("the upstreams file", path)?;
+        self.private.extend(steps);
+        self.add_path("the lock file of the upstreams", &lock_path_next_to(path))?;
+        Ok(())
+    }
+
+    /// Adds the files about other servers below the root. A workspace may contain the root, which
+    /// is closed to all tools, so this comes after the check of the workspace.
+    pub fn add_upstream_state(&mut self, upstreams: &UpstreamConfig, root: &Path) {
+        let files = upstreams.watched_files.iter().filter(|path| path.starts_with(root));
+        self.paths.extend(files.map(|path| ("the list of trusted upstreams", path.clone())));
+    }
+
     fn add_file(&mut self, label: &'static str, path: &Path) -> Result<()> {
+        let [link, target] = self.add_path(label, path)?;
+        self.private.extend([link.clone(), target.clone()]);
+        if label != token_keys::PUBLIC_KEY_FILE {
+            self.secret.extend([link, target]);
+        }
+        Ok(())
+    }
+
+    /// Adds a path, and returns the link and its target.
+    fn add_path(&mut self, label: &'static str, path: &Path) -> Result<[PathBuf; 2]> {
         // A link, its target, and everything between them: changing one changes what is read.
         let link = directories::canonicalize_partial(path.parent().unwrap_or(path))?
             .join(path.file_name().unwrap_or_default());
@@ -73,10 +102,6 @@ impl ControlFiles {
         let steps = link_chain::path_directories(path).into_iter();
         let steps = steps.chain([link.clone(), target.clone()]);
         self.paths.extend(steps.map(|step| (label, step)));
-        self.private.extend([link.clone(), target.clone()]);
-        if label != token_keys::PUBLIC_KEY_FILE {
-            self.secret.extend([link, target]);
-        }
-        Ok(())
+        Ok([link, target])
     }
 }

@@ -193,6 +193,13 @@ pub fn prepare_root(config: &Config) -> Result<()> {
         create_private_dir(&config.root.join("secrets"))
             .map_err(|error| failed("cannot be used").with_hint(hint).with_source(error))?;
     }
+    if let Some(directory) = config.upstreams.lock_path.as_deref().and_then(Path::parent)
+        && directory.starts_with(&config.root)
+    {
+        // Created early for the same reason.
+        create_private_dir(directory)
+            .map_err(|error| failed("cannot be used").with_hint(hint).with_source(error))?;
+    }
     Ok(())
 }
 

@@ -1,0 +1,65 @@
+//! Warnings about other MCP servers.
+
+use ringfence_client::config::ClientConfig;
+
+use super::warnings::{
+    ConfigWarning, check_access, check_time_limit, find_missing_secrets, find_written_secrets,
+    new_warning,
+};
+use crate::config::parse::config_text::{WrittenUpstream, upstream_key};
+use crate::config::parse::key_spans::child_path;
+use crate::config::{Config, UpstreamServer};
+
+/// Returns the warnings about all servers, their file and their tables.
+pub(super) fn upstream_warnings(config: &Config, tables: &[WrittenUpstream]) -> Vec<ConfigWarning> {
+    let upstreams = &config.upstreams;
+    let mut warnings = Vec::new();
+    if let Some(path) = &upstreams.untrusted_file {
+        let message = format!("the servers of {} are not used", path.display());
+        let hint = "Read the file, then run `ringfence upstream trust` with its path.";
+        warnings.push(new_warning("upstreams", message, hint));
+    }
+    let settings = ClientConfig {
+        servers: upstreams
+            .servers
+            .iter()
+            .map(|(id, one)| (id.clone(), one.server.clone()))
+            .collect(),
+        bundles: upstreams.bundles.clone(),
+    };
+    let file = upstreams.file.as_deref().map(|file| format!("{}: ", file.display()));
+    for line in settings.warnings() {
+        let (message, hint) = line.split_once(". ").unwrap_or((&line, ""));
+        let message = format!("{}{message}", file.as_deref().unwrap_or_default());
+        warnings.push(new_warning("upstreams", message, hint));
+    }
+    for server in upstreams.servers.values() {
+        warnings.extend(check_server(config, server));
+    }
+    if config.upstream_errors.is_empty() {
+        let lone_tables = tables.iter().filter(|table| !upstreams.servers.contains_key(&table.id));
+        warnings.extend(lone_tables.map(|table| {
+            let message = format!("there is no server `{}` in this project", table.id);
+            let hint = "The settings apply where the upstreams file of a project has this server.";
+            new_warning(upstream_key(&table.id), message, hint)
+        }));
+    }
+    warnings
+}
+
+fn check_server(config: &Config, server: &UpstreamServer) -> Vec<ConfigWarning> {
+    let table = upstream_key(&server.id);
+    let mut warnings = check_access(&table, &server.access);
+    if server.call_timeout != config.surface.default_timeout {
+        let key = format!("{table}.timeout_ms");
+        warnings.extend(check_time_limit(&key, config, server.call_timeout));
+    }
+    for (section, templates) in [("env", &server.env), ("headers", &server.headers)] {
+        let key = format!("{table}.{section}");
+        for (name, template) in templates {
+            warnings.extend(find_missing_secrets(config, &child_path(&key, name), template));
+        }
+        warnings.extend(find_written_secrets(&key, templates));
+    }
+    warnings
+}

@@ -1,0 +1,174 @@
+//! Finds and reads the upstreams file and the lock file.
+//!
+//! A file that the operator named must exist, and no run may change it. Without one, a file may be
+//! discovered in the workspace or above it, where anyone may have written it: it is used only if
+//! the operator trusted exactly its bytes. Over HTTP nothing is discovered.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use ringfence_client::config::{
+    FileContents, FileOrigin, LoadedConfig, MAX_CONFIG_BYTES, discover_config_path, load_contents,
+};
+use ringfence_client::{ClientError, LockFile};
+use rustix::fs::OFlags;
+
+use super::super::trusted_files::{hash_contents, is_trusted, trusted_list_path};
+use crate::base::{Error, Kind, Result};
+
+/// Name of the lock file.
+const LOCK_FILE: &str = "mcp.lock";
+
+/// Where servers may come from.
+pub struct UpstreamSources<'a> {
+    /// Root directory of the server.
+    pub root: &'a Path,
+    /// File that the operator named.
+    pub named_file: Option<&'a Path>,
+    /// Directory in which discovery starts; `None` discovers nothing.
+    pub search_from: Option<&'a Path>,
+    /// Servers as JSON text, from the environment.
+    pub config_json: Option<&'a OsStr>,
+    /// Working directory of the process, where relative paths of the JSON start.
+    pub cwd: Option<&'a Path>,
+}
+
+/// Everything that was read.
+pub struct LoadedUpstreams {
+    /// Servers and bundles, with the positions of their keys.
+    pub loaded: LoadedConfig,
+    /// Path of the lock file.
+    pub lock_path: Option<PathBuf>,
+    /// The accepted definitions.
+    pub lock: LockFile,
+    /// A file that was discovered and is not trusted.
+    pub untrusted_file: Option<PathBuf>,
+    /// Files to watch for changes.
+    pub watched_files: Vec<PathBuf>,
+    /// The operator named the servers; otherwise they depend on the project.
+    pub is_named: bool,
+}
+
+/// Reads the servers and the lock file.
+pub fn load_upstreams(sources: &UpstreamSources<'_>) -> Result<LoadedUpstreams> {
+    let mut selection = select_file(sources)?;
+    let has_json = sources.config_json.is_some_and(|json| !json.is_empty());
+    let cwd = sources.cwd.unwrap_or(Path::new("/"));
+    let loaded = load_contents(selection.contents.as_ref(), sources.config_json, cwd)
+        .map_err(|error| convert_error(&error))?;
+    let lock_path = match &selection.contents {
+        Some(file) if file.found == FileOrigin::Discovered => {
+            // Servers of different projects may have the same id.
+            let project = &hash_contents(file.path.as_os_str().as_encoded_bytes())[..16];
+            Some(sources.root.join("upstreams").join(project).join(LOCK_FILE))
+        }
+        Some(file) => Some(lock_path_next_to(&file.path)),
+        None if has_json => Some(sources.root.join("upstreams").join(LOCK_FILE)),
+        None => None,
+    };
+    let lock = match &lock_path {
+        Some(path) => LockFile::read(path).map_err(|error| convert_lock_error(&error))?,
+        None => LockFile::default(),
+    };
+    selection.watched_files.extend(lock_path.clone());
+    Ok(LoadedUpstreams {
+        loaded,
+        lock_path,
+        lock,
+        untrusted_file: selection.untrusted_file,
+        watched_files: selection.watched_files,
+        is_named: sources.named_file.is_some() || has_json || sources.search_from.is_none(),
+    })
+}
+
+/// Returns the path of the lock file of a named upstreams file.
+pub fn lock_path_next_to(file: &Path) -> PathBuf {
+    file.with_file_name(LOCK_FILE)
+}
+
+#[derive(Default)]
+struct FileSelection {
+    contents: Option<FileContents>,
+    untrusted_file: Option<PathBuf>,
+    watched_files: Vec<PathBuf>,
+}
+
+fn select_file(sources: &UpstreamSources<'_>) -> Result<FileSelection> {
+    if let Some(path) = sources.named_file {
+        let bytes = read_upstreams_file(path, FileOrigin::Argument)?;
+        let contents = FileContents { path: path.to_owned(), found: FileOrigin::Argument, bytes };
+        let target = path.canonicalize().ok().filter(|target| target != path);
+        let watched_files = [Some(path.to_owned()), target].into_iter().flatten().collect();
+        return Ok(FileSelection { contents: Some(contents), untrusted_file: None, watched_files });
+    }
+    let Some(path) = sources.search_from.and_then(discover_config_path) else {
+        return Ok(FileSelection::default());
+    };
+    let bytes = read_upstreams_file(&path, FileOrigin::Discovered)?;
+    let watched_files = vec![path.clone(), trusted_list_path(sources.root)];
+    Ok(match is_trusted(sources.root, &path, &bytes)? {
+        true => {
+            let contents = FileContents { path, found: FileOrigin::Discovered, bytes };
+            FileSelection { contents: Some(contents), untrusted_file: None, watched_files }
+        }
+        false => FileSelection { contents: None, untrusted_file: Some(path), watched_files },
+    })
+}
+
+/// Reads an upstreams file; one byte more than the limit if it is too long, which the parser
+/// reports.
+pub fn read_upstreams_file(path: &Path, found: FileOrigin) -> Result<Vec<u8>> {
+    let failed = |kind, problem: &str| {
+        let hint = match found {
+            FileOrigin::Discovered => "Make it a readable file, or remove it.",
+            _ => {
+                "Name the file with `--upstreams`, CODEX_TOOLLOOP_MCP_CONFIG_PATH or the key `upstreams`."
+            }
+        };
+        Error::new(kind, format!("the upstreams file {} {problem}", path.display()))
+            .with_reason("bad_config")
+            .with_hint(hint)
+    };
+    // Opening a pipe would otherwise block until someone writes to it.
+    let file = File::options()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                failed(Kind::NotFound, "does not exist").with_source(error)
+            }
+            _ => failed(Kind::Unavailable, "cannot be read").with_source(error),
+        })?;
+    let unreadable = |error| failed(Kind::Unavailable, "cannot be read").with_source(error);
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(failed(Kind::InvalidArguments, "is not a regular file"));
+    }
+    if found != FileOrigin::Discovered && metadata.mode() & 0o002 != 0 {
+        return Err(failed(Kind::PermissionDenied, "is writable by everyone")
+            .with_hint("Run `chmod o-w` on it."));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_CONFIG_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
+/// Converts an error of the client, which names file, line and key.
+pub fn convert_error(error: &ClientError) -> Error {
+    Error::invalid_arguments(error.message().to_owned())
+        .with_reason("bad_config")
+        .with_hint(error.hint().unwrap_or("Correct the upstreams file.").to_owned())
+}
+
+fn convert_lock_error(error: &ClientError) -> Error {
+    Error::invalid_arguments(error.message().to_owned())
+        .with_reason("bad_config")
+        .with_hint("Restore the lock file, or remove it and run `ringfence upstream accept` again.")
+}
+
+#[cfg(test)]
+mod tests;
