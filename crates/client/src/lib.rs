@@ -3,11 +3,13 @@
 pub mod auth;
 mod call;
 mod catalog;
+mod clean_text;
 pub mod config;
 mod connection;
 mod error;
 mod handshake;
 mod header_params;
+mod hidden_chars;
 mod limits;
 mod lock;
 mod manager;
@@ -20,6 +22,7 @@ mod spawn;
 
 pub use call::{CallHandler, Question, QuestionAnswer, ToolCall, UnattendedCall};
 pub use catalog::{ToolAnnotations, ToolCatalog, ToolDefinition};
+pub use clean_text::{clean_text, show_invisible};
 pub use connection::process::{ServerProcess, SpawnRequest, SpawnedServer, Spawner};
 pub use connection::router::Root;
 pub use error::{ClientError, ErrorKind, Result, RpcError};

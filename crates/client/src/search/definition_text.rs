@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::catalog::ToolDefinition;
+use crate::clean_text::clean_text;
 
 /// Most bytes that are searched: of the title, of the description, and of all parameters together.
 const MAX_TEXT_BYTES: usize = 4096;
@@ -169,20 +170,7 @@ pub(super) fn cut_text(text: &str, max_bytes: usize) -> &str {
 
 /// Returns a text in one line, without characters that are invisible or change the direction.
 fn plain_line(text: &str) -> String {
-    let visible: String = text
-        .chars()
-        .map(|c| if c.is_whitespace() { ' ' } else { c })
-        .filter(|c| !is_invisible(*c))
-        .collect();
-    visible.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-fn is_invisible(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fe00}'..='\u{fe0f}'
-            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
+    clean_text(text, usize::MAX).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Cuts a line, at a space if one is near.
