@@ -114,6 +114,18 @@ impl LockFile {
         Ok(text)
     }
 
+    /// Reads the file, changes it and writes it, while no other process does the same. Blocks.
+    pub fn update(path: &Path, change: impl FnOnce(&mut LockFile)) -> Result<()> {
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new("."));
+        // The directory is locked, because the file itself is replaced.
+        let guard = File::open(directory).map_err(|error| file_error(path, &error))?;
+        guard.lock().map_err(|error| file_error(path, &error))?;
+        let mut file = LockFile::read(path)?;
+        change(&mut file);
+        file.write(path)
+    }
+
     /// Writes the file as a whole: a reader sees the old one or the new one.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = self.to_text()?;

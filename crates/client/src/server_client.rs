@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -93,6 +94,7 @@ struct ClientCore {
     /// Counts changes of the tool list. A new connection is a change too: the server may have
     /// restarted with other tools.
     list_changes: watch::Sender<u64>,
+    connection_count: AtomicU64,
     attempts: TaskTracker,
     /// Connections that are being closed. The next one waits for them, so that two processes of a
     /// server never run at a time.
@@ -159,6 +161,7 @@ impl ServerClient {
             auth_provider,
             link: Mutex::default(),
             list_changes: watch::channel(0).0,
+            connection_count: AtomicU64::new(0),
             attempts: TaskTracker::new(),
             closings: TaskTracker::new(),
         };
@@ -266,6 +269,11 @@ impl ServerClient {
             },
             None => ClientStatus::Idle,
         }
+    }
+
+    /// Returns how many connections were made so far. It tells one from the next.
+    pub fn connection_count(&self) -> u64 {
+        self.core.connection_count.load(Ordering::Acquire)
     }
 
     /// Forgets earlier failures, for example after a login.
@@ -381,6 +389,7 @@ impl ClientCore {
                 Ok(established) => {
                     let established = Arc::new(established);
                     link.state = LinkState::Connected(Arc::clone(&established));
+                    self.connection_count.fetch_add(1, Ordering::AcqRel);
                     drop(link);
                     self.list_changes.send_modify(|changes| *changes += 1);
                     return Ok(established);

@@ -18,6 +18,7 @@ mod rulebook;
 mod sandbox;
 mod session;
 mod tools;
+mod upstream;
 
 pub use cli::run;
 

@@ -79,8 +79,12 @@ impl ApprovalPrompt {
             workspace: session.workspace.display_path(),
             command: call.shown_command.clone(),
             cwd: call.cwd.clone(),
-            place: if call.profile == "none" { "without a sandbox" } else { "in the sandbox" }
-                .to_owned(),
+            place: match call.profile {
+                "none" => "without a sandbox",
+                "remote" => "on a remote server",
+                _ => "in the sandbox",
+            }
+            .to_owned(),
             search_path,
             env,
             profile: call.profile.to_owned(),

@@ -225,6 +225,28 @@ impl CallEvents {
         self.audit.write_event("approval", Value::Object(fields))
     }
 
+    /// Creates a writer for events that belong to no call.
+    pub fn without_call(audit: &AuditLog, trace_id: &TraceId, fields: Value) -> CallEvents {
+        let mut members = Map::from_iter([("trace_id".to_owned(), Value::from(trace_id.as_str()))]);
+        members.extend(to_object(fields));
+        CallEvents { audit: audit.clone(), fields: members, refusal: Arc::default() }
+    }
+
+    /// Returns a writer whose events have this member too.
+    #[must_use]
+    pub fn with_field(&self, name: &str, value: impl Into<Value>) -> CallEvents {
+        let mut events = self.clone();
+        events.fields.insert(name.to_owned(), value.into());
+        events
+    }
+
+    /// Writes an event about another server: a connection, a changed offer, a question.
+    pub fn write_upstream(&self, event: &'static str, facts: Map<String, Value>) -> Result<()> {
+        let mut fields = self.fields.clone();
+        fields.extend(facts);
+        self.audit.write_event(event, Value::Object(fields))
+    }
+
     /// Writes the decision about a program that a run wanted to start.
     pub fn write_exec(&self, decision: Map<String, Value>) -> Result<()> {
         let mut fields = self.fields.clone();

@@ -28,6 +28,8 @@ pub struct Prepared {
     pub shown_arguments: Value,
     /// The command that would run, as the tool describes it.
     pub shown_command: Option<String>,
+    /// Server and tool that the call is passed on to.
+    pub target: Option<String>,
     /// Names of the arguments that `shown_command` already shows in full.
     pub arguments_in_command: &'static [&'static str],
     pub cwd: String,

@@ -15,6 +15,8 @@ use crate::redact::known_secrets;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClientCapabilities {
     pub elicitation: bool,
+    /// Opens an address that a question names.
+    pub elicitation_url: bool,
     pub sampling: bool,
     pub roots: bool,
     /// Accepts a task instead of a result (2026-07-28, the tasks extension).

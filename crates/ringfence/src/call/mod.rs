@@ -10,12 +10,14 @@ mod prepare;
 mod refused_calls;
 mod reload;
 mod run;
+mod upstreams;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
 use crate::approval::Gate;
@@ -32,6 +34,7 @@ use crate::rulebook::{RuleLocations, RulebookCache};
 use crate::sandbox::{SandboxConfig, SessionSandboxes};
 use crate::session::Overrides;
 use crate::tools::SessionRef;
+use crate::upstream::UpstreamPool;
 
 pub use prepare::{TIMEOUT_META, needs_approval};
 pub use reload::ConfigReloader;
@@ -71,9 +74,9 @@ pub struct PipelineState {
 
 impl PipelineState {
     /// Builds the state for a config, without any changes counted.
-    pub fn new(config: Arc<Config>) -> PipelineState {
+    pub fn new(config: Arc<Config>, upstreams: &Arc<UpstreamPool>) -> PipelineState {
         PipelineState {
-            registry: Registry::new(&config),
+            registry: Registry::new(&config, upstreams),
             sandbox: Arc::new(SandboxConfig::from_config(&config)),
             config,
             change_counts: BTreeMap::new(),
@@ -128,6 +131,9 @@ impl PipelineState {
                 error.log_line()
             );
         }
+        for problem in &self.registry.upstreams.problems {
+            tracing::warn!("{problem}");
+        }
     }
 }
 
@@ -139,6 +145,10 @@ pub struct Pipeline {
     pub audit: AuditLog,
     pub parked: park::ParkedCalls,
     pub list_changes: ListChanges,
+    /// Connections to other servers.
+    pub upstreams: Arc<UpstreamPool>,
+    /// Notified when the state is replaced.
+    state_changed: Notify,
     /// Calls in flight.
     running_calls: TaskTracker,
     /// Source of the state; `None` if the config cannot change.
@@ -149,27 +159,25 @@ impl Pipeline {
     /// Opens the audit log and builds the first state.
     pub fn new(config: Arc<Config>, reloader: Option<ConfigReloader>) -> Result<Self> {
         let audit = AuditLog::open(&config.root, config.limits.audit_rotate_bytes)?;
+        let upstreams = Arc::default();
         Ok(Pipeline {
             policy: RulebookCache::new(RuleLocations::from_config(&config)),
             gate: Arc::new(Gate::new(config.approval.allows_terminal)),
             parked: park::ParkedCalls::new()?,
             list_changes: ListChanges::default(),
             running_calls: TaskTracker::new(),
+            state_changed: Notify::new(),
             audit,
             reloader,
-            state: RwLock::new(Arc::new(PipelineState::new(config))),
+            state: RwLock::new(Arc::new(PipelineState::new(config, &upstreams))),
+            upstreams,
         })
     }
 
     /// Releases what a session keeps for operator commands that have changed or no longer exist.
     pub fn release_stale_sandboxes(&self, sandboxes: &SessionSandboxes) {
         let state = self.state();
-        let is_current = |name: &str, definition: &str| {
-            state.registry.get(name).is_some_and(|tool| {
-                tool.own_sandbox().is_some() && tool.definition_hash() == definition
-            })
-        };
-        sandboxes.release_stale(is_current);
+        sandboxes.release_stale(|name, definition| state.registry.uses_sandbox(name, definition));
     }
 
     /// Returns the current state.

@@ -165,12 +165,14 @@ pub fn prepare_call(
         needs_approval(config, tool)
             .then(|| "The operator requires approval for every call of this tool.".to_owned())
     });
-    let definition_hash = pipeline_state.registry.get_definition_hash(&spec.name);
-    let definition_hash = definition_hash
-        .ok_or_else(|| Error::internal("a tool that is not registered was called"))?;
+    let definition_hash = match pipeline_state.registry.get_definition_hash(&spec.name) {
+        Some(definition_hash) => definition_hash.to_owned(),
+        // A tool that meta tools reach need not be on the list.
+        None => tool.definition_hash(),
+    };
     let mut definition = match &plan.trust_scope {
         Some(trust_scope) => digest_json(&json!([definition_hash, trust_scope])),
-        None => definition_hash.to_owned(),
+        None => definition_hash,
     };
     // Trust covers a command as it was shown: in another directory, or with other variables, it is
     // a different command.
@@ -186,6 +188,7 @@ pub fn prepare_call(
         arguments_hash: digest_json(&Value::Object(request.arguments.clone())),
         shown_arguments: redact_arguments(&request.arguments, &plan.hidden_arguments),
         shown_command: plan.command,
+        target: plan.target,
         arguments_in_command: plan.command_covers,
         args,
         cwd: plan.cwd.unwrap_or_else(|| state.session.workspace.display_path()),

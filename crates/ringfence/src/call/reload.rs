@@ -20,6 +20,8 @@ use crate::base::list_changes::ChangedList;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, ConfigSource, FileStamps};
 use crate::sandbox::{SandboxConfig, profile};
+use crate::tools::DynTool;
+use crate::upstream::UpstreamPool;
 use fixed_settings::restore_fixed_settings;
 
 /// Secrets that could not be read are tried again with a call, but at most this often.
@@ -32,7 +34,7 @@ pub struct ConfigReloader {
     /// The configuration files as they were before the current state was read.
     file_stamps: Mutex<FileStamps>,
     /// Held during a reload, so that concurrent calls share one.
-    reload_lock: tokio::sync::Mutex<()>,
+    pub(super) reload_lock: tokio::sync::Mutex<()>,
     /// Number of reloads that have started.
     started_count: AtomicU64,
     /// A reload is wanted even if no file has changed.
@@ -136,7 +138,8 @@ impl Pipeline {
                 Arc::clone(&current),
                 reloader.file_stamps(),
             );
-            move || rebuild_state(&source, &initial_config, &current, &old_stamps)
+            let upstreams = Arc::clone(&self.upstreams);
+            move || rebuild_state(&source, &initial_config, &current, &old_stamps, &upstreams)
         });
         match work.await {
             Ok((Ok((state, _)), new_stamps))
@@ -198,8 +201,7 @@ impl Pipeline {
             tracing::warn!("these keys take effect after a restart: {}", restart_needed.join(", "));
         }
         let dropped = json!(failed_command_names(&state));
-        let lists_differ = list_contents(current) != list_contents(&state);
-        *self.state.write().ignore_poison() = Arc::new(state);
+        let lists_differ = self.replace_state(current, state);
         self.record_reload(json!({
             "outcome": "ok", "generation": generation, "added": added, "removed": removed, "changed": changed,
             "dropped": dropped, "restart_needed": restart_needed,
@@ -208,6 +210,16 @@ impl Pipeline {
         if lists_differ {
             self.list_changes.announce_change(ChangedList::Tools);
         }
+    }
+
+    /// Replaces the state. Returns whether lists differ from then on.
+    pub(super) fn replace_state(&self, current: &PipelineState, state: PipelineState) -> bool {
+        let lists_differ = list_contents(current) != list_contents(&state);
+        let tools = &state.registry.upstreams;
+        self.upstreams.release_outdated(|id, definition| tools.is_current(id, definition));
+        *self.state.write().ignore_poison() = Arc::new(state);
+        self.state_changed.notify_one();
+        lists_differ
     }
 
     fn keep_last_good(&self, reloader: &ConfigReloader, current: &PipelineState, error: &Error) {
@@ -272,6 +284,7 @@ fn rebuild_state(
     initial_config: &Config,
     current: &PipelineState,
     old_stamps: &FileStamps,
+    upstreams: &Arc<UpstreamPool>,
 ) -> (ReloadResult, FileStamps) {
     let (config, new_stamps) = source.resolve_again(initial_config, &current.config, old_stamps);
     let state = config.and_then(|mut config| {
@@ -284,7 +297,8 @@ fn rebuild_state(
         profile::check_profile(&SandboxConfig::from_config(&config))?;
         let restart_needed = restore_fixed_settings(&mut config, initial_config, &current.config);
         config.generation = current.config.generation + 1;
-        Ok((PipelineState::new(Arc::new(config)).succeeding(current), restart_needed))
+        let state = PipelineState::new(Arc::new(config), upstreams).succeeding(current);
+        Ok((state, restart_needed))
     });
     (state, new_stamps)
 }
@@ -298,8 +312,10 @@ fn config_gone_error(file: Option<&Path>) -> Error {
 
 /// Returns what is published about each tool, and what a call of it would do.
 pub(super) fn tool_definitions(state: &PipelineState) -> BTreeMap<String, String> {
-    let tools = state.registry.listed_tools().iter();
+    let tools = state.registry.listed_tools().iter().map(|tool| &**tool as &dyn DynTool);
+    let searchable = state.registry.upstreams.searchable.iter();
     tools
+        .chain(searchable.map(|tool| &**tool as &dyn DynTool))
         .map(|tool| {
             (tool.spec().name.clone(), format!("{} {:?}", tool.definition_hash(), tool.spec()))
         })

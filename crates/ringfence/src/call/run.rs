@@ -18,7 +18,7 @@ use crate::base::client_sandbox;
 use crate::base::clock::Deadline;
 use crate::base::{CancelCause, CancelToken, Error, Kind, Result, TraceId};
 use crate::sandbox::{self, ReportCompleteness};
-use crate::tools::{CallControl, CallServices, CallSettings, RunCx};
+use crate::tools::{CallControl, CallServices, CallSettings, DelegatedCall, RunCx};
 
 /// Handle to a call that has been started. Dropping it does not end the call; `cancel` does.
 pub struct RunningCall {
@@ -139,6 +139,13 @@ impl Pipeline {
     ) -> Result<ToolOutput> {
         self.release_stale_sandboxes(&request.session_ref.state.sandboxes);
         let tool = find_tool(state, &request.tool, &request.session_ref.session().workspace)?;
+        let (tool, request) = match tool.delegate_call(&request.arguments)? {
+            Some(DelegatedCall { tool: target, arguments }) => {
+                record.set_fields(json!({"tool": target.spec().name, "via": tool.spec().name}));
+                (target, CallRequest { arguments, ..request })
+            }
+            None => (tool, request),
+        };
         let config = &state.config;
         let own_sandbox = tool.own_sandbox().cloned();
         let sandbox = Arc::clone(
@@ -169,6 +176,9 @@ impl Pipeline {
             "profile": prepared.profile,
             "timeout_ms": u64::try_from(prepared.time_limit.as_millis()).unwrap_or(u64::MAX),
         }));
+        if let Some(target) = &prepared.target {
+            record.set_fields(json!({"upstream_tool": target}));
+        }
         let deadline = Arc::new(Deadline::after(prepared.time_limit));
         let limit = prepared.time_limit;
         let call_events = record.call_events();
@@ -266,7 +276,7 @@ pub fn request_digest(
     tool: &str,
     arguments: &serde_json::Map<String, serde_json::Value>,
 ) -> String {
-    digest_json(&json!([crate::registry::with_underscores(tool), arguments]))
+    digest_json(&json!([crate::tools::with_underscores(tool), arguments]))
 }
 
 /// Returns the outcome of approval for the audit record.

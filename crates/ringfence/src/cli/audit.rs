@@ -14,7 +14,7 @@ use crate::audit::read::{LogReader, LoggedEvent};
 use crate::audit::verify::{LogFileReport, LogFileState, PruneSummary, verify_log};
 use crate::base::clock::{format_utc, parse_day, parse_duration};
 use crate::base::{Error, Kind, Result};
-use crate::registry::with_underscores;
+use crate::tools::with_underscores;
 use format_event::{escape_line, format_event};
 
 /// Show what was done, follow it live, verify the log, or prune it.

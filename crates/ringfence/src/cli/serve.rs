@@ -202,6 +202,8 @@ async fn serve_until_stopped(
     };
     server.pipeline.state().log_failed_commands();
     tokio::spawn(rules::report_rules(Arc::clone(&server)));
+    tokio::spawn(Arc::clone(&server.pipeline).follow_offers());
+    tokio::spawn(Arc::clone(&server).learn_upstreams());
     let config_watch = server.pipeline.watch_config();
     let mut hangup = signal(SignalKind::hangup()).map_err(signal_error)?;
     let server_to_reload = Arc::clone(&server);
@@ -253,6 +255,7 @@ async fn serve_until_stopped(
     };
     server.shutdown.cancel(CancelCause::Eof);
     drop(config_watch);
+    server.pipeline.upstreams.close_all().await;
     server.pipeline.wait_until_idle(sandbox::max_end_duration(server.config.limits.grace)).await;
     sandbox::end_zygotes(ZYGOTE_EXIT_TIMEOUT).await;
     let reason = server.shutdown.cause().map_or("eof", CancelCause::name);

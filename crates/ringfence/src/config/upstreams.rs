@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_client::LockFile;
-use ringfence_client::config::{BundleConfig, ServerConfig, TransportConfig};
+use ringfence_client::config::{BundleConfig, BundleMode, ServerConfig, TransportConfig};
 use serde_json::{Map, Value, json};
 
 use super::parse::config_text::upstream_key;
@@ -41,6 +41,13 @@ pub struct UpstreamConfig {
     pub untrusted_file: Option<PathBuf>,
     /// Files to watch for changes; they need not exist yet.
     pub watched_files: Vec<PathBuf>,
+}
+
+impl UpstreamConfig {
+    /// Returns whether any bundle is for the meta tools.
+    pub fn has_meta_bundle(&self) -> bool {
+        self.bundles.values().any(|bundle| bundle.mode == BundleMode::Meta)
+    }
 }
 
 /// One server, with its `[upstream.<id>]` table.

@@ -24,6 +24,9 @@ pub const SESSION_DEFAULTS: &str = "dev.ringfence/session_defaults";
 pub const OUTPUT_SCHEMA: &str = "dev.ringfence/output_schema";
 /// On every tool result: the trace id.
 pub const TRACE_ID: &str = "dev.ringfence/trace_id";
+/// On a failed call of another server's tool: the error, which other failed calls have in their
+/// structured content.
+pub const ERROR: &str = "dev.ringfence/error";
 /// On results of calls that a client's own sandbox applied to.
 pub use crate::base::client_sandbox::META_KEY as CLIENT_SANDBOX;
 /// On a result of `file.read`: the metadata that is also in its JSON text block.
@@ -55,6 +58,7 @@ pub const ALL: &[&str] = &[
     SESSION_DEFAULTS,
     OUTPUT_SCHEMA,
     TRACE_ID,
+    ERROR,
     CLIENT_SANDBOX,
     FILE,
     SESSION,

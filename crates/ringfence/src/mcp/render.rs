@@ -39,8 +39,13 @@ pub fn error_data(error: &Error, trace_id: &TraceId) -> ErrorData {
     )
 }
 
-/// Returns the output of a tool as the result of a call.
-pub fn tool_result(output: ToolOutput, trace_id: &TraceId) -> CallToolResult {
+/// Returns the output of a tool as the result of a call, for a client of 2026-07-28 if `stateless`.
+pub fn tool_result(mut output: ToolOutput, trace_id: &TraceId, stateless: bool) -> CallToolResult {
+    if !stateless && output.structured.as_ref().is_some_and(|value| !value.is_object()) {
+        // Older clients reject a result whose structured content is not an object.
+        let text = output.structured.take().map(|value| OutputBlock::Text(value.to_string()));
+        output.content.extend(text.filter(|_| output.content.is_empty()));
+    }
     let mut content = Vec::with_capacity(output.content.len());
     for block in output.content {
         match block {
@@ -68,6 +73,15 @@ pub fn failure_result(error: &Error, trace_id: &TraceId) -> CallToolResult {
     let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
     result.structured_content = Some(json!({"error": body}));
     result.meta = Some(meta_with_trace_id(Map::new(), trace_id));
+    result
+}
+
+/// Returns a failed call of another server's tool. Clients compare structured content with the
+/// schema that the server declares, so the error is in the text and in `_meta` alone.
+pub fn upstream_failure_result(error: &Error, trace_id: &TraceId) -> CallToolResult {
+    let mut result = failure_result(error, trace_id);
+    let body = result.structured_content.take().map(|mut body| body["error"].take());
+    result.meta.get_or_insert_default().insert(meta::ERROR.to_owned(), json!(body));
     result
 }
 

@@ -132,6 +132,23 @@ impl Server {
         Ok(ClientConnection { principal, state, transport, persistent: true })
     }
 
+    /// Asks servers that no one has accepted yet for their tools, now and after each reload.
+    pub async fn learn_upstreams(self: Arc<Self>) {
+        loop {
+            if self.pipeline.has_unknown_upstream() {
+                // The session exists for as long as servers are asked, and its sandboxes with it.
+                match self.connect_client(Principal::from_name("ringfence"), "internal") {
+                    Ok(connection) => self.pipeline.learn_upstreams(&connection.state).await,
+                    Err(error) => tracing::error!("{}", error.log_line()),
+                }
+            }
+            tokio::select! {
+                () = self.pipeline.wait_for_new_state() => {}
+                _ = self.shutdown.cancelled() => return,
+            }
+        }
+    }
+
     fn open_workspace(&self, principal: &Principal) -> Result<Arc<Workspace>> {
         let workspace =
             crate::config::open_workspace_for(&self.config, &principal.directory_name())?;

@@ -223,7 +223,7 @@ impl AttendedTask {
             Ok(output) if output.facts.status == Some(CallStatus::Cancelled) => {
                 TaskPayload::Cancelled
             }
-            Ok(output) => completed_payload(&render::tool_result(output, trace_id)),
+            Ok(output) => completed_payload(&render::tool_result(output, trace_id, true)),
             Err(error) if error.kind() == Kind::Cancelled => TaskPayload::Cancelled,
             Err(error) if error.kind() == Kind::Internal || is_protocol_error(&error, true) => {
                 TaskPayload::Failed { error: to_json_object(&render::error_data(&error, trace_id)) }

@@ -38,7 +38,7 @@ pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck
     if let Err(error) = RuleLocations::from_config(config).check_named_files() {
         errors.push((key_from_error(&error, "policy.rules"), error));
     }
-    let mut registry = Registry::new(config);
+    let mut registry = Registry::new(config, &std::sync::Arc::default());
     for (entry, error) in std::mem::take(&mut registry.failed_commands) {
         let key_prefix = command_key(&entry.name);
         if !is_reported(&format!("{key_prefix}.")) {

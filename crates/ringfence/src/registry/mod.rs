@@ -16,8 +16,12 @@ use crate::sandbox::SandboxConfig;
 use crate::tools::configured::ConfiguredTool;
 use crate::tools::{BUILTIN_TOOLS, DynTool, LEGACY_TOOLS, ToolOrigin, UNLISTED_TOOLS, shell};
 
+use crate::tools::with_underscores;
+use crate::upstream::meta::build_meta_tools;
+use crate::upstream::{UpstreamPool, UpstreamTools};
+
 use names::NameRewriter;
-pub use names::{NameStyle, with_underscores};
+pub use names::NameStyle;
 
 /// Immutable set of tools. A reload builds a new one.
 pub struct Registry {
@@ -33,6 +37,8 @@ pub struct Registry {
     name_rewriter: NameRewriter,
     /// Operator commands that could not become tools, and why.
     pub failed_commands: Vec<(Arc<CommandTool>, Error)>,
+    /// Tools of other servers, with those that only meta tools reach.
+    pub upstreams: UpstreamTools,
 }
 
 /// Schemas of one tool, shared by all lists.
@@ -70,6 +76,15 @@ impl ToolSchemas {
                 input_schema: Arc::new(input),
             }
         };
+        // What another server declares is passed on as it is.
+        if tool.origin() == ToolOrigin::Upstream {
+            return ToolSchemas {
+                dotted: texts_in_style(NameStyle::Dots),
+                underscored: texts_in_style(NameStyle::Underscores),
+                output_outline: spec.output_schema.clone().map(Arc::new),
+                output_schema: spec.output_schema.clone(),
+            };
+        }
         // With the surface off, the list matches that of `codex mcp-server` word for word, and
         // errors are plain text.
         let output = match surface_enabled {
@@ -95,7 +110,7 @@ impl ToolSchemas {
 
 impl Registry {
     /// Builds the registry for a config, and collects the operator commands that fail.
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &Config, pool: &Arc<UpstreamPool>) -> Self {
         let builtin_tools = BUILTIN_TOOLS.iter().map(|make| make(config));
         let is_shell = |tool: &Arc<dyn DynTool>| tool.spec().name == shell::NAME;
         // An agent that must see exactly one shell gets `shell` and none of our other tools; the
@@ -118,6 +133,13 @@ impl Registry {
                 Ok(tool) => tools.push(Arc::new(tool)),
                 Err(error) => failed_commands.push((Arc::clone(entry), error)),
             }
+        }
+        let upstreams = UpstreamTools::build(config, pool);
+        tools.extend(upstreams.direct.iter().map(|tool| Arc::clone(tool) as Arc<dyn DynTool>));
+        if config.surface.enabled && config.upstreams.has_meta_bundle() {
+            let taken: Vec<String> = tools.iter().map(|tool| tool.spec().name.clone()).collect();
+            let meta_tools = build_meta_tools(&upstreams.searchable).into_iter();
+            tools.extend(meta_tools.filter(|tool| !taken.contains(&tool.spec().name)));
         }
         if config.conformance_fixtures && config.surface.enabled {
             tools.extend(crate::tools::fixtures::all_fixtures());
@@ -152,6 +174,7 @@ impl Registry {
             definition_hashes,
             name_rewriter,
             failed_commands,
+            upstreams,
         }
     }
 
@@ -186,6 +209,16 @@ impl Registry {
             workspace.is_none_or(|workspace| tool.is_offered_in(workspace))
         };
         self.listed_tools().iter().zip(&self.schemas).filter(move |(tool, _)| is_shown(tool))
+    }
+
+    /// Returns whether a dedicated sandbox of this name and definition still belongs to a tool or a
+    /// server.
+    pub fn uses_sandbox(&self, name: &str, definition: &str) -> bool {
+        let mut backends = self.upstreams.backends.values();
+        self.get(name).is_some_and(|tool| {
+            tool.own_sandbox().is_some() && tool.definition_hash() == definition
+        }) || backends
+            .any(|backend| backend.sandbox_name() == name && backend.definition == definition)
     }
 
     /// Returns the listed tools in list order, which changes only with the config.
@@ -268,6 +301,7 @@ mod tests {
                     &env,
                 )
                 .unwrap(),
+                &Arc::default(),
             )
         };
         let listed = |registry: &Registry| {
@@ -303,6 +337,7 @@ mod tests {
             let vars = [("HOME", "/nonexistent"), ("ENABLE_MCP_SERVER_SURFACE", "off")];
             let registry = Registry::new(
                 &resolve_config(&flags, &ProcessEnv::new(vars, scratch.dir(tools))).unwrap(),
+                &Arc::default(),
             );
             let listed: Vec<&str> =
                 registry.listed_tools().iter().map(|tool| tool.spec().name.as_str()).collect();

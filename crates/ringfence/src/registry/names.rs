@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::config::ToolNameStyle;
 use crate::session::ClientInfo;
+use crate::tools::with_underscores;
 
 /// Spelling of tool names in what one client reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,11 +85,6 @@ impl NameStyle {
             NameStyle::Underscores => with_underscores(name),
         }
     }
-}
-
-/// Replaces the dots of a name with underscores.
-pub fn with_underscores(name: &str) -> String {
-    name.replace('.', "_")
 }
 
 /// Returns whether the pattern matches the whole text. `*` matches any text, slashes included,

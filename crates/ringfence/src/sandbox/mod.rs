@@ -67,7 +67,7 @@ pub use kept_inside::{KeptCommand, KeptInside};
 pub use launch::{LaunchRequest, StdinSource, WiderRunOptions};
 pub use launcher::Launcher;
 pub use output_pump::SUPERVISOR_LOST;
-pub use output_window::ShownOutput;
+pub use output_window::{ShownOutput, cut_text};
 pub use run_handle::{OutputFilter, OutputRequest, RunHandle, RunOptions};
 pub use run_result::{
     PartialOutput, ReportCompleteness, RunOutcome, RunResult, RunState, StopReason,

@@ -116,6 +116,13 @@ impl OutputWindow {
     }
 }
 
+/// Returns the head and tail of a text within `limit` bytes; `output_handle` names the whole.
+pub fn cut_text(text: &str, limit: usize, output_handle: &str) -> String {
+    let mut window = OutputWindow::new(limit);
+    window.push(text.as_bytes());
+    window.into_shown(limit, Some(output_handle)).text
+}
+
 /// Returns the length of a text inside a JSON string, which is how a client counts: a line end is
 /// two bytes there.
 fn wire_len(text: &str) -> usize {

@@ -371,6 +371,7 @@ impl Tool for ConfiguredTool {
             approval_reason: self.entry.access.high_risk_reason().map(str::to_owned),
             hidden_arguments: self.entry.hidden_args.clone(),
             command: Some(shell_quote::quote_command(shown_command.iter().map(String::as_str))),
+            target: None,
             command_covers: &[],
         })
     }

@@ -19,7 +19,7 @@ mod tool;
 
 use run::background::BackgroundRuns;
 pub use session_state::{SessionRef, SessionState};
-pub use tool::{CheckedCall, DynTool, Tool, ToolOrigin};
+pub use tool::{CheckedCall, DelegatedCall, DynTool, Tool, ToolOrigin, with_underscores};
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -171,6 +171,8 @@ pub struct CallPlan {
     pub hidden_arguments: BTreeSet<String>,
     /// The command line to run, shown in the prompt.
     pub command: Option<String>,
+    /// Server and tool that the call is passed on to, for the audit record.
+    pub target: Option<String>,
     /// The arguments that `command` shows in full, so that the prompt does not repeat them.
     pub command_covers: &'static [&'static str],
 }

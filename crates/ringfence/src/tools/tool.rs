@@ -26,6 +26,18 @@ pub enum ToolOrigin {
     Upstream,
 }
 
+/// Replaces the dots of a name with underscores.
+pub fn with_underscores(name: &str) -> String {
+    name.replace('.', "_")
+}
+
+/// Call that a tool passes on to another tool.
+pub struct DelegatedCall {
+    pub tool: Arc<dyn DynTool>,
+    /// Arguments of that tool.
+    pub arguments: Map<String, Value>,
+}
+
 /// A tool. Its arguments are parsed and validated once, before anyone is asked; the parsed value is
 /// what runs.
 pub trait Tool: Send + Sync + 'static {
@@ -43,6 +55,12 @@ pub trait Tool: Send + Sync + 'static {
     /// Returns a hash of everything a human who trusts the tool relies on.
     fn definition_hash(&self) -> String {
         self.spec().definition_hash()
+    }
+
+    /// Returns the tool that a call is passed on to, for tools that only find others. The call is
+    /// then one of that tool in everything: checks, approval, trust, sandbox and record.
+    fn delegate_call(&self, _arguments: &Map<String, Value>) -> Result<Option<DelegatedCall>> {
+        Ok(None)
     }
 
     /// Returns the tool's own sandbox, if it does not run in that of the session.
@@ -107,6 +125,9 @@ pub trait DynTool: Send + Sync + 'static {
     /// See [`Tool::definition_hash`].
     fn definition_hash(&self) -> String;
 
+    /// See [`Tool::delegate_call`].
+    fn delegate_call(&self, arguments: &Map<String, Value>) -> Result<Option<DelegatedCall>>;
+
     /// See [`Tool::own_sandbox`].
     fn own_sandbox(&self) -> Option<&Arc<DedicatedSandbox>>;
 
@@ -145,6 +166,10 @@ impl<T: Tool> DynTool for T {
 
     fn definition_hash(&self) -> String {
         Tool::definition_hash(self)
+    }
+
+    fn delegate_call(&self, arguments: &Map<String, Value>) -> Result<Option<DelegatedCall>> {
+        Tool::delegate_call(self, arguments)
     }
 
     fn own_sandbox(&self) -> Option<&Arc<DedicatedSandbox>> {

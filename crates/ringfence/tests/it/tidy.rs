@@ -7,7 +7,7 @@ use std::process::Command;
 /// A module uses only what stands to its left.
 const DIRECTION: &[&str] = &[
     "redact", "base", "config", "audit", "session", "approval", "net", "sandbox", "browser",
-    "rulebook", "tools", "registry", "call", "mcp", "cli",
+    "rulebook", "tools", "upstream", "registry", "call", "mcp", "cli",
 ];
 
 fn crate_root() -> PathBuf {

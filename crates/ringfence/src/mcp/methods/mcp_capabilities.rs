@@ -12,6 +12,7 @@ use crate::registry::ToolSchemas;
 use crate::rulebook::EscalationStatus;
 use crate::session::Session;
 use crate::tools::DynTool;
+use crate::upstream::status::describe_servers;
 
 /// Returns the answer. With a session it includes the rules and the session's defaults.
 pub async fn describe_server(server: &Server, session: Option<&Session>) -> Value {
@@ -28,6 +29,10 @@ pub async fn describe_server(server: &Server, session: Option<&Session>) -> Valu
         "config": server.pipeline.describe_config(&state),
         "tools": tools,
     });
+    let upstreams = describe_servers(&state.config, &state.registry.upstreams);
+    if !upstreams.is_empty() {
+        description["upstreams"] = Value::Array(upstreams);
+    }
     if let Some(session) = session {
         description["policy"] = describe_rules(server, &state, session).await;
     }

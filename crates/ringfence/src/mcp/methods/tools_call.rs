@@ -21,7 +21,7 @@ use crate::mcp::{Server, codex_legacy, meta, render};
 use crate::mcp::{codex, overrides};
 use crate::registry::NameStyle;
 use crate::session::{ClientInfo, Overrides};
-use crate::tools::SessionRef;
+use crate::tools::{SessionRef, ToolOrigin};
 
 /// A `tools/call` request with its connection and client.
 pub struct IncomingCall<'a> {
@@ -59,7 +59,15 @@ pub async fn answer_call(
             tracing::info!(%trace_id, tool = ?name.chars().take(64).collect::<String>(), "{}", error.log_line());
             Err(render::error_data(&error, &trace_id))
         }
-        Err(error) => Ok(CallToolResponse::Complete(render::failure_result(&error, &trace_id))),
+        Err(error) => {
+            let state = incoming.server.pipeline.state();
+            let tool = state.registry.get(&name);
+            let result = match tool.is_some_and(|tool| tool.origin() == ToolOrigin::Upstream) {
+                true => render::upstream_failure_result(&error, &trace_id),
+                false => render::failure_result(&error, &trace_id),
+            };
+            Ok(CallToolResponse::Complete(result))
+        }
     }
 }
 
@@ -152,9 +160,11 @@ async fn handle_call(
         connection_cancel: &incoming.connection.session().cancel,
     };
     match attach_to_run(call, &attached).await {
-        AttachOutcome::Done(Ok(output)) => {
-            Ok(CallToolResponse::Complete(render::tool_result(output, trace_id)))
-        }
+        AttachOutcome::Done(Ok(output)) => Ok(CallToolResponse::Complete(render::tool_result(
+            output,
+            trace_id,
+            incoming.stateless,
+        ))),
         AttachOutcome::Done(Err(error)) => Err(error),
         AttachOutcome::NeedsAnswers(call) => {
             let requests =
@@ -261,6 +271,9 @@ fn client_capabilities(incoming: &IncomingCall<'_>, unsandboxed: bool) -> Client
         elicitation: declared
             .and_then(|declared| declared.elicitation.as_ref())
             .is_some_and(|modes| modes.form.is_some() || modes.url.is_none()),
+        elicitation_url: declared
+            .and_then(|declared| declared.elicitation.as_ref())
+            .is_some_and(|modes| modes.url.is_some()),
         sampling: declared.is_some_and(|declared| declared.sampling.is_some()),
         roots: declared.is_some_and(|declared| declared.roots.is_some()),
         tasks: incoming.stateless && declared.is_some_and(|declared| declared.supports_tasks()),

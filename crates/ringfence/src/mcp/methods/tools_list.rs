@@ -32,13 +32,25 @@ pub async fn list_tools(
         true => codex_legacy::to_wire_tool(tool.spec(), schemas),
         false => to_wire_tool(&**tool, schemas, style, Some((&state, session))),
     });
-    let tools = tools.collect();
+    let mut tools: Vec<WireTool> = tools.collect();
+    if !stateless {
+        tools.iter_mut().for_each(drop_newer_schema);
+    }
     let mut result = ListToolsResult::with_all_items(tools);
     if stateless {
         result.ttl_ms = Some(TTL_MS);
         result.cache_scope = Some(rmcp::model::CacheScope::Private);
     }
     result
+}
+
+/// Removes an output schema that is not of an object: before 2026-07-28 there was no such thing, and
+/// clients reject the whole list over it.
+fn drop_newer_schema(tool: &mut WireTool) {
+    let is_object = |schema: &Arc<Map<String, Value>>| {
+        schema.get("type").is_some_and(|schema_type| schema_type == "object")
+    };
+    tool.output_schema = tool.output_schema.take().filter(is_object);
 }
 
 /// Converts a tool to its entry in the list, with names in this style.

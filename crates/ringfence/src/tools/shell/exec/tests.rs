@@ -69,6 +69,7 @@ fn call() -> Prepared {
         arguments_hash: String::new(),
         shown_arguments: Value::Null,
         shown_command: None,
+        target: None,
         arguments_in_command: &[],
         cwd: String::new(),
         shown_env: Vec::new(),

@@ -1,0 +1,150 @@
+//! Other servers in the pipeline: their lists are learned in the background, and a changed offer
+//! makes a new state, as a reload does.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use ringfence_client::config::TrustLevel;
+use serde_json::json;
+
+use super::{Pipeline, PipelineState};
+use crate::audit::CallEvents;
+use crate::base::list_changes::ChangedList;
+use crate::base::{Result, TraceId};
+use crate::tools::SessionState;
+use crate::upstream::backend::UpstreamBackend;
+use crate::upstream::learn::{ServerOffer, ask_server, write_accepted};
+use crate::upstream::start::StartContext;
+
+/// Servers that are asked at a time.
+const MAX_ASKED: usize = 4;
+
+impl Pipeline {
+    /// Follows what servers offer until the server stops: a change makes a new state.
+    pub async fn follow_offers(self: Arc<Self>) {
+        let mut offers = self.upstreams.watch_offers();
+        while offers.changed().await.is_ok() {
+            self.apply_offers().await;
+        }
+    }
+
+    /// Makes a new state from the same config and what servers offer now.
+    async fn apply_offers(&self) {
+        let _guard = match &self.reloader {
+            Some(reloader) => Some(reloader.reload_lock.lock().await),
+            None => None,
+        };
+        let current = self.state();
+        let state =
+            PipelineState::new(Arc::clone(&current.config), &self.upstreams).succeeding(&current);
+        if self.replace_state(&current, state) {
+            self.list_changes.announce_change(ChangedList::Tools);
+        }
+    }
+
+    /// Waits until the state changes.
+    pub async fn wait_for_new_state(&self) {
+        self.state_changed.notified().await;
+    }
+
+    /// Returns whether a server is to be asked for its tools.
+    pub fn has_unknown_upstream(&self) -> bool {
+        !self.unknown_servers(&self.state()).is_empty()
+    }
+
+    /// Asks the trusted servers that no one has accepted yet, and accepts what they offer now. The
+    /// session only lends its workspace and its sandboxes.
+    pub async fn learn_upstreams(&self, session: &Arc<SessionState>) {
+        let state = self.state();
+        let mut unknown = self.unknown_servers(&state);
+        unknown.retain(|backend| self.upstreams.begin_asking(&backend.definition));
+        let asking = unknown.into_iter().map(|backend| {
+            let state = Arc::clone(&state);
+            async move {
+                let id = &backend.server.id;
+                if let Err(error) = self.learn_server(&state, &backend, session).await {
+                    tracing::warn!("server `{id}` could not be asked: {}", error.log_line());
+                    self.upstreams.note_learn_error(id, error.message_chain());
+                }
+            }
+        });
+        futures::stream::iter(asking).buffer_unordered(MAX_ASKED).collect::<Vec<()>>().await;
+        self.reload_if_changed().await;
+    }
+
+    fn unknown_servers(&self, state: &PipelineState) -> Vec<Arc<UpstreamBackend>> {
+        let upstreams = &state.config.upstreams;
+        let is_unknown = |backend: &&Arc<UpstreamBackend>| {
+            let id = &backend.server.id;
+            backend.server.server.trust == TrustLevel::Trusted
+                && !self.upstreams.was_asked(&backend.definition)
+                && upstreams.bundles.values().any(|bundle| bundle.server_id == *id)
+                && self.upstreams.accepted_server(&state.config, id).is_none()
+        };
+        state.registry.upstreams.backends.values().filter(is_unknown).cloned().collect()
+    }
+
+    async fn learn_server(
+        &self,
+        state: &PipelineState,
+        backend: &Arc<UpstreamBackend>,
+        session: &Arc<SessionState>,
+    ) -> Result<()> {
+        let offer = self.ask_upstream(state, backend, session).await?;
+        let (config, id) = (Arc::clone(&state.config), backend.server.id.clone());
+        let locked = offer.locked.clone();
+        let writing =
+            tokio::task::spawn_blocking(move || write_accepted(&config.upstreams, &id, locked));
+        match writing.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!("accepted definitions are kept in memory: {}", error.log_line());
+                self.upstreams.keep_learned(&backend.server.id, offer.locked);
+            }
+            Err(error) => tracing::error!("cannot write accepted definitions: {error}"),
+        }
+        Ok(())
+    }
+
+    /// Asks a server what it offers, in a sandbox of this session.
+    pub async fn ask_upstream(
+        &self,
+        state: &PipelineState,
+        backend: &Arc<UpstreamBackend>,
+        session: &Arc<SessionState>,
+    ) -> Result<ServerOffer> {
+        let trace_id = TraceId::generate();
+        let events = CallEvents::without_call(
+            &self.audit,
+            &trace_id,
+            json!({
+                "session": session.session.id,
+                "principal": session.session.principal.name(),
+                "upstream": backend.server.id,
+            }),
+        );
+        let mut context = StartContext {
+            config: Arc::clone(&state.config),
+            workspace: Arc::clone(&session.session.workspace),
+            session_workspace: Arc::clone(&session.session.workspace),
+            sandbox: None,
+            policy: self.policy.clone(),
+            call_events: events.clone(),
+            outputs: Arc::clone(&session.session.outputs),
+            cancel: session.session.cancel.clone(),
+            tasks: self.running_calls.clone(),
+        };
+        if let Some(own_sandbox) = &backend.own_sandbox {
+            context.open_sandbox(&session.sandboxes, own_sandbox)?;
+        }
+        let offer = ask_server(backend, context).await;
+        let outcome = match &offer {
+            Ok(offer) => {
+                json!({"outcome": "ok", "tools": offer.locked.tools.len(), "protocol": offer.protocol})
+            }
+            Err(error) => json!({"outcome": "failed", "error": error.kind().name()}),
+        };
+        events.write_upstream("upstream.list", outcome.as_object().cloned().unwrap_or_default())?;
+        offer
+    }
+}

@@ -1,0 +1,131 @@
+//! One configured server, as all its tools share it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ringfence_client::config::{ServerConfig, TransportConfig, TrustLevel};
+use serde_json::json;
+
+use super::pool::UpstreamPool;
+use super::start::empty_secret_error;
+use crate::base::call::digest_json;
+use crate::base::{Error, Kind, Result};
+use crate::config::secrets::SecretRef;
+use crate::config::template::fill::{fill_variable, reveal_secret};
+use crate::config::{Config, SecretValues, UpstreamServer};
+use crate::sandbox::{DedicatedSandbox, DedicatedSpec, SandboxConfig};
+
+/// A server with its sandbox and its connections.
+pub struct UpstreamBackend {
+    pub server: Arc<UpstreamServer>,
+    /// Hash of everything that decides what the server is, secrets included: a connection serves
+    /// one definition only.
+    pub definition: String,
+    /// Absent for a remote server.
+    pub own_sandbox: Option<Arc<DedicatedSandbox>>,
+    pub pool: Arc<UpstreamPool>,
+    secrets: Arc<SecretValues>,
+}
+
+impl UpstreamBackend {
+    /// Prepares a server. Nothing is started.
+    pub fn new(
+        server: &Arc<UpstreamServer>,
+        config: &Config,
+        default_sandbox: &SandboxConfig,
+        pool: &Arc<UpstreamPool>,
+    ) -> Result<UpstreamBackend> {
+        let definition = digest_definition(server, &config.secrets);
+        let own_sandbox = match server.is_stdio() {
+            true => Some(Arc::new(DedicatedSandbox::new(
+                default_sandbox,
+                &config.secrets,
+                DedicatedSpec {
+                    name: &sandbox_name(&server.id),
+                    config_table: server.config_table(),
+                    definition: &definition,
+                    access: &server.access,
+                    secret_refs: server.secret_refs().cloned().collect(),
+                    own_variables: server.env.iter().map(|(name, _)| name.clone()).collect(),
+                },
+            )?)),
+            false => None,
+        };
+        Ok(UpstreamBackend {
+            server: Arc::clone(server),
+            definition,
+            own_sandbox,
+            pool: Arc::clone(pool),
+            secrets: Arc::clone(&config.secrets),
+        })
+    }
+
+    /// Returns the name under which a session keeps its sandbox. No tool can have it.
+    pub fn sandbox_name(&self) -> String {
+        sandbox_name(&self.server.id)
+    }
+
+    /// Returns whether the operator vouches for the server.
+    pub fn is_trusted(&self) -> bool {
+        self.server.server.trust == TrustLevel::Trusted
+    }
+
+    /// Fails if a secret that the server needs is missing or empty.
+    pub fn check_secrets(&self) -> Result<()> {
+        self.server.secret_refs().try_for_each(|one| self.reveal(one).map(drop))
+    }
+
+    /// Returns the configuration of the connection, with the headers that the server gets.
+    pub fn connection_config(&self) -> Result<ServerConfig> {
+        let mut config = self.server.server.clone();
+        if let TransportConfig::Http(remote) | TransportConfig::Sse(remote) = &mut config.transport
+        {
+            for (name, value) in &self.server.headers {
+                let text = fill_variable(value, |secret_ref| self.reveal(secret_ref))?;
+                if text.contains(['\r', '\n', '\0']) {
+                    return Err(Error::new(
+                        Kind::Unavailable,
+                        format!("the value of the header `{name}` has a line break"),
+                    )
+                    .with_hint("Have the operator set the secret in it again."));
+                }
+                remote.headers.insert(name.clone(), text);
+            }
+        }
+        Ok(config)
+    }
+
+    fn reveal(&self, secret_ref: &SecretRef) -> Result<String> {
+        let text = reveal_secret(&self.secrets, secret_ref)?;
+        match text.is_empty() {
+            false => Ok(text),
+            true => Err(empty_secret_error(secret_ref.name())),
+        }
+    }
+
+    /// Returns the words for what runs, for prompts.
+    pub fn describe_place(&self) -> String {
+        match &self.server.server.transport {
+            TransportConfig::Http(remote) | TransportConfig::Sse(remote) => {
+                remote.url.host_str().unwrap_or_default().to_owned()
+            }
+            TransportConfig::Stdio(stdio) => Path::new(&stdio.command)
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
+        }
+    }
+}
+
+fn sandbox_name(server_id: &str) -> String {
+    format!("upstream:{server_id}")
+}
+
+/// Returns a hash of the server's entry and the values of its secrets, so that a new value makes a
+/// new connection. The hash stays in memory.
+fn digest_definition(server: &UpstreamServer, secrets: &SecretValues) -> String {
+    let values: Vec<Option<String>> =
+        server.secret_refs().map(|one| reveal_secret(secrets, one).ok()).collect();
+    digest_json(&json!([server.trust_fingerprint(), values]))
+}

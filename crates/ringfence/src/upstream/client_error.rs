@@ -1,0 +1,79 @@
+//! Errors of a connection to a server, as a caller gets them. Texts of the server are bounded and
+//! cleaned; an upstream's refusal of credentials is an error of the tool, never of our client.
+
+use ringfence_client::{ClientError, ErrorKind, clean_text};
+
+use crate::base::{Error, Kind};
+
+/// Longest text of a server in an error.
+const MAX_MESSAGE_CHARS: usize = 2_000;
+/// JSON-RPC code for wrong parameters.
+const INVALID_PARAMS: i64 = -32602;
+
+/// Converts an error of the connection to this server.
+pub fn to_call_error(error: &ClientError, server_id: &str) -> Error {
+    let message = clean_text(error.message(), MAX_MESSAGE_CHARS);
+    let converted = match error.kind() {
+        ErrorKind::Unauthenticated => Error::new(Kind::Unauthenticated, message)
+            .with_reason("upstream_login")
+            .with_hint(format!("Have the operator run `ringfence auth login {server_id}`.")),
+        ErrorKind::DeadlineExceeded => Error::new(Kind::DeadlineExceeded, message),
+        ErrorKind::TooLarge => Error::new(Kind::TooLarge, message).with_reason("upstream_answer"),
+        ErrorKind::Cancelled => Error::new(Kind::Cancelled, message),
+        ErrorKind::ServerError => from_server_error(error, message),
+        ErrorKind::BadResponse => {
+            Error::new(Kind::Unavailable, message).with_reason("bad_response").with_hint(
+                "The server does not keep to the protocol: call again, or use another tool.",
+            )
+        }
+        ErrorKind::NotFound | ErrorKind::Unavailable | ErrorKind::InvalidConfig => {
+            Error::new(Kind::Unavailable, message).with_reason("upstream_down")
+        }
+    };
+    let converted = converted.with_fact("upstream", server_id);
+    match error.hint() {
+        Some(hint) if converted.hint_text().is_none() => {
+            converted.with_hint(clean_text(hint, MAX_MESSAGE_CHARS))
+        }
+        _ => converted,
+    }
+}
+
+/// The server understood the call and refused it.
+fn from_server_error(error: &ClientError, message: String) -> Error {
+    let code = error.rpc().map_or(0, |rpc| rpc.code);
+    let kind = if code == INVALID_PARAMS { Kind::InvalidArguments } else { Kind::Unavailable };
+    Error::new(kind, message)
+        .with_reason("upstream_error")
+        .with_fact("upstream_code", code)
+        .with_hint("The server's own words are above; correct the call or use another tool.")
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_client::RpcError;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_says_what_to_do_and_none_is_ours() {
+        let rpc = |code| {
+            ClientError::from_rpc(RpcError { code, message: "no\u{1b}[31m".to_owned(), data: None })
+        };
+        for (error, kind) in [
+            (ClientError::new(ErrorKind::Unauthenticated, "401"), Kind::Unauthenticated),
+            (ClientError::new(ErrorKind::Unavailable, "it ended"), Kind::Unavailable),
+            (ClientError::new(ErrorKind::TooLarge, "long"), Kind::TooLarge),
+            (ClientError::new(ErrorKind::BadResponse, "odd"), Kind::Unavailable),
+            (rpc(-32602), Kind::InvalidArguments),
+            (rpc(-32000), Kind::Unavailable),
+        ] {
+            let converted = to_call_error(&error, "docs");
+            assert_eq!(converted.kind(), kind, "{error}");
+            assert!(!converted.message().contains('\u{1b}'));
+            assert_eq!(converted.get_fact("upstream").unwrap(), "docs");
+        }
+        let login = to_call_error(&ClientError::new(ErrorKind::Unauthenticated, "401"), "docs");
+        assert!(login.hint_text().unwrap().contains("ringfence auth login docs"));
+    }
+}

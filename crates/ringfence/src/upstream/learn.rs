@@ -1,0 +1,73 @@
+//! Asks a server what it offers, outside any call: for the list of a trusted server that no one has
+//! accepted yet, and for `ringfence upstream`.
+
+use std::sync::Arc;
+
+use ringfence_client::{ClientOptions, ClientStatus, LockFile, LockedServer, ServerClient};
+
+use super::backend::UpstreamBackend;
+use super::client_error::to_call_error;
+use super::pool::client_options;
+use super::start::{SandboxSpawner, StartContext};
+use crate::base::{Error, Kind, Result};
+use crate::config::UpstreamConfig;
+
+/// What a server offers now.
+pub struct ServerOffer {
+    pub locked: LockedServer,
+    /// Version of the protocol that it speaks.
+    pub protocol: String,
+    /// Tools that cannot be used, with the reason.
+    pub rejected: Vec<String>,
+}
+
+/// Starts or connects to a server, takes its whole offer, and leaves nothing behind.
+pub async fn ask_server(backend: &UpstreamBackend, context: StartContext) -> Result<ServerOffer> {
+    backend.check_secrets()?;
+    let server = &backend.server;
+    // Some servers offer tools that ask only to clients that can be asked. Nothing is called here.
+    let options = client_options(server, &context, true, server.allows_sampling);
+    let spawner = context
+        .sandbox
+        .is_some()
+        .then(|| Arc::new(SandboxSpawner::new(Arc::clone(server), context)) as _);
+    let options = ClientOptions { spawner, ..options };
+    let client = ServerClient::new(&server.id, backend.connection_config()?, options, None);
+    let listed = client.list_tools().await;
+    let status = client.status();
+    client.close().await;
+    let catalog = listed.map_err(|error| to_call_error(&error, &server.id))?;
+    match status {
+        ClientStatus::Connected(greeting) => Ok(ServerOffer {
+            locked: LockedServer::from_offer(&greeting, &catalog),
+            protocol: greeting.version.clone(),
+            rejected: catalog.rejected.clone(),
+        }),
+        _ => Err(Error::new(
+            Kind::Unavailable,
+            format!("the server `{}` ended after it listed its tools", server.id),
+        )),
+    }
+}
+
+/// Adds or replaces a server in `mcp.lock`. Blocks. The file is read again first, because another
+/// process may have changed it.
+pub fn write_accepted(
+    config: &UpstreamConfig,
+    server_id: &str,
+    locked: LockedServer,
+) -> Result<()> {
+    let path = config
+        .lock_path
+        .as_deref()
+        .ok_or_else(|| Error::internal("there is no place for accepted definitions"))?;
+    let lock_error = |error: ringfence_client::ClientError| {
+        Error::new(Kind::Internal, error.message().to_owned())
+            .with_reason("lock_file")
+            .with_hint(format!("Make {} readable and writable for this user.", path.display()))
+    };
+    LockFile::update(path, |file: &mut LockFile| {
+        file.servers.insert(server_id.to_owned(), locked);
+    })
+    .map_err(lock_error)
+}

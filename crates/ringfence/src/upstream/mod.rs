@@ -1,0 +1,23 @@
+//! Tools of other MCP servers, behind the same gate, sandbox and log as our own.
+//!
+//! A server is hostile input: its definitions are pinned in `mcp.lock` ([`catalog`]), a stdio
+//! server runs in a sandbox that contains what its entry declares ([`start`]), and whatever it
+//! answers is bounded, cleaned and redacted ([`result`]). No header or credential of our client is
+//! ever passed on, and no connection is shared between principals ([`pool`]).
+
+pub mod backend;
+mod bridge;
+pub mod catalog;
+mod client_error;
+mod definition;
+pub mod learn;
+pub mod meta;
+pub mod pool;
+mod questions;
+mod result;
+pub mod start;
+pub mod status;
+mod tool;
+
+pub use catalog::UpstreamTools;
+pub use pool::UpstreamPool;

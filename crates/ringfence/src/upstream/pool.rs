@@ -1,0 +1,414 @@
+//! Connections to servers, each for one definition, principal, session, client sandbox and set of
+//! client abilities. Nothing of one principal ever reaches another's connection.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use ringfence_client::{
+    ClientOptions, ClientProfile, ClientStatus, Limits, LockedServer, Root, ServerClient,
+    ToolCatalog, clean_text,
+};
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+use super::backend::UpstreamBackend;
+use super::catalog::{Observations, OfferedServer, ServerPins};
+use super::client_error::to_call_error;
+use super::start::{SandboxSpawner, StartContext};
+use crate::audit::CallEvents;
+use crate::base::call::digest_json;
+use crate::base::{CancelToken, Error, IgnorePoison, Kind, Result};
+use crate::config::{Config, UpstreamServer, UpstreamShare};
+use crate::tools::RunCx;
+
+/// Connections of one principal at a time.
+const MAX_CONNECTIONS: usize = 64;
+
+/// What a connection is for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ConnectionKey {
+    server_id: String,
+    definition: String,
+    principal: String,
+    /// Absent for a connection that all sessions of the principal share.
+    session: Option<String>,
+    /// Digest of the client's sandbox, where that allows less than the operator does.
+    client_sandbox: Option<String>,
+    can_answer: bool,
+    can_sample: bool,
+}
+
+/// All connections of this process.
+#[derive(Default)]
+pub struct UpstreamPool {
+    connections: Mutex<HashMap<ConnectionKey, Arc<PooledConnection>>>,
+    /// What servers offered when they were last asked.
+    pub(super) observations: Observations,
+    /// Definitions of servers that were asked for their tools, with or without success.
+    asked_definitions: Mutex<HashSet<String>>,
+    /// Tasks that watch and close connections.
+    tasks: TaskTracker,
+}
+
+/// A connection, and who uses it.
+pub struct PooledConnection {
+    pub client: ServerClient,
+    spawner: Option<Arc<SandboxSpawner>>,
+    users: AtomicUsize,
+    last_used: Mutex<Instant>,
+    /// The entry has changed: it ends with its last user.
+    is_outdated: AtomicBool,
+    /// The list of tools that was compared last.
+    seen_offer: Mutex<Option<SeenOffer>>,
+}
+
+struct SeenOffer {
+    catalog: Arc<ToolCatalog>,
+    offer: Arc<OfferedServer>,
+    /// Number of the connection that it came on.
+    connection: u64,
+}
+
+impl UpstreamPool {
+    /// Returns the connection that a call may use, and makes it if there is none.
+    pub fn lease_connection(
+        self: &Arc<Self>,
+        backend: &UpstreamBackend,
+        cx: &RunCx,
+    ) -> Result<ConnectionLease> {
+        let server = &backend.server;
+        let is_shared = server.share == UpstreamShare::Principal;
+        let key = connection_key(backend, cx, is_shared);
+        let ends_with_call = !cx.session_ref.persistent && !is_shared;
+        let mut connections = self.lock_connections();
+        let connection = match connections.get(&key) {
+            Some(connection) => Arc::clone(connection),
+            None => {
+                self.make_room(&mut connections, &key.principal)?;
+                let context = StartContext::from_call(cx, server, is_shared)?;
+                let cancel = context.cancel.clone();
+                let connection = Arc::new(PooledConnection::new(backend, context, &key)?);
+                connections.insert(key.clone(), Arc::clone(&connection));
+                self.watch_connection(&key, &connection, cancel, server.idle_timeout);
+                connection
+            }
+        };
+        connection.users.fetch_add(1, Ordering::AcqRel);
+        drop(connections);
+        if let Some(spawner) = &connection.spawner {
+            let events = cx.control.call_events.with_field("upstream", server.id.as_str());
+            spawner.set_call_events(events);
+        }
+        Ok(ConnectionLease { pool: Arc::clone(self), key, connection, ends_with_call })
+    }
+
+    /// Closes the connection that has been idle for longest if the principal has as many as it may.
+    fn make_room(
+        self: &Arc<Self>,
+        connections: &mut HashMap<ConnectionKey, Arc<PooledConnection>>,
+        principal: &str,
+    ) -> Result<()> {
+        let own = || connections.iter().filter(|(key, _)| key.principal == principal);
+        if own().count() < MAX_CONNECTIONS {
+            return Ok(());
+        }
+        let idle = own().filter(|(_, connection)| connection.user_count() == 0);
+        let oldest = idle.min_by_key(|(_, connection)| connection.last_used());
+        let Some(key) = oldest.map(|(key, _)| key.clone()) else {
+            return Err(Error::new(
+                Kind::ResourceExhausted,
+                format!("{MAX_CONNECTIONS} connections to other servers are in use"),
+            )
+            .with_hint("Wait until a call ends."));
+        };
+        if let Some(connection) = connections.remove(&key) {
+            self.close_connection(connection);
+        }
+        Ok(())
+    }
+
+    /// Ends a connection with its session, or when no one has used it for a while.
+    fn watch_connection(
+        self: &Arc<Self>,
+        key: &ConnectionKey,
+        connection: &Arc<PooledConnection>,
+        cancel: CancelToken,
+        idle_timeout: Duration,
+    ) {
+        let (pool, key, connection) =
+            (Arc::downgrade(self), key.clone(), Arc::downgrade(connection));
+        self.tasks.spawn(async move {
+            let mut wait = idle_timeout;
+            loop {
+                let is_over = tokio::select! {
+                    _ = cancel.cancelled() => true,
+                    () = tokio::time::sleep(wait) => false,
+                };
+                let (Some(pool), Some(connection)) = (pool.upgrade(), connection.upgrade()) else {
+                    return;
+                };
+                wait = connection.time_until_idle(idle_timeout);
+                if is_over || wait.is_zero() {
+                    pool.remove_connection(&key, &connection);
+                    return;
+                }
+            }
+        });
+    }
+
+    fn remove_connection(&self, key: &ConnectionKey, connection: &Arc<PooledConnection>) {
+        let mut connections = self.lock_connections();
+        if connections.get(key).is_some_and(|current| Arc::ptr_eq(current, connection)) {
+            connections.remove(key);
+        }
+        drop(connections);
+        self.close_connection(Arc::clone(connection));
+    }
+
+    fn close_connection(&self, connection: Arc<PooledConnection>) {
+        self.tasks.spawn(async move { connection.client.close().await });
+    }
+
+    /// Ends the connections whose entry has changed or is gone; those in use end with their calls.
+    pub fn release_outdated(&self, is_current: impl Fn(&str, &str) -> bool) {
+        let mut outdated = Vec::new();
+        let mut connections = self.lock_connections();
+        connections.retain(|key, connection| {
+            let is_kept = is_current(&key.server_id, &key.definition);
+            if !is_kept {
+                connection.is_outdated.store(true, Ordering::Release);
+                outdated.push(Arc::clone(connection));
+            }
+            is_kept
+        });
+        drop(connections);
+        for connection in outdated.into_iter().filter(|one| one.user_count() == 0) {
+            self.close_connection(connection);
+        }
+    }
+
+    /// Closes all connections and waits until nothing of them is left.
+    pub async fn close_all(&self) {
+        let connections: Vec<_> =
+            self.lock_connections().drain().map(|(_, connection)| connection).collect();
+        futures::future::join_all(connections.iter().map(|one| one.client.close())).await;
+    }
+
+    /// Returns the connections of one server.
+    pub(super) fn connections_of(&self, server_id: &str) -> Vec<Arc<PooledConnection>> {
+        let connections = self.lock_connections();
+        let of_server = connections.iter().filter(|(key, _)| key.server_id == server_id);
+        of_server.map(|(_, connection)| Arc::clone(connection)).collect()
+    }
+
+    /// Returns whether this definition of a server is to be asked for its tools now. It is asked
+    /// once, whatever comes of it.
+    pub fn begin_asking(&self, definition: &str) -> bool {
+        self.asked_definitions.lock().ignore_poison().insert(definition.to_owned())
+    }
+
+    /// Returns whether this definition of a server has been asked for its tools.
+    pub fn was_asked(&self, definition: &str) -> bool {
+        self.asked_definitions.lock().ignore_poison().contains(definition)
+    }
+
+    /// Returns the accepted definitions of a server.
+    pub fn accepted_server(&self, config: &Config, server_id: &str) -> Option<Arc<LockedServer>> {
+        self.observations.accepted_server(config, server_id)
+    }
+
+    /// Keeps the definitions of a server that cannot be written to `mcp.lock`.
+    pub fn keep_learned(&self, server_id: &str, learned: LockedServer) {
+        self.observations.keep_learned(server_id, learned);
+    }
+
+    /// Keeps why a server could not be asked for its tools.
+    pub fn note_learn_error(&self, server_id: &str, error: String) {
+        self.observations.set_learn_error(server_id, error);
+    }
+
+    /// Subscribes to changes of what servers offer: the tools that may be listed change with it.
+    pub fn watch_offers(&self) -> watch::Receiver<u64> {
+        self.observations.watch_changes()
+    }
+
+    fn lock_connections(&self) -> MutexGuard<'_, HashMap<ConnectionKey, Arc<PooledConnection>>> {
+        self.connections.lock().ignore_poison()
+    }
+}
+
+fn connection_key(backend: &UpstreamBackend, cx: &RunCx, is_shared: bool) -> ConnectionKey {
+    let session = cx.session();
+    let capabilities = cx.control.client.capabilities();
+    let client_sandbox = cx.settings.workspace.stricter_client_sandbox();
+    ConnectionKey {
+        server_id: backend.server.id.clone(),
+        definition: backend.definition.clone(),
+        principal: session.principal.name().to_owned(),
+        session: match (is_shared, cx.session_ref.persistent) {
+            (true, _) => None,
+            (false, true) => Some(session.id.clone()),
+            // Nothing may outlive a request without a session.
+            (false, false) => Some(cx.trace_id.to_string()),
+        },
+        client_sandbox: client_sandbox
+            .filter(|_| backend.own_sandbox.is_some())
+            .map(|sandbox| digest_json(&format!("{sandbox:?}").into())),
+        can_answer: capabilities.elicitation,
+        can_sample: capabilities.sampling && backend.server.allows_sampling,
+    }
+}
+
+impl PooledConnection {
+    fn new(
+        backend: &UpstreamBackend,
+        context: StartContext,
+        key: &ConnectionKey,
+    ) -> Result<PooledConnection> {
+        backend.check_secrets()?;
+        let options = client_options(&backend.server, &context, key.can_answer, key.can_sample);
+        let spawner = context
+            .sandbox
+            .is_some()
+            .then(|| Arc::new(SandboxSpawner::new(Arc::clone(&backend.server), context)));
+        let options = ClientOptions { spawner: spawner.clone().map(|one| one as _), ..options };
+        let config = backend.connection_config()?;
+        Ok(PooledConnection {
+            client: ServerClient::new(&backend.server.id, config, options, None),
+            spawner,
+            users: AtomicUsize::new(0),
+            last_used: Mutex::new(Instant::now()),
+            is_outdated: AtomicBool::new(false),
+            seen_offer: Mutex::default(),
+        })
+    }
+
+    fn user_count(&self) -> usize {
+        self.users.load(Ordering::Acquire)
+    }
+
+    fn last_used(&self) -> Instant {
+        *self.last_used.lock().ignore_poison()
+    }
+
+    /// Returns how long the connection may stay without being used.
+    fn time_until_idle(&self, idle_timeout: Duration) -> Duration {
+        match self.user_count() {
+            0 => idle_timeout.saturating_sub(self.last_used().elapsed()),
+            _ => idle_timeout,
+        }
+    }
+}
+
+/// Returns the options of a connection. Only a server in our sandbox learns where the workspace is.
+pub fn client_options(
+    server: &UpstreamServer,
+    context: &StartContext,
+    can_answer: bool,
+    can_sample: bool,
+) -> ClientOptions {
+    let roots = context.sandbox.iter().map(|_| Root {
+        uri: format!("file://{}", escape_uri_path(context.workspace.path())),
+        name: "workspace".to_owned(),
+    });
+    ClientOptions {
+        limits: Limits {
+            connect_timeout: server.start_timeout,
+            handshake_timeout: server.start_timeout,
+            list_timeout: server.start_timeout,
+            call_timeout: server.call_timeout,
+            ..Limits::default()
+        },
+        profile: ClientProfile {
+            elicitation: can_answer,
+            sampling: can_sample,
+            ..ClientProfile::default()
+        },
+        roots: roots.collect(),
+        ..ClientOptions::default()
+    }
+}
+
+/// Returns a path as a URI has it: every byte that is not plain is escaped.
+pub fn escape_uri_path(path: &std::path::Path) -> String {
+    use std::fmt::Write;
+    use std::os::unix::ffi::OsStrExt;
+    let mut text = String::new();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' => {
+                text.push(char::from(*byte));
+            }
+            // Writing to a string does not fail.
+            _ => drop(write!(text, "%{byte:02X}")),
+        }
+    }
+    text
+}
+
+/// Use of a connection by one call.
+pub struct ConnectionLease {
+    pool: Arc<UpstreamPool>,
+    key: ConnectionKey,
+    pub connection: Arc<PooledConnection>,
+    ends_with_call: bool,
+}
+
+impl ConnectionLease {
+    /// Connects if necessary and fails unless the server offers exactly what was accepted of this
+    /// tool. A new connection and a changed offer are recorded.
+    pub async fn check_offer(
+        &self,
+        pins: &ServerPins,
+        tool: &str,
+        call_events: &CallEvents,
+    ) -> Result<()> {
+        let server_id = &self.key.server_id;
+        let client = &self.connection.client;
+        let catalog =
+            client.list_tools().await.map_err(|error| to_call_error(&error, server_id))?;
+        let mut seen = self.connection.seen_offer.lock().ignore_poison();
+        let connection = client.connection_count();
+        let offer = match &*seen {
+            Some(seen) if Arc::ptr_eq(&seen.catalog, &catalog) => Arc::clone(&seen.offer),
+            _ => Arc::new(OfferedServer::new(&client.status(), &catalog)),
+        };
+        let is_new = seen.as_ref().is_none_or(|seen| seen.connection != connection);
+        *seen = Some(SeenOffer { catalog, offer: Arc::clone(&offer), connection });
+        drop(seen);
+        let call_events = call_events.with_field("upstream", server_id.as_str());
+        if is_new {
+            call_events.write_upstream("upstream.connect", describe_connection(client))?;
+        }
+        if let Some(drift) = self.pool.observations.record_offer(pins, &offer) {
+            call_events.write_upstream("upstream.offer", drift.to_fields())?;
+        }
+        pins.check_tool(&offer, tool)
+    }
+}
+
+/// Returns what the record says about a new connection.
+fn describe_connection(client: &ServerClient) -> Map<String, Value> {
+    let mut fields = Map::new();
+    if let ClientStatus::Connected(greeting) = client.status() {
+        let text = |value: &Value| clean_text(value.as_str().unwrap_or_default(), 100);
+        fields.insert("protocol".to_owned(), greeting.version.clone().into());
+        fields.insert("server".to_owned(), text(&greeting.server_info["name"]).into());
+        fields.insert("version".to_owned(), text(&greeting.server_info["version"]).into());
+    }
+    fields
+}
+
+impl Drop for ConnectionLease {
+    fn drop(&mut self) {
+        let connection = &self.connection;
+        *connection.last_used.lock().ignore_poison() = Instant::now();
+        let is_last = connection.users.fetch_sub(1, Ordering::AcqRel) == 1;
+        if self.ends_with_call || is_last && connection.is_outdated.load(Ordering::Acquire) {
+            self.pool.remove_connection(&self.key, connection);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+use serde_json::json;
+
+use super::*;
+use crate::config::scratch::Scratch;
+
+struct Place {
+    _scratch: Scratch,
+    outputs: OutputStore,
+}
+
+impl Place {
+    fn new() -> Place {
+        let scratch = Scratch::new();
+        let outputs = OutputStore::new(scratch.path().join("outputs"));
+        Place { _scratch: scratch, outputs }
+    }
+
+    fn convert(&self, result: &Value, is_trusted: bool, schema: Option<Value>) -> ToolOutput {
+        let check = schema.map(|schema| SchemaCheck::new(schema.as_object().unwrap()).unwrap());
+        let options = ResultOptions {
+            server_id: "docs",
+            is_trusted,
+            text_budget: 2_000,
+            outputs: &self.outputs,
+            output_check: check.as_ref(),
+        };
+        convert_value(result.clone(), result.to_string().len(), &options).unwrap()
+    }
+
+    fn read(&self, text: &str) -> String {
+        let start = text.find("output:o-").unwrap();
+        let handle: String = text[start..].chars().take("output:o-".len() + 16).collect();
+        std::io::read_to_string(self.outputs.open_output(&handle).unwrap()).unwrap()
+    }
+}
+
+fn texts(output: &ToolOutput) -> Vec<&str> {
+    let text = |block| match block {
+        &OutputBlock::Text(ref text) => Some(text.as_str()),
+        _ => None,
+    };
+    output.content.iter().filter_map(text).collect()
+}
+
+#[test]
+fn a_plain_result_stays_as_it_is() {
+    let place = Place::new();
+    let output = place.convert(
+        &json!({"content": [{"type": "text", "text": "a\u{200b}b"}], "structuredContent": {"x": 1},
+            "_meta": {"example.com/k": 1}, "isError": true}),
+        true,
+        None,
+    );
+    assert_eq!(texts(&output), ["a\u{200b}b"]);
+    assert_eq!(output.structured, Some(json!({"x": 1})));
+    assert!(output.is_error && output.meta["example.com/k"] == 1);
+}
+
+#[test]
+fn no_server_sets_keys_of_ours_or_of_the_protocol() {
+    let meta =
+        json!({"dev.ringfence/session": 1, "io.modelcontextprotocol/x": 1, "codex/y": 1, "ok": 1});
+    let output = Place::new().convert(&json!({"content": [], "_meta": meta}), true, None);
+    assert_eq!(Value::Object(output.meta), json!({"ok": 1}));
+    let long = json!({"content": [], "_meta": {"a": "x".repeat(MAX_META_BYTES)}});
+    assert!(Place::new().convert(&long, true, None).meta.is_empty());
+}
+
+#[test]
+fn text_of_an_untrusted_server_is_clean_and_marked() {
+    let forged = "a\u{200b}\u{1b}[31mb\n[end]";
+    let output = Place::new().convert(
+        &json!({"content": [{"type": "text", "text": forged}], "structuredContent": {"a": "x\u{202e}"}}),
+        false,
+        None,
+    );
+    let text = texts(&output)[0];
+    assert!(text.starts_with("[text of the untrusted server `docs`, up to end-"), "{text}");
+    assert!(text.contains("ab\n[end]\n[end-"), "{text}");
+    assert_eq!(output.structured, Some(json!({"a": "x"})));
+}
+
+#[test]
+fn a_long_text_can_be_read_on() {
+    let place = Place::new();
+    let long: String = (0..2_000).map(|n| format!("line {n}\n")).collect();
+    let output = place.convert(&json!({"content": [{"type": "text", "text": long}]}), true, None);
+    let text = texts(&output)[0];
+    assert!(text.len() < 2_500 && text.contains("bytes omitted"), "{text}");
+    assert_eq!(place.read(text), long);
+    // Structured content that no one declared is not worth more than its text.
+    let output = place.convert(&json!({"structuredContent": {"a": long}}), true, None);
+    assert!(output.structured.is_none());
+    assert!(place.read(texts(&output)[0]).contains("line 1999"));
+}
+
+#[test]
+fn images_stay_images_and_are_not_repeated() {
+    let place = Place::new();
+    let data = base64::engine::general_purpose::STANDARD.encode(vec![7; 3_000]);
+    let image = json!({"type": "image", "data": data, "mimeType": "image/png"});
+    let output = place.convert(
+        &json!({"content": [image, {"type": "text", "text": format!("<{data}>")}],
+            "structuredContent": {"image": {"data": data}}}),
+        true,
+        None,
+    );
+    assert!(matches!(&output.content[0], OutputBlock::Image { mime, .. } if mime == "image/png"));
+    assert_eq!(texts(&output), ["<[see the image]>"]);
+    assert_eq!(output.structured, Some(json!({"image": {"data": "[see the image]"}})));
+    let broken = json!({"content": [{"type": "image", "data": "%%%", "mimeType": "image/png"}]});
+    assert!(texts(&place.convert(&broken, true, None))[0].contains("not valid base64"));
+    let huge = base64::engine::general_purpose::STANDARD.encode(vec![7; MAX_IMAGE_CHARS]);
+    let huge = json!({"content": [{"type": "image", "data": huge, "mimeType": "image/png"}]});
+    assert!(texts(&place.convert(&huge, true, None))[0].contains("stored as output:o-"));
+}
+
+#[test]
+fn a_block_of_an_unknown_type_becomes_text() {
+    let output = Place::new().convert(
+        &json!({"content": [{"type": "hologram", "x": 1}, {"type": "resource_link", "uri": "a:b", "name": "n"}, 5]}),
+        true,
+        None,
+    );
+    assert_eq!(texts(&output), [r#"{"type":"hologram","x":1}"#, "5"]);
+    assert!(matches!(&output.content[1], OutputBlock::Wire(_)));
+}
+
+#[test]
+fn what_does_not_match_its_own_schema_is_an_error_that_loses_nothing() {
+    let schema =
+        json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+    let place = Place::new();
+    let good = place.convert(&json!({"structuredContent": {"n": 1}}), true, Some(schema.clone()));
+    assert!(!good.is_error && good.structured.is_some());
+    for wrong in [json!({"structuredContent": {"n": "x"}}), json!({"content": []})] {
+        let output = place.convert(&wrong, true, Some(schema.clone()));
+        assert!(output.is_error && output.structured.is_none());
+        assert!(texts(&output)[0].contains("does not match the form"), "{:?}", texts(&output));
+        if wrong.get("structuredContent").is_some() {
+            assert_eq!(texts(&output)[1], r#"{"n":"x"}"#);
+        }
+    }
+    let error = json!({"isError": true, "content": [{"type": "text", "text": "no"}]});
+    assert_eq!(texts(&place.convert(&error, true, Some(schema))), ["no"]);
+}

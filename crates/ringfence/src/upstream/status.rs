@@ -1,0 +1,63 @@
+//! State of each server, for people and clients.
+
+use ringfence_client::{ClientStatus, Era, clean_text};
+use serde_json::{Value, json};
+
+use super::backend::UpstreamBackend;
+use super::catalog::{ServerPins, UpstreamTools};
+use crate::config::Config;
+
+/// Longest error in a status.
+const MAX_ERROR_CHARS: usize = 300;
+
+/// Describes every server: its state, what is accepted of it, and what waits for someone.
+pub fn describe_servers(config: &Config, tools: &UpstreamTools) -> Vec<Value> {
+    tools.backends.values().map(|backend| describe_server(config, backend)).collect()
+}
+
+fn describe_server(config: &Config, backend: &UpstreamBackend) -> Value {
+    let id = &backend.server.id;
+    let observations = &backend.pool.observations;
+    let mut description = describe_connections(backend);
+    description["id"] = json!(id);
+    description["trust"] = json!(backend.server.server.trust.name());
+    description["transport"] = json!(backend.server.server.transport.type_name());
+    match observations.accepted_server(config, id) {
+        Some(locked) => {
+            let pins = ServerPins::new(id, &locked);
+            let drift = observations.drift(&pins);
+            description["accepted_tools"] = json!(pins.tool_count());
+            description["changed_tools"] = json!(drift.changed_tools.len());
+            description["new_tools"] = json!(drift.new_tools.len());
+            description["server_changed"] = json!(drift.server_changed);
+        }
+        None => description["accepted_tools"] = json!(0),
+    }
+    if let Some(error) = observations.learn_error(id) {
+        description["error"] = json!(clean_text(&error, MAX_ERROR_CHARS));
+    }
+    description
+}
+
+/// A server with several connections has the state of the best one.
+fn describe_connections(backend: &UpstreamBackend) -> Value {
+    let mut description = json!({"state": "idle"});
+    for connection in backend.pool.connections_of(&backend.server.id) {
+        match connection.client.status() {
+            ClientStatus::Connected(greeting) => {
+                let era = if greeting.era == Era::Stateless { "stateless" } else { "initialized" };
+                return json!({"state": "connected", "era": era, "protocol": greeting.version});
+            }
+            ClientStatus::Connecting => description = json!({"state": "connecting"}),
+            ClientStatus::Failed { error, retry_in } => {
+                description = json!({
+                    "state": "failed",
+                    "error": clean_text(error.message(), MAX_ERROR_CHARS),
+                    "retry_in_ms": retry_in.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+                });
+            }
+            ClientStatus::Idle => {}
+        }
+    }
+    description
+}

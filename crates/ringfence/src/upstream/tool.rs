@@ -1,0 +1,184 @@
+//! A tool of another server, as one of our tools.
+
+use std::sync::{Arc, OnceLock};
+
+use ringfence_client::{ToolCall, ToolDefinition};
+use serde_json::{Map, Value, json};
+
+use super::backend::UpstreamBackend;
+use super::bridge::call_server;
+use super::catalog::ServerPins;
+use super::definition::{approval_reason, build_spec};
+use super::result::{ResultOptions, convert_result};
+use crate::approval::Granted;
+use crate::base::Result;
+use crate::base::call::{Prepared, ToolOutput, digest_json};
+use crate::config::Config;
+use crate::sandbox::DedicatedSandbox;
+use crate::session::{Overrides, Session};
+use crate::tools::arguments::schema_check::SchemaCheck;
+use crate::tools::limit_docs::ToolLimit;
+use crate::tools::{CallPlan, PrepareCx, RunCx, Tool, ToolOrigin, ToolSpec};
+
+/// Tool of another server.
+pub struct UpstreamTool {
+    spec: ToolSpec,
+    /// Name on its own server.
+    pub server_tool: String,
+    pub definition: ToolDefinition,
+    backend: Arc<UpstreamBackend>,
+    pins: Arc<ServerPins>,
+    definition_hash: String,
+    approval_reason: Option<String>,
+    /// Compiled with the first call. A schema that is none checks nothing; the server will.
+    input_check: OnceLock<Option<SchemaCheck>>,
+    output_check: OnceLock<Option<SchemaCheck>>,
+}
+
+impl UpstreamTool {
+    /// Creates the tool from its accepted definition.
+    pub fn new(
+        name: String,
+        backend: &Arc<UpstreamBackend>,
+        pins: &Arc<ServerPins>,
+        definition: &ToolDefinition,
+        version: Option<&str>,
+        config: &Config,
+    ) -> UpstreamTool {
+        let spec = build_spec(name, backend, definition, version, config);
+        let definition_hash =
+            digest_json(&json!([spec.name, definition.text, backend.server.trust_fingerprint()]));
+        UpstreamTool {
+            spec,
+            server_tool: definition.name.clone(),
+            approval_reason: approval_reason(backend, definition.annotations),
+            definition: definition.clone(),
+            backend: Arc::clone(backend),
+            pins: Arc::clone(pins),
+            definition_hash,
+            input_check: OnceLock::new(),
+            output_check: OnceLock::new(),
+        }
+    }
+
+    /// Returns the id of its server.
+    pub fn server_id(&self) -> &str {
+        &self.backend.server.id
+    }
+
+    /// Returns the arguments if they match the schema.
+    pub fn check_arguments(&self, arguments: &Map<String, Value>) -> Result<Map<String, Value>> {
+        let schema = &self.spec.input_schema;
+        let check = self.input_check.get_or_init(|| self.compile_schema(schema));
+        match check {
+            Some(check) => check.check_arguments(&self.spec.name, schema, arguments.clone()),
+            None => Ok(arguments.clone()),
+        }
+    }
+
+    fn compile_schema(&self, schema: &Map<String, Value>) -> Option<SchemaCheck> {
+        SchemaCheck::new(schema)
+            .inspect_err(|error| {
+                tracing::warn!("a schema of `{}` is not valid: {error}", self.spec.name);
+            })
+            .ok()
+    }
+
+    /// Returns what a call of the tool needs.
+    pub fn plan_call(&self) -> Result<CallPlan> {
+        // A missing secret must fail the call before the user is asked.
+        self.backend.check_secrets()?;
+        let place = self.backend.describe_place();
+        Ok(CallPlan {
+            approval_reason: self.approval_reason.clone(),
+            command: Some(format!(
+                "{} on the MCP server {} ({place})",
+                self.server_tool,
+                self.server_id()
+            )),
+            target: Some(format!("{}/{}", self.server_id(), self.server_tool)),
+            ..CallPlan::default()
+        })
+    }
+
+    /// Calls the tool on its server.
+    pub async fn call(&self, cx: &RunCx, arguments: Map<String, Value>) -> Result<ToolOutput> {
+        let backend = &self.backend;
+        let lease = backend.pool.lease_connection(backend, cx)?;
+        let checking = lease.check_offer(&self.pins, &self.server_tool, &cx.control.call_events);
+        tokio::select! {
+            checked = checking => checked?,
+            _ = cx.control.cancel.cancelled() => {
+                return Err(super::bridge::cancelled_error(&cx.control.cancel));
+            }
+        }
+        let call = ToolCall {
+            tool: self.server_tool.clone(),
+            arguments,
+            timeout: None,
+            is_read_only: self.spec.hints.read_only,
+        };
+        let raw = call_server(cx, &backend.server, &lease.connection.client, &call).await?;
+        let output_check = self.spec.output_schema.as_ref().and_then(|schema| {
+            self.output_check.get_or_init(|| self.compile_schema(schema)).as_ref()
+        });
+        let options = ResultOptions {
+            server_id: self.server_id(),
+            is_trusted: backend.is_trusted(),
+            text_budget: cx.settings.text_budget,
+            outputs: &cx.session().outputs,
+            output_check,
+        };
+        convert_result(&raw, &options)
+    }
+}
+
+impl Tool for UpstreamTool {
+    type Args = Map<String, Value>;
+
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn origin(&self) -> ToolOrigin {
+        ToolOrigin::Upstream
+    }
+
+    fn definition_hash(&self) -> String {
+        self.definition_hash.clone()
+    }
+
+    fn own_sandbox(&self) -> Option<&Arc<DedicatedSandbox>> {
+        self.backend.own_sandbox.as_ref()
+    }
+
+    fn session_defaults(&self, _: &Session, _: &Overrides) -> Value {
+        json!({"upstream": self.server_id()})
+    }
+
+    fn limits(&self) -> Vec<ToolLimit> {
+        vec![ToolLimit::for_time(self.spec.timeout)]
+    }
+
+    fn parse(
+        &self,
+        arguments: &Map<String, Value>,
+        _: &PrepareCx<'_>,
+    ) -> Result<Map<String, Value>> {
+        self.check_arguments(arguments)
+    }
+
+    fn prepare(&self, _: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<CallPlan> {
+        self.plan_call()
+    }
+
+    async fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        args: Map<String, Value>,
+        call: Granted<Prepared>,
+    ) -> Result<ToolOutput> {
+        call.consume();
+        self.call(&cx, args).await
+    }
+}
