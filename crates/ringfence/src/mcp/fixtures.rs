@@ -197,6 +197,8 @@ mod tests {
     use crate::config::scratch::Scratch;
     use crate::mcp::methods::initialize;
     use crate::mcp::server::tests::server;
+    use std::sync::Arc;
+
     use crate::registry::Registry;
 
     #[test]
@@ -225,6 +227,6 @@ mod tests {
         );
         let mut config = crate::config::Config::clone(&server.config);
         config.conformance_fixtures = true;
-        assert_eq!(names(&Registry::new(&config)), [shipped, fixtures].concat());
+        assert_eq!(names(&Registry::new(&config, &Arc::default())), [shipped, fixtures].concat());
     }
 }
