@@ -18,10 +18,8 @@ use ringfence_client::LockFile;
 use ringfence_client::config::{BundleConfig, BundleMode, ServerConfig, TransportConfig};
 use serde_json::{Map, Value, json};
 
-use super::parse::config_text::upstream_key;
 use super::secrets::SecretRef;
-use super::values::{UpstreamApproval, UpstreamShare};
-use super::{DeclaredAccess, ValueTemplate};
+use super::{DeclaredAccess, UpstreamApproval, UpstreamShare, ValueTemplate, upstream_key};
 
 /// Other MCP servers and what is offered of them.
 #[derive(Debug, Clone, Default)]

@@ -9,6 +9,7 @@ use super::Registry;
 use crate::base::{Error, Result};
 use crate::config::{
     self, CommandTool, Config, ConfigCheck, ConfigFlags, FindingSeverity, ProcessEnv, command_key,
+    upstream_key,
 };
 use crate::net::AllowList;
 use crate::rulebook::RuleLocations;
@@ -140,6 +141,14 @@ fn find_list_errors(config: &Config) -> Vec<(String, Error)> {
             &command_key(&entry.name),
             [0, 0],
             AllowList::find_errors(&entry.access.allow_domains, &[], &entry.access.allow_addresses),
+        );
+    }
+    for server in config.upstreams.servers.values() {
+        let access = &server.access;
+        add(
+            &upstream_key(&server.id),
+            [0, 0],
+            AllowList::find_errors(&access.allow_domains, &[], &access.allow_addresses),
         );
     }
     errors

@@ -86,8 +86,8 @@ fn an_unknown_section_is_told_once() {
         &[(E, "1:2: there is no key `aproval` here", "Did you mean `approval`?")],
     );
     finds(
-        "[upstreams.x]\nurl = \"y\"\n",
-        &[(E, "1:2: there is no key `upstreams` here", "Valid keys: ")],
+        "[servers.x]\nurl = \"y\"\n",
+        &[(E, "1:2: there is no key `servers` here", "Valid keys: ")],
     );
 }
 

@@ -65,6 +65,12 @@ fn what_the_reader_refuses_the_schema_does_too() {
         "[mcp.a]\ncommand = \"x\"\nenv = { A = 1 }",
         "[mcp.a]\ncommand = \"x\"\ninput_schema = 3",
         "[mcp.\"a b\"]\ncommand = \"x\"",
+        "upstreams = 3",
+        "upstream = 3",
+        "[upstream.a]\nshare = \"all\"",
+        "[upstream.a]\ncommand = \"x\"",
+        "[upstream.a]\nidle_s = 0",
+        "[upstream.\"a b\"]",
     ] {
         assert!(fits(text).is_err(), "{text}");
         let scratch = Scratch::new();
@@ -99,6 +105,7 @@ fn every_key_says_what_it_is_and_nothing_is_behind_references() {
     assert_eq!(whole["$schema"], "http://json-schema.org/draft-07/schema#");
     walk("", &whole);
     walk("mcp", &whole["properties"]["mcp"]["additionalProperties"]);
+    walk("upstream", &whole["properties"]["upstream"]["additionalProperties"]);
     let text = whole.to_string();
     for word in ["$ref", "null", "oneOf", "anyOf", "allOf", "\"const\""] {
         assert!(!text.contains(word), "{word}");
@@ -311,6 +318,9 @@ fn tables() -> String {
     }
     text.push_str(&format!("\n### `[mcp.<name>]`\n\nOne command of yours as a tool.\n\n{head}"));
     list_command_keys().iter().for_each(|key| text.push_str(&row(key, &key.path)));
+    let meaning = "Settings of one MCP server of the [upstreams file](gateway.md).";
+    text.push_str(&format!("\n### `[upstream.<id>]`\n\n{meaning}\n\n{head}"));
+    list_upstream_keys().iter().for_each(|key| text.push_str(&row(key, &key.path)));
     text.push('\n');
     text
 }
