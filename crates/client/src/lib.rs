@@ -15,6 +15,7 @@ mod lock;
 mod manager;
 mod message;
 mod names;
+mod scan;
 mod search;
 mod server_client;
 #[cfg(feature = "spawn")]
@@ -32,6 +33,7 @@ pub use lock::{LockChange, LockFile, LockedServer};
 pub use manager::ClientManager;
 pub use message::RawJson;
 pub use names::{MAX_NAME_LENGTH, NameCollision, NameMap, ToolKey, namespaced_name};
+pub use scan::{ScanFinding, ScanRule, ScanSeverity, scan_server, scan_servers};
 pub use search::{SearchHit, SearchableTool, ToolIndex, compact_signature};
 pub use server_client::{ClientOptions, ClientStatus, ServerClient};
 #[cfg(feature = "spawn")]
