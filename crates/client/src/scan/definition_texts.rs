@@ -47,7 +47,11 @@ pub(super) fn server_texts(server: &LockedServer) -> Vec<ServerText<'_>> {
 
 /// Adds all strings and keys of a value. A stack of its own keeps deep values from exhausting the
 /// one of the thread.
-fn add_value_texts<'a>(tool: Option<&'a str>, value: &'a Value, texts: &mut Vec<ServerText<'a>>) {
+pub(super) fn add_value_texts<'a>(
+    tool: Option<&'a str>,
+    value: &'a Value,
+    texts: &mut Vec<ServerText<'a>>,
+) {
     let mut pending = vec![(value, false)];
     while let Some((value, is_about_parameter)) = pending.pop() {
         let place = |text: &'a str, is_name: bool| ServerText {

@@ -53,7 +53,12 @@ fn decode_word(word: &str) -> Vec<String> {
     });
     let base64 =
         parts.flat_map(|part| engines.iter().filter_map(move |engine| engine.decode(part).ok()));
-    base64.chain(decode_hex(word)).filter_map(readable_text).collect()
+    base64.chain(hex_parts(word).filter_map(decode_hex)).filter_map(readable_text).collect()
+}
+
+/// Returns the parts of a word that can be hexadecimal.
+fn hex_parts(word: &str) -> impl Iterator<Item = &str> {
+    word.split(|c: char| !c.is_ascii_hexdigit()).filter(|part| part.len() >= MIN_ENCODED_LENGTH)
 }
 
 fn decode_hex(word: &str) -> Option<Vec<u8>> {

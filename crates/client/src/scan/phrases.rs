@@ -27,10 +27,11 @@ const NEGATIONS: [&str; 7] = ["not", "never", "dont", "cannot", "without", "nor"
 const TAGS: [&str; 9] =
     ["important", "hidden", "secret", "system", "critical", "urgent", "priority", "admin", "sys"];
 /// Verbs of tools that look for orders in texts.
-const DETECTIONS: [&str; 20] = [
+const DETECTIONS: [&str; 30] = [
     "detect",
     "detects",
     "detected",
+    "detection",
     "flag",
     "flags",
     "flagged",
@@ -41,13 +42,22 @@ const DETECTIONS: [&str; 20] = [
     "filter",
     "filters",
     "classify",
+    "classifies",
     "identify",
+    "identifies",
     "recognize",
     "prevent",
     "prevents",
     "reject",
+    "rejects",
     "refuse",
     "refuses",
+    "explain",
+    "explains",
+    "explaining",
+    "analyze",
+    "analyzes",
+    "injection",
 ];
 /// Words for a text that is not trusted and gives orders.
 const REPORTED_ORDERS: [&str; 8] =
@@ -65,11 +75,19 @@ struct PhraseBook {
 struct Phrase {
     rule: ScanRule,
     severity: ScanSeverity,
-    parameter_only: bool,
+    scope: PhraseScope,
     /// Whether its first word is a negation, so that one before it has no meaning.
     is_negative: bool,
     /// Most words before each element.
     gaps: Vec<usize>,
+}
+
+/// Texts in which a phrase is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PhraseScope {
+    All,
+    Parameters,
+    Decoded,
 }
 
 /// Latest place of the beginning of a phrase.
@@ -142,7 +160,9 @@ impl PhraseBook {
                 for word in words {
                     is_negative |= gaps.is_empty() && NEGATIONS.contains(word);
                     let place = (self.phrases.len(), gaps.len());
-                    self.places.entry(folded_form(word)).or_default().push(place);
+                    for form in word_forms(word) {
+                        self.places.entry(folded_form(&form)).or_default().push(place);
+                    }
                 }
             }
             gaps.push(gap);
@@ -150,9 +170,20 @@ impl PhraseBook {
         }
         let severity =
             if kind.starts_with("hard") { ScanSeverity::Hard } else { ScanSeverity::Soft };
-        let parameter_only = kind.ends_with("-parameter");
-        self.phrases.push(Phrase { rule, severity, parameter_only, is_negative, gaps });
+        let scope = match kind.split_once('-') {
+            Some((_, "parameter")) => PhraseScope::Parameters,
+            Some((_, "encoded")) => PhraseScope::Decoded,
+            _ => PhraseScope::All,
+        };
+        self.phrases.push(Phrase { rule, severity, scope, is_negative, gaps });
     }
+}
+
+/// Returns the forms of a word of the list: `include*` stands for four.
+fn word_forms(word: &str) -> Vec<String> {
+    let Some(verb) = word.strip_suffix('*') else { return vec![word.to_owned()] };
+    let stem = verb.strip_suffix('e').unwrap_or(verb);
+    vec![verb.to_owned(), format!("{verb}s"), format!("{stem}ing"), format!("{stem}ed")]
 }
 
 /// Returns a word of the list as texts have it.
@@ -180,8 +211,10 @@ impl PhraseScanner {
         let mut found: Vec<TextFinding> = Vec::new();
         for matched in self.match_words(text.text, &words, Some(foreign)) {
             let Some(phrase) = PHRASE_BOOK.phrases.get(matched.phrase) else { continue };
-            if phrase.parameter_only && !text.is_about_parameter {
-                continue;
+            match phrase.scope {
+                PhraseScope::Decoded => continue,
+                PhraseScope::Parameters if !text.is_about_parameter => continue,
+                PhraseScope::Parameters | PhraseScope::All => {}
             }
             let is_quoted = is_quoted(text.text, &words, &matched);
             let severity = if is_quoted { ScanSeverity::Soft } else { phrase.severity };
@@ -313,5 +346,10 @@ fn is_quoted(text: &str, words: &[FoldedWord], matched: &PhraseMatch) -> bool {
         let before = text.get(..word.start).unwrap_or_default();
         before.ends_with(['"', '“', '\'', '‘', '`', '«', '„'])
     });
-    in_quotes && has(&DETECTIONS) || has(&["if", "when"]) && has(&REPORTED_ORDERS)
+    // "Analyzes prompts that ignore previous instructions."
+    let is_relative = matched.first_word.checked_sub(1).and_then(|before| words.get(before));
+    let is_relative =
+        is_relative.is_some_and(|word| ["that", "which"].contains(&word.text.as_str()));
+    (in_quotes || is_relative) && has(&DETECTIONS)
+        || has(&["if", "when", "whether"]) && has(&REPORTED_ORDERS)
 }

@@ -20,6 +20,8 @@ pub(super) struct ForeignTools {
     /// In lower case.
     names: BTreeSet<String>,
     servers: BTreeSet<String>,
+    /// Names of the server's own tools, in lower case.
+    own_names: BTreeSet<String>,
     /// Names by how they look.
     skeletons: HashMap<String, String>,
 }
@@ -39,6 +41,7 @@ impl ForeignTools {
             .collect();
         ForeignTools {
             names: foreign.iter().map(|name| name.to_lowercase()).collect(),
+            own_names: server.tools.keys().map(|name| name.to_lowercase()).collect(),
             servers: others().map(|(id, _)| id.to_lowercase()).collect(),
             skeletons: foreign
                 .iter()
@@ -78,11 +81,18 @@ impl ForeignTools {
         {
             return Some(("@server", 1));
         }
+        // A tool that is not known here: the client may have others.
+        if first.text.contains('_')
+            && next.is_some_and(|next| next.text == "tool")
+            && !self.own_names.contains(&first.text)
+        {
+            return Some(("@tool", 1));
+        }
         // A name such as `list-events` or `file.read` has several words.
         for count in (1..=4).rev() {
             let Some(last) = words.get(position + count - 1) else { continue };
             let Some(name) = text.get(first.start..last.end) else { continue };
-            if name.len() > MAX_MENTION_BYTES {
+            if name.len() > MAX_MENTION_BYTES || name.contains(char::is_whitespace) {
                 continue;
             }
             let name = name.to_lowercase();
