@@ -124,14 +124,18 @@ impl ToolIndex {
     }
 
     /// Returns the score of each tool: for each word of the query, the best of the scores of the
-    /// word itself, of the other words of its group, and of its parts.
+    /// word itself, of the other words of its group, and of its parts. The sum is multiplied by the
+    /// share of the words that the tool has: without it, one rare word (`Friday`) would outweigh
+    /// several that describe the task.
     fn score_query(&self, query: &str) -> Vec<f32> {
         let mut scores = vec![0.0; self.tools.len()];
+        let mut matched_words = vec![0.0_f32; self.tools.len()];
         let mut word_scores = ScoreBoard::new(self.tools.len());
         let mut gram_scores = ScoreBoard::new(self.tools.len());
         let mut shared_grams = ScoreBoard::new(self.tools.len());
-        for word in query_words(query) {
-            let stem = stem_word(&word);
+        let words = query_words(query);
+        for word in &words {
+            let stem = stem_word(word);
             for (tool, score) in self.words.find_term(&stem) {
                 word_scores.raise_score(tool, score);
             }
@@ -140,7 +144,7 @@ impl ToolIndex {
                     word_scores.raise_score(tool, self.weights.related_word * score);
                 }
             }
-            let grams = four_grams(&word);
+            let grams = four_grams(word);
             for (tool, score) in grams.iter().flat_map(|gram| self.grams.find_term(gram)) {
                 gram_scores.add_score(tool, score);
                 shared_grams.add_score(tool, 1.0);
@@ -154,9 +158,15 @@ impl ToolIndex {
             }
             for (tool, score) in word_scores.drain() {
                 scores[tool] += score;
+                matched_words[tool] += 1.0;
             }
         }
+        let word_count = words.len().max(1) as f32;
         scores
+            .iter()
+            .zip(matched_words)
+            .map(|(score, matched)| score * matched / word_count)
+            .collect()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Quality of the search on the labelled queries in `tests/search/`.
 //!
-//! Choose weights and word groups by `dev.jsonl` alone. Never tune by the misses of `test.jsonl`,
-//! or it no longer measures anything.
+//! Choose weights and word groups by `dev.jsonl` alone. Never tune by the misses of `test.jsonl` or
+//! `blind.jsonl`, or they no longer measure anything. The queries of `blind.jsonl` are in everyday
+//! words and avoid those of the definitions.
 
 use std::path::Path;
 use std::time::Instant;
@@ -118,9 +119,9 @@ fn search_quality_stays_above_its_floors() {
     print_quality("blind", &measure_quality(&index, &read_lines("blind.jsonl")));
     let quality = measure_quality(&index, &read_lines("test.jsonl"));
     print_quality("test", &quality);
-    assert!(quality.recall_at_5 >= 0.69, "{quality:?}");
-    assert!(quality.recall_at_10 >= 0.79, "{quality:?}");
-    assert!(quality.reciprocal_rank >= 0.50, "{quality:?}");
+    assert!(quality.recall_at_5 >= 0.82, "{quality:?}");
+    assert!(quality.recall_at_10 >= 0.91, "{quality:?}");
+    assert!(quality.reciprocal_rank >= 0.66, "{quality:?}");
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub(super) struct SearchWeights {
 
 impl Default for SearchWeights {
     fn default() -> SearchWeights {
-        SearchWeights { fields: [3.0, 1.0, 1.0, 0.7, 0.4, 1.0], related_word: 0.5, four_grams: 0.5 }
+        SearchWeights { fields: [3.0, 1.0, 1.0, 0.7, 0.4, 1.0], related_word: 0.6, four_grams: 0.5 }
     }
 }
 

@@ -6,6 +6,9 @@ const STOP_WORDS: &str = "
     how i if in into is it its let me my need of on one or our please should so some someone
     something that the their them there these they this those to tool us want was we were what
     when where which who why will with would you your
+    again also another at before both but down each else every here just like lot many more most
+    much no not now off only other out over really still than then too two up via very while without
+    yet
 ";
 
 /// Splits a text into lower-case words: at every other character than a letter or digit, between
