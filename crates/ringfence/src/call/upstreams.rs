@@ -14,6 +14,7 @@ use crate::base::{Result, TraceId};
 use crate::tools::SessionState;
 use crate::upstream::backend::UpstreamBackend;
 use crate::upstream::learn::{ServerOffer, ask_server, write_accepted};
+use crate::upstream::review::OfferReview;
 use crate::upstream::start::StartContext;
 
 /// Servers that are asked at a time.
@@ -92,14 +93,22 @@ impl Pipeline {
     ) -> Result<()> {
         let offer = self.ask_upstream(state, backend, session).await?;
         let (config, id) = (Arc::clone(&state.config), backend.server.id.clone());
-        let locked = offer.locked.clone();
+        let review = OfferReview::new(&id, None, &offer.locked, &config);
+        let locked = review.without_dangerous_tools(&offer.locked);
+        let left_out = offer.locked.tools.len() - locked.tools.len();
+        if left_out > 0 {
+            tracing::warn!(
+                "{left_out} tools of server `{id}` are not offered: the scanner found something. See `ringfence upstream diff {id}`."
+            );
+        }
+        let kept = locked.clone();
         let writing =
             tokio::task::spawn_blocking(move || write_accepted(&config.upstreams, &id, locked));
         match writing.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!("accepted definitions are kept in memory: {}", error.log_line());
-                self.upstreams.keep_learned(&backend.server.id, offer.locked);
+                self.upstreams.keep_learned(&backend.server.id, kept);
             }
             Err(error) => tracing::error!("cannot write accepted definitions: {error}"),
         }

@@ -46,7 +46,7 @@ pub struct ConfigLocation {
 }
 
 impl ConfigLocation {
-    fn to_flags(&self) -> ConfigFlags {
+    pub fn to_flags(&self) -> ConfigFlags {
         ConfigFlags {
             config: self.config.clone(),
             upstreams: self.upstreams.clone(),

@@ -10,6 +10,7 @@ mod sandbox;
 mod secret;
 mod serve;
 mod try_it;
+mod upstream;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -49,6 +50,7 @@ enum CliCommand {
     Audit(audit::AuditArgs),
     Secret(secret::SecretArgs),
     Approvals(approvals::ApprovalsArgs),
+    Upstream(upstream::UpstreamArgs),
 }
 
 /// Runs the command named on the command line and returns its exit code.
@@ -79,6 +81,7 @@ pub fn run() -> ExitCode {
         CliCommand::Config(args) => config::run(&args, &mut std::io::stdout().lock()),
         CliCommand::Audit(args) => root_dir(args.root.clone())
             .and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock())),
+        CliCommand::Upstream(args) => upstream::run(&args, &mut std::io::stdout().lock()),
         CliCommand::Secret(args) => secret::run(&args, &mut std::io::stdout().lock()).map(|()| 0),
         CliCommand::Approvals(args) => {
             root_dir(args.root.clone()).and_then(|root| approvals::run(&args, &root)).map(|()| 0)

@@ -54,6 +54,7 @@ pub use resolve::{
 pub use secrets::SecretValues;
 pub use show::{ConfigListing, ShownKey, show_config};
 pub use template::{TemplatePart, ValueTemplate};
+pub use trusted_files::TrustCandidate;
 pub use upstreams::{UpstreamConfig, UpstreamServer};
 pub use values::{
     CommandStdin, EscalationMode, HeuristicsMode, LogFormat, LogLevel, NameGlob, ProfileSetting,

@@ -15,6 +15,7 @@ pub mod meta;
 pub mod pool;
 mod questions;
 mod result;
+pub mod review;
 pub mod start;
 pub mod status;
 mod tool;
