@@ -3,8 +3,8 @@
 #
 #   conformance/client.sh [target/debug/examples/conformance_client]
 #
-# All scenarios of each revision that are not about OAuth, also those that the suite runs without scoring them. The suite
-# is installed next to this file once and kept.
+# All scenarios that each revision requires, and those added after its release. Extensions of OAuth (client credentials,
+# DPoP and others) are left out: the client has none. The suite is installed next to this file once and kept.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -54,11 +54,11 @@ run() {
     shift 4
     for scenario in "$@"; do
         while [ "$(jobs -pr | wc -l)" -ge 4 ]; do wait -n; done
-        run_scenario "$version" "$revision" "$scenario" "$scratch/$name-$scenario" &
+        run_scenario "$version" "$revision" "$scenario" "$scratch/$name-${scenario//\//-}" &
     done
     wait
     for scenario in "$@"; do
-        log=$scratch/$name-$scenario
+        log=$scratch/$name-${scenario//\//-}
         checks=$(sed -n 's|^Passed: \([0-9]*\)/.*|\1|p' "$log")
         sum=$((sum + ${checks:-0}))
         [ "$(cat "$log.code")" = 0 ] && continue
@@ -75,17 +75,21 @@ run() {
     fi
 }
 
-# scenarios REVISION: prints the client scenarios of a revision, without those about OAuth.
+# scenarios REVISION PATTERN: prints the client scenarios of a revision that match.
 scenarios() {
-    suite 0.2.0-alpha.12 list --requirements "$1" |
-        sed -n '/^Client scenarios/,/^$/s/^  - //p; s/^    - \(.*\) \[client\]$/\1/p' | grep -v '^auth/'
+    suite 0.2.0-alpha.12 list --requirements "$1" | sed '/^  extension/,/^  added/d' |
+        sed -n '/^Client scenarios/,/^$/s/^  - //p; s/^    - \(.*\) \[client\]$/\1/p' | grep "$2"
 }
 
 run 0.1.16 10 0.1.16 2025-11-25 initialize tools_call elicitation-sep1034-client-defaults sse-retry
 # shellcheck disable=SC2046 # No name contains a space.
-run 2025-11-25 20 0.2.0-alpha.12 2025-11-25 $(scenarios 2025-11-25)
+run 2025-11-25 20 0.2.0-alpha.12 2025-11-25 $(scenarios 2025-11-25 '^[^/]*$')
 # shellcheck disable=SC2046
-run 2026-07-28 57 0.2.0-alpha.12 2026-07-28 $(scenarios 2026-07-28)
+run 2026-07-28 57 0.2.0-alpha.12 2026-07-28 $(scenarios 2026-07-28 '^[^/]*$')
+# shellcheck disable=SC2046
+run 2025-11-25-oauth 258 0.2.0-alpha.12 2025-11-25 $(scenarios 2025-11-25 '^auth/')
+# shellcheck disable=SC2046
+run 2026-07-28-oauth 367 0.2.0-alpha.12 2026-07-28 $(scenarios 2026-07-28 '^auth/')
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

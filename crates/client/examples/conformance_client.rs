@@ -11,14 +11,28 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::sync::Arc;
 
 use futures::future::{BoxFuture, try_join_all};
+use ringfence_client::auth::AuthProvider;
 use ringfence_client::config::{RemoteTransport, ServerConfig, TransportConfig, TrustLevel};
+use ringfence_client::oauth::{
+    ConfiguredClient, FileCredentialStore, LoginOptions, OAuthProvider, OAuthSettings, SecretText,
+    login,
+};
 use ringfence_client::{
-    CallHandler, ClientOptions, ClientProfile, Question, QuestionAnswer, ServerClient, ToolCall,
-    ToolCatalog,
+    CallHandler, ClientError, ClientOptions, ClientProfile, ErrorKind, Question, QuestionAnswer,
+    ServerClient, ToolCall, ToolCatalog,
 };
 use serde_json::{Map, Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use url::Url;
+
+/// Logins in one scenario. A server that is never content must not cause any number of them.
+const MAX_LOGINS: usize = 3;
+/// Client id metadata document that the suite knows.
+const CLIENT_METADATA_URL: &str = "https://conformance-test.local/client-metadata.json";
 
 type DriverResult<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -49,6 +63,10 @@ fn fill_form(schema: &Value) -> Map<String, Value> {
     content
 }
 
+fn call_everything(catalog: &ToolCatalog) -> Vec<(String, Value)> {
+    catalog.tools.keys().map(|name| (name.clone(), json!({}))).collect()
+}
+
 /// Returns the tools that a scenario wants to be called, with their arguments.
 fn plan_calls(
     scenario: &str,
@@ -61,7 +79,8 @@ fn plan_calls(
         "elicitation-sep1034-client-defaults"
         | "http-standard-headers"
         | "sep-2322-client-request-state"
-        | "sse-retry" => catalog.tools.keys().map(|name| (name.clone(), json!({}))).collect(),
+        | "sse-retry" => call_everything(catalog),
+        _ if scenario.starts_with("auth/") => call_everything(catalog),
         // Every tool that the client offers, so that the suite sees which ones it left out.
         "http-invalid-tool-headers" => {
             let arguments = json!({"region": "eu", "value": "eu", "field1": "a", "field2": "b"});
@@ -99,32 +118,118 @@ async fn run_scenario(client: &ServerClient, scenario: &str, context: &Value) ->
         let call = ToolCall { tool, arguments, timeout: None, is_read_only: false };
         let result = client.call_tool(&call, &AcceptingUser).await?;
         println!("{}: {}", call.tool, result.get());
-        Ok::<(), ringfence_client::ClientError>(())
+        Ok::<(), ClientError>(())
     });
     try_join_all(calls).await?;
     Ok(())
 }
 
+/// Fetches a page of a server on loopback and returns where it redirects to.
+async fn fetch_page(url: &Url) -> DriverResult<Option<Url>> {
+    let address = url.socket_addrs(|| None)?;
+    let mut socket = TcpStream::connect(&*address).await?;
+    let target = &url[url::Position::BeforePath..url::Position::AfterQuery];
+    let host = &url[url::Position::BeforeHost..url::Position::AfterPort];
+    let request = format!("GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).await?;
+    let mut page = String::new();
+    socket.read_to_string(&mut page).await?;
+    let location = page.lines().take_while(|line| !line.is_empty()).find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("location").then(|| value.trim())
+    });
+    Ok(location.map(|location| url.join(location)).transpose()?)
+}
+
+/// Opens an address as a browser does whose user agrees to everything.
+async fn browse(mut url: Url) -> DriverResult<()> {
+    while let Some(next) = fetch_page(&url).await? {
+        url = next;
+    }
+    Ok(())
+}
+
+async fn log_in(settings: &OAuthSettings, store: &FileCredentialStore) -> Result<(), ClientError> {
+    let open_url = |url: &Url| {
+        let url = url.clone();
+        tokio::spawn(async move {
+            if let Err(error) = browse(url).await {
+                println!("browser: {error}");
+            }
+        });
+    };
+    let status = login(settings, store, &LoginOptions::default(), &open_url).await?;
+    println!("logged in: {status:?}");
+    Ok(())
+}
+
+fn oauth_settings(url: &Url, context: &Value) -> DriverResult<OAuthSettings> {
+    let text = |key: &str| context[key].as_str().map(str::to_owned);
+    Ok(OAuthSettings {
+        configured_client: text("client_id").map(|client_id| ConfiguredClient {
+            client_id,
+            client_secret: text("client_secret").map(SecretText::new),
+            issuer: text("issuer"),
+        }),
+        client_metadata_url: Some(CLIENT_METADATA_URL.parse()?),
+        ..OAuthSettings::new("conformance", url.clone(), "Log in.")
+    })
+}
+
+/// Runs the scenario, and logs in when the server wants it.
+async fn run_with_logins(
+    client: &ServerClient,
+    settings: &OAuthSettings,
+    store: &FileCredentialStore,
+    scenario: &str,
+    context: &Value,
+) -> DriverResult<()> {
+    let mut logins = 0;
+    loop {
+        let error = match run_scenario(client, scenario, context).await {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let wants_login = error
+            .downcast_ref::<ClientError>()
+            .is_some_and(|error| error.kind() == ErrorKind::Unauthenticated);
+        if !wants_login || logins == MAX_LOGINS {
+            return Err(error);
+        }
+        println!("refused: {error}");
+        logins += 1;
+        log_in(settings, store).await?;
+    }
+}
+
 #[tokio::main]
 async fn main() -> DriverResult<()> {
-    let url = std::env::args().nth(1).ok_or("name the address of a server")?;
+    let url: Url = std::env::args().nth(1).ok_or("name the address of a server")?.parse()?;
     let scenario = std::env::var("MCP_CONFORMANCE_SCENARIO")?;
     let context = match std::env::var("MCP_CONFORMANCE_CONTEXT") {
         Ok(context) => serde_json::from_str(&context)?,
         Err(_) => Value::Null,
     };
+    let settings = oauth_settings(&url, &context)?;
+    let directory = std::env::temp_dir().join(format!("conformance-{}", std::process::id()));
+    let store = FileCredentialStore::new(&directory);
+    let provider = OAuthProvider::new([settings.clone()], Arc::new(store.clone()));
+    let provider: Arc<dyn AuthProvider> = Arc::new(provider);
     let config = ServerConfig {
         trust: TrustLevel::Untrusted,
         transport: TransportConfig::Http(RemoteTransport {
-            url: url.parse()?,
+            url,
             headers: BTreeMap::new(),
             auth_provider_id: None,
         }),
     };
     let profile = ClientProfile { elicitation: true, ..ClientProfile::default() };
     let options = ClientOptions { profile, ..ClientOptions::default() };
-    let client = ServerClient::new("conformance", config, options, None);
-    let outcome = run_scenario(&client, &scenario, &context).await;
+    let client = ServerClient::new("conformance", config, options, Some(provider));
+    let outcome = run_with_logins(&client, &settings, &store, &scenario, &context).await;
     client.close().await;
+    if directory.exists() {
+        std::fs::remove_dir_all(&directory)?;
+    }
     outcome
 }

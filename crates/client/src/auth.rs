@@ -12,8 +12,14 @@ pub trait AuthProvider: Send + Sync {
     fn authorization(&self, server_id: &str) -> BoxFuture<'_, Result<Option<Authorization>>>;
 
     /// Called when the server refused the request. Returns whether it is worth another try, for
-    /// example because a token was refreshed.
+    /// example because a token was refreshed. An error is reported instead of the refusal.
     fn handle_refusal(&self, refusal: AuthRefusal) -> BoxFuture<'_, Result<bool>>;
+
+    /// Returns whether there are other credentials than those that the server refused last, for
+    /// example because a user has logged in. Until then the server is not tried again.
+    fn has_new_credentials(&self, _server_id: &str) -> BoxFuture<'_, bool> {
+        Box::pin(async { false })
+    }
 }
 
 /// Value of an `Authorization` header. Its debug output hides it.
@@ -45,4 +51,8 @@ pub struct AuthRefusal {
     pub status: u16,
     /// The `WWW-Authenticate` header.
     pub challenge: String,
+    /// The credentials that were refused.
+    pub authorization: Option<Authorization>,
+    /// Whether this was the second try, so that there is no other.
+    pub is_repeated: bool,
 }

@@ -48,6 +48,9 @@ enum ErrorCause {
     HttpStatus,
     /// The answer broke off; whether the request ran is not known.
     Interruption,
+    /// The credentials are valid, but this request needs more rights.
+    #[cfg_attr(not(feature = "oauth"), expect(dead_code))]
+    ScopeMissing,
 }
 
 /// Error object of a server's answer.
@@ -104,6 +107,24 @@ impl ClientError {
     pub(crate) fn with_http_status(mut self) -> ClientError {
         self.cause = ErrorCause::HttpStatus;
         self
+    }
+
+    /// Marks the refusal of one request, for which valid credentials have too few rights.
+    #[cfg(feature = "oauth")]
+    pub(crate) fn with_scope_missing(mut self) -> ClientError {
+        self.cause = ErrorCause::ScopeMissing;
+        self
+    }
+
+    /// Returns whether the server refuses every request until someone logs in.
+    pub(crate) fn ends_access(&self) -> bool {
+        self.kind == ErrorKind::Unauthenticated && self.cause != ErrorCause::ScopeMissing
+    }
+
+    /// Returns whether the credentials are valid, but have too few rights for this request. A login
+    /// asks for them; until then, other requests are possible.
+    pub fn is_scope_missing(&self) -> bool {
+        self.cause == ErrorCause::ScopeMissing
     }
 
     /// Removes what the client would react to.

@@ -16,6 +16,8 @@ mod manager;
 mod message;
 mod names;
 mod scan;
+#[cfg(feature = "oauth")]
+pub mod oauth;
 mod search;
 mod server_client;
 #[cfg(feature = "spawn")]

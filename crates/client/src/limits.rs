@@ -42,6 +42,11 @@ pub struct Limits {
     pub list_timeout: Duration,
     /// Time for one call, while no human is being asked.
     pub call_timeout: Duration,
+    /// Bytes of one answer during OAuth work.
+    pub oauth_bytes: usize,
+    /// Time for all requests of one piece of OAuth work: finding the authorization server, getting a
+    /// token, refreshing one, or revoking one.
+    pub oauth_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -65,6 +70,8 @@ impl Default for Limits {
             handshake_timeout: Duration::from_secs(30),
             list_timeout: Duration::from_secs(30),
             call_timeout: Duration::from_secs(300),
+            oauth_bytes: 256 << 10,
+            oauth_timeout: Duration::from_secs(30),
         }
     }
 }

@@ -335,6 +335,7 @@ impl Drop for ConnectAttempt {
 impl ClientCore {
     /// Returns the connection, and makes it if there is none. Any number of callers cause one start.
     async fn connect(self: &Arc<ClientCore>) -> Result<Arc<Established>> {
+        self.check_credentials().await;
         let outcome = {
             let mut link = self.lock_link();
             let established = match &link.state {
@@ -357,6 +358,15 @@ impl ClientCore {
             }
         };
         outcome.await
+    }
+
+    /// Forgets that the server refused us if there are other credentials by now.
+    async fn check_credentials(&self) {
+        let Some(provider) = &self.auth_provider else { return };
+        let is_refused = !self.lock_link().may_retry();
+        if is_refused && provider.has_new_credentials(&self.id).await {
+            self.lock_link().failure = None;
+        }
     }
 
     fn start_attempt(self: &Arc<ClientCore>, link: &mut Link) -> ConnectOutcome {
@@ -467,7 +477,7 @@ impl ClientCore {
             // Closed by us: the caller wants an end, not another try.
             return false;
         }
-        let is_refused = error.kind() == ErrorKind::Unauthenticated;
+        let is_refused = error.ends_access();
         if error.is_session_lost() || end.is_some() || is_refused {
             let mut link = self.lock_link();
             if is_refused {
@@ -545,11 +555,9 @@ impl Link {
     /// Notes that connecting failed, or that the server refuses us.
     fn note_failure(&mut self, error: ClientError) {
         let count = self.count_failures() + 1;
-        let retry_at = match error.kind() {
-            // A server that refuses us would only see the same credentials again.
-            ErrorKind::Unauthenticated => None,
-            _ => Some(Instant::now() + backoff(count)),
-        };
+        // A server that refuses us would only see the same credentials again.
+        let may_retry = error.kind() != ErrorKind::Unauthenticated;
+        let retry_at = may_retry.then(|| Instant::now() + backoff(count));
         self.failure = Some(Failure { error, count, retry_at });
     }
 

@@ -14,7 +14,7 @@ mod merge;
 mod parse;
 mod problem;
 #[cfg(test)]
-mod scratch;
+pub(crate) mod scratch;
 mod source;
 mod transport;
 mod tree;

@@ -219,7 +219,7 @@ impl HttpShared {
         let response = self.web.send(Method::POST, &self.web.url, &headers, &body).await;
         let response = response.inspect_err(|error| {
             // A server that refuses us gets no further request, not even one that ends the session.
-            if error.kind() == ErrorKind::Unauthenticated {
+            if error.ends_access() {
                 self.lock_protocol().session = None;
             }
         })?;

@@ -11,7 +11,7 @@ pub(crate) mod router;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod sse;
-mod web;
+pub(crate) mod web;
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use crate::auth::{AuthProvider, AuthRefusal};
+use crate::auth::{AuthProvider, AuthRefusal, Authorization};
 use crate::config::RemoteTransport;
 use crate::error::{ClientError, ErrorKind, Result, too_long};
 use crate::limits::Limits;
@@ -140,25 +140,40 @@ impl WebClient {
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Response<Incoming>> {
-        let mut may_renew = true;
+        let mut is_repeated = false;
         loop {
-            let response = self.send_once(method.clone(), url, headers, body).await?;
+            let authorization = self.authorize().await?;
+            let sending =
+                self.send_once(method.clone(), url, headers, body, authorization.as_ref());
+            let response = sending.await?;
             let status = response.status();
             if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
                 return Ok(response);
             }
-            let challenge = response.headers().get(WWW_AUTHENTICATE);
+            let Some(provider) = &self.auth_provider else {
+                return Err(self.refusal_error(status));
+            };
+            let challenges = response.headers().get_all(WWW_AUTHENTICATE).iter();
+            let challenges: Vec<&str> =
+                challenges.filter_map(|value| value.to_str().ok()).collect();
             let refusal = AuthRefusal {
                 server_id: self.server_id.clone(),
                 status: status.as_u16(),
-                challenge: challenge.and_then(|value| value.to_str().ok()).unwrap_or("").to_owned(),
+                challenge: challenges.join(", "),
+                authorization,
+                is_repeated,
             };
-            match &self.auth_provider {
-                Some(provider) if may_renew && provider.handle_refusal(refusal).await? => {
-                    may_renew = false;
-                }
-                _ => return Err(self.refusal_error(status)),
+            if !provider.handle_refusal(refusal).await? || is_repeated {
+                return Err(self.refusal_error(status));
             }
+            is_repeated = true;
+        }
+    }
+
+    async fn authorize(&self) -> Result<Option<Authorization>> {
+        match &self.auth_provider {
+            Some(provider) => provider.authorization(&self.server_id).await,
+            None => Ok(None),
         }
     }
 
@@ -168,6 +183,7 @@ impl WebClient {
         url: &Url,
         headers: &HeaderMap,
         body: &Bytes,
+        authorization: Option<&Authorization>,
     ) -> Result<Response<Incoming>> {
         let mut request = Request::builder()
             .method(method)
@@ -176,24 +192,14 @@ impl WebClient {
             .map_err(|error| self.connect_error(&error))?;
         request.headers_mut().extend(self.headers.clone());
         request.headers_mut().extend(headers.clone());
-        if let Some(provider) = &self.auth_provider
-            && let Some(authorization) = provider.authorization(&self.server_id).await?
-        {
+        if let Some(authorization) = authorization {
             let mut value = HeaderValue::from_str(authorization.header_value())
                 .map_err(|_| self.connect_error(&"its credentials cannot be sent"))?;
             value.set_sensitive(true);
             request.headers_mut().insert(AUTHORIZATION, value);
         }
-        self.client.request(request).await.map_err(|error| {
-            // The cause is in the sources: "client error (Connect)" alone helps no one.
-            let mut message = error.to_string();
-            let mut source = std::error::Error::source(&error);
-            while let Some(cause) = source {
-                message = cause.to_string();
-                source = cause.source();
-            }
-            self.connect_error(&message)
-        })
+        let response = self.client.request(request).await;
+        response.map_err(|error| self.connect_error(&root_cause(&error)))
     }
 
     /// Sorts a successful answer by its body. Everything else is an error: redirects are not
@@ -271,9 +277,18 @@ impl WebClient {
     }
 }
 
+/// Returns the innermost cause of an error: "client error (Connect)" alone helps no one.
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
 /// Trusts the certificates of the system. They are read only where they are needed: a host without
 /// any still reaches servers on loopback.
-fn tls_config(url: &Url) -> Result<rustls::ClientConfig> {
+pub(crate) fn tls_config(url: &Url) -> Result<rustls::ClientConfig> {
     let mut roots = rustls::RootCertStore::empty();
     if url.scheme() == "https" {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
