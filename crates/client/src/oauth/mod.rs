@@ -22,6 +22,8 @@ mod file_store;
 mod hostile_tests;
 mod login;
 mod provider;
+#[cfg(test)]
+mod provider_tests;
 mod record;
 mod redirect;
 mod register;
