@@ -8,13 +8,14 @@ export CARGO_TERM_COLOR ?= never
 DEBUG := target/debug/ringfence
 RELEASE := target/release/ringfence
 CONFORMANCE_CLIENT := target/debug/examples/conformance_client
+OAUTH_CLIENT := target/debug/examples/oauth_client
 step = @printf '\n== %s\n'
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 DENY_VERSION := 0.20.2
 DENY := .tools/bin/cargo-deny
 
 # Steps of `make test`, in this order; each is also a target.
-STEPS := commits format clippy docs msrv deny unit doctests conformance conformance-client inspector sdk everyday codex codexpair
+STEPS := commits format clippy docs msrv deny unit doctests conformance conformance-client conformance-oauth inspector sdk everyday codex codexpair
 
 # Long runs, too slow for every commit.
 PROOF_STEPS := codex codexpair longtests bwrapescapes rootescapes
@@ -114,6 +115,13 @@ $(CONFORMANCE_CLIENT): FORCE
 conformance-client: $(CONFORMANCE_CLIENT) ## Run the MCP conformance suite's client scenarios on the client library
 	$(step) 'conformance of the client'
 	conformance/client.sh $(CONFORMANCE_CLIENT)
+
+$(OAUTH_CLIENT): FORCE
+	cargo build --locked -p ringfence-client --example oauth_client
+
+conformance-oauth: $(OAUTH_CLIENT) ## Check the client library's OAuth against a real authorization server
+	$(step) 'OAuth of the client'
+	conformance/oauth.sh $(OAUTH_CLIENT)
 
 inspector: $(DEBUG) ## List and call tools with the MCP Inspector over stdio, HTTP and SSE
 	$(step) 'inspector'

@@ -49,7 +49,6 @@ enum ErrorCause {
     /// The answer broke off; whether the request ran is not known.
     Interruption,
     /// The credentials are valid, but this request needs more rights.
-    #[cfg_attr(not(feature = "oauth"), expect(dead_code))]
     ScopeMissing,
 }
 

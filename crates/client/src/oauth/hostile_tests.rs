@@ -166,7 +166,8 @@ fn change_query(url: Url, remove: &str, add: &[(&str, &str)]) -> Url {
 
 #[tokio::test]
 async fn answers_of_another_login_or_server_are_refused() {
-    let changes: [(&str, fn(Url) -> Url); 7] = [
+    type UrlChange = fn(Url) -> Url;
+    let changes: [(&str, UrlChange); 7] = [
         ("does not belong to this login", |url| change_query(url, "state", &[("state", "x")])),
         ("does not belong to this login", |url| change_query(url, "state", &[])),
         ("repeats", |url| change_query(url, "", &[("state", "x")])),

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Checks the client's OAuth against a real authorization server, npm's oidc-provider, with the example `oauth_client`:
+#
+#   conformance/oauth.sh [target/debug/examples/oauth_client]
+#
+# Login, expiry, refresh by several processes, rotation, revocation, a server that is down, wrong issuers. The packages
+# are installed next to this file once and kept.
+set -uo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+client=$(realpath -- "${1:-$here/../target/debug/examples/oauth_client}") || exit 2
+[ -x "$client" ] || { echo "no such program: $client" >&2; exit 2; }
+
+# A copy of the lock file identifies the installed version.
+installed=$here/node_modules/.installed
+if ! cmp -s "$here/package-lock.json" "$installed"; then
+    npm ci --prefix "$here" --no-audit --no-fund --loglevel=error || { echo "cannot install the packages" >&2; exit 2; }
+    cp "$here/package-lock.json" "$installed"
+fi
+timeout 120 "$here/node_modules/node/bin/node" "$here/oauth/check.mjs" "$client" 2>&1 |
+    # The server comments on settings that are meant for development, such as its forms.
+    grep -v '^oidc-provider \(NOTICE\|WARNING\)'
