@@ -1,9 +1,10 @@
 // A real authorization server (oidc-provider) and a protected MCP server, in one process on one port of the loopback.
 import http from 'node:http';
+import https from 'node:https';
 import { Provider } from 'oidc-provider';
 
-/** Starts both. `state` changes how they behave, and counts what happens. */
-export async function startAuthority() {
+/** Starts both, with TLS if key and certificate are given. `state` changes how they behave, and counts what happens. */
+export async function startAuthority(tls) {
   const state = {
     lifetime: 3600, // seconds of an access token
     isDown: false, // the token endpoint hangs up
@@ -12,9 +13,9 @@ export async function startAuthority() {
     registrations: 0,
     authorizationServer: undefined, // named by the MCP server, if not the right one
   };
-  const server = http.createServer();
+  const server = tls ? https.createServer(tls) : http.createServer();
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const base = `http://127.0.0.1:${server.address().port}`;
+  const base = `${tls ? 'https://localhost' : 'http://127.0.0.1'}:${server.address().port}`;
   const resource = `${base}/mcp`;
   const provider = new Provider(base, {
     pkce: { required: () => true },

@@ -1,4 +1,4 @@
-// Checks the OAuth client against a real authorization server: node check.mjs PROGRAM
+// Checks the OAuth client against a real authorization server: node check.mjs PROGRAM CERTIFICATE KEY
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import fs from 'node:fs';
@@ -7,12 +7,14 @@ import path from 'node:path';
 import { startAuthority } from './authority.mjs';
 import { agree } from './browser.mjs';
 
-const program = process.argv[2];
+const [program, certificate, key] = process.argv.slice(2);
+const tls = { cert: fs.readFileSync(certificate), key: fs.readFileSync(key) };
 const scratch = fs.mkdtempSync(path.join(os.tmpdir(), 'oauth-check-'));
 
 /** Runs the program. `onOpen` gets the address that it wants to be opened. */
 function run(command, target, onOpen = () => {}) {
-  const child = spawn(program, [command, target.url, target.directory], { stdio: ['ignore', 'pipe', 'ignore'] });
+  const env = { ...process.env, ...target.env };
+  const child = spawn(program, [command, target.url, target.directory], { env, stdio: ['ignore', 'pipe', 'ignore'] });
   let output = '';
   let opened;
   child.stdout.on('data', (data) => {
@@ -137,6 +139,18 @@ const checks = {
     };
     assertOutput(await logIn(target, change), 1, /failed: Unauthenticated: .*access_denied/);
   },
+  async 'a login works with TLS, for a certificate that is trusted'(target, { state, provider }) {
+    assertOutput(await logIn(target), 1, /failed: Unavailable: .*certificate/);
+    assert.equal(state.registrations, 0);
+    const trusting = { ...target, env: { SSL_CERT_FILE: certificate } };
+    assertOutput(await logIn(trusting), 0, /logged in/);
+    works(await run('call', trusting));
+    state.refusedBefore = Date.now() + 3600_000;
+    assertOutput(await run('call', trusting), 1, /failed: Unauthenticated/);
+    assert.equal(state.refreshes, 1);
+    assertOutput(await run('logout', trusting), 0, /Revoked/);
+    assert.ok(provider.issuer.startsWith('https://'));
+  },
   async 'logging out revokes the refresh token'(target, { provider }) {
     await logIn(target);
     const { refresh_token: token } = readRecord(target).grant;
@@ -149,7 +163,7 @@ const checks = {
 
 let failed = 0;
 async function runCheck([name, check], index) {
-  const authority = await startAuthority();
+  const authority = await startAuthority(name.includes('TLS') ? tls : undefined);
   const target = { url: authority.url, directory: path.join(scratch, String(index)) };
   try {
     await check(target, authority);

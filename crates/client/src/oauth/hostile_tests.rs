@@ -10,7 +10,7 @@ use url::Url;
 use super::address::AddressPolicy;
 use super::scripted::{FixedReply, METADATA_PATH, RESOURCE_PATH, ScriptedAuthority, fetch};
 use super::web::{OAuthRequest, OAuthWeb};
-use super::{ConfiguredClient, LoginOptions, SecretText, login, status};
+use super::{ConfiguredClient, LoginOptions, OAuthSettings, SecretText, login, status};
 use crate::error::ErrorKind;
 use crate::limits::Limits;
 
@@ -250,4 +250,29 @@ async fn the_listener_waits_for_the_answer_and_nothing_else() {
     let error = login(&settings, &store, &options, &open_url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{error}");
     assert!(pages.try_recv().unwrap().starts_with("HTTP/1.1 404 "));
+}
+
+#[tokio::test]
+async fn a_client_that_the_authority_forgot_is_registered_again() {
+    let authority = ScriptedAuthority::start().await;
+    authority.set("/token", FixedReply::Json(401, json!({"error": "invalid_client"})));
+    assert!(authority.log_in().await.is_err());
+    authority.reset("/token");
+    authority.log_in().await.unwrap();
+    assert_eq!(authority.requests("/register").len(), 2);
+    // The user sees an error in the browser, which never comes back.
+    let options = LoginOptions { timeout: Duration::from_millis(50), redirect_port: None };
+    let error = login(&authority.settings(), &authority.store(), &options, &|_| {}).await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
+    authority.log_in().await.unwrap();
+    assert_eq!(authority.requests("/register").len(), 3);
+}
+
+#[tokio::test]
+async fn there_is_no_login_without_encryption() {
+    let authority = ScriptedAuthority::start().await;
+    let server_url = "http://mcp.example.com/mcp".parse().unwrap();
+    let settings = OAuthSettings { server_url, ..authority.settings() };
+    let error = authority.log_in_with(&settings, |url| url).await.unwrap_err();
+    assert!(error.message().contains("https"), "{error}");
 }

@@ -10,7 +10,7 @@ use super::redirect::{RedirectListener, redirect_uri};
 use super::register::{find_client, register_client};
 use super::secret::SecretText;
 use super::store::{CredentialStore, StoreLock};
-use super::token::{IssuedTokens, exchange_code, revoke_token};
+use super::token::{IssuedTokens, TokenFailure, exchange_code, revoke_token};
 use super::web::OAuthWeb;
 use crate::error::{ClientError, ErrorKind, Result};
 
@@ -68,6 +68,7 @@ pub async fn login(
     open_url: &(dyn Fn(&url::Url) + Sync),
 ) -> Result<LoginStatus> {
     let web = settings.open_web();
+    web.policy().check_url(&settings.server_url)?;
     let record = LoginRecord::load_or_reset(settings, store).await?;
     let demand = match &record.demand {
         Some(demand) => demand.clone(),
@@ -79,30 +80,46 @@ pub async fn login(
         prepare_client(settings, &web, &server, &record, options, &scopes).await?;
     // Before the user is asked: a registration must not be lost with a login that is given up.
     keep_client(settings, store, &client).await?;
-
-    let redirect_uri = redirect_uri(listener.port);
-    let pending = PendingAuthorization::new(&server, &client, &redirect_uri, &scopes)?;
+    let pending =
+        PendingAuthorization::new(&server, &client, &redirect_uri(listener.port), &scopes)?;
     open_url(&pending.url);
+    match redeem_answer(settings, options, &server, &client, &listener, &pending).await {
+        Ok(tokens) => keep_tokens(settings, store, server, client, tokens, scopes).await,
+        Err(failure) => {
+            if failure.may_concern_client() {
+                reject_client(settings, store, &client).await?;
+            }
+            Err(ClientError::from(failure).with_hint(settings.login_hint.clone()))
+        }
+    }
+}
+
+/// Waits for the browser and exchanges the code that it brings for tokens.
+async fn redeem_answer(
+    settings: &OAuthSettings,
+    options: &LoginOptions,
+    server: &DiscoveredServer,
+    client: &KnownClient,
+    listener: &RedirectListener,
+    pending: &PendingAuthorization,
+) -> Result<IssuedTokens, TokenFailure> {
     let answer = listener.receive(|query| pending.read_callback(query));
     let code = tokio::time::timeout(options.timeout, answer).await.unwrap_or_else(|_| {
         let seconds = options.timeout.as_secs_f32();
         let message = format!("no answer came from the browser within {seconds} s");
-        Err(ClientError::new(ErrorKind::DeadlineExceeded, message)
-            .with_hint(settings.login_hint.clone()))
-    })?;
-    drop(listener);
-
+        Err(ClientError::new(ErrorKind::DeadlineExceeded, message))
+    });
+    let code = code.map_err(TokenFailure::Other)?;
     // The user took time, so that the clock starts again.
     let web = settings.open_web();
+    let redirect_uri = redirect_uri(listener.port);
     let fields = [
         ("code", code.expose()),
         ("redirect_uri", &redirect_uri),
         ("code_verifier", pending.verifier.expose()),
         ("resource", &server.resource),
     ];
-    let endpoint = &server.metadata.token_endpoint;
-    let tokens = exchange_code(&web, endpoint, &client, &fields).await?;
-    keep_tokens(settings, store, server, client, tokens, scopes).await
+    exchange_code(&web, &server.metadata.token_endpoint, client, &fields).await
 }
 
 /// Selects the scopes of a login: those of the server's challenge, else those of its metadata, else
@@ -168,6 +185,22 @@ async fn keep_client(
         return Ok(());
     }
     record.client = Some(client);
+    record.save(settings, store).await
+}
+
+/// Notes that an authorization server may no longer know a client, so that the next login registers
+/// again. Many show an error in the browser then, and do not tell us.
+async fn reject_client(
+    settings: &OAuthSettings,
+    store: &dyn CredentialStore,
+    client: &KnownClient,
+) -> Result<()> {
+    let _lock = take_lock(settings, store).await?;
+    let mut record = LoginRecord::load_or_reset(settings, store).await?;
+    match &mut record.client {
+        Some(known) if known.client_id == client.client_id => known.is_rejected = true,
+        _ => return Ok(()),
+    }
     record.save(settings, store).await
 }
 

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
-use serde_json::json;
+use futures::future::{BoxFuture, join_all};
+use serde_json::{Map, Value, json};
 
 use super::record::LoginRecord;
 use super::scripted::{FixedReply, LOGIN_HINT, METADATA_PATH, ScriptedAuthority};
 use super::{CredentialStore, LogoutOutcome, OAuthProvider, OAuthSettings, logout, status};
 use crate::auth::{AuthProvider, AuthRefusal, Authorization};
-use crate::error::{ErrorKind, Result};
+use crate::call::{ToolCall, UnattendedCall};
+use crate::config::{ServerConfig, TransportConfig, TrustLevel};
+use crate::connection::scripted::{ScriptedAnswer, serve_answers};
+use crate::error::{ClientError, ErrorKind, Result};
+use crate::server_client::{ClientOptions, ServerClient};
 
 fn provider(authority: &ScriptedAuthority) -> OAuthProvider {
     OAuthProvider::new([authority.settings()], Arc::new(authority.store()))
@@ -252,4 +256,49 @@ async fn a_broken_record_is_replaced_by_a_login() {
     assert!(!error.message().contains("abc"));
     authority.log_in().await.unwrap();
     assert!(token(&provider(&authority)).await.unwrap().is_some());
+}
+
+/// Provider whose login has too few rights.
+struct LimitedRights;
+
+impl AuthProvider for LimitedRights {
+    fn authorization(&self, _: &str) -> BoxFuture<'_, Result<Option<Authorization>>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn handle_refusal(&self, _: AuthRefusal) -> BoxFuture<'_, Result<bool>> {
+        let error = ClientError::new(ErrorKind::Unauthenticated, "more rights are needed");
+        Box::pin(async { Err(error.with_scope_missing()) })
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_needs_more_rights_does_not_end_the_connection() {
+    let answer = |status, body: Value| ScriptedAnswer {
+        status,
+        media_type: "application/json",
+        body: json!({"jsonrpc": "2.0", "id": 1, "result": body}).to_string(),
+    };
+    let (transport, server) = serve_answers(vec![
+        answer(200, json!({"supportedVersions": ["2026-07-28"], "capabilities": {}})),
+        answer(200, json!({"tools": []})),
+        answer(403, json!({})),
+        answer(200, json!({"content": []})),
+    ])
+    .await;
+    let config =
+        ServerConfig { trust: TrustLevel::Untrusted, transport: TransportConfig::Http(transport) };
+    let provider: Arc<dyn AuthProvider> = Arc::new(LimitedRights);
+    let options = ClientOptions::default();
+    let client = ServerClient::new("test", config, options, Some(provider));
+    let call = |tool: &str| ToolCall {
+        tool: tool.to_owned(),
+        arguments: Map::new(),
+        timeout: None,
+        is_read_only: false,
+    };
+    let error = client.call_tool(&call("write"), &UnattendedCall).await.unwrap_err();
+    assert!(error.is_scope_missing(), "{error}");
+    client.call_tool(&call("read"), &UnattendedCall).await.unwrap();
+    assert_eq!(server.await.unwrap().len(), 4);
 }

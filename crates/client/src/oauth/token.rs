@@ -28,6 +28,18 @@ pub(super) enum TokenFailure {
     Other(ClientError),
 }
 
+impl TokenFailure {
+    /// Returns whether the reason may be that the authorization server does not know the client.
+    pub(super) fn may_concern_client(&self) -> bool {
+        match self {
+            TokenFailure::Refused { code, .. } => {
+                ["invalid_client", "unauthorized_client"].contains(&code.as_str())
+            }
+            TokenFailure::Other(error) => error.kind() == ErrorKind::DeadlineExceeded,
+        }
+    }
+}
+
 impl From<TokenFailure> for ClientError {
     fn from(failure: TokenFailure) -> ClientError {
         match failure {

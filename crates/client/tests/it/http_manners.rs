@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures::future::BoxFuture;
 use http::Method;
@@ -243,6 +243,7 @@ async fn a_refusal_is_final_until_something_changes() {
 struct NumberedTokens {
     number: AtomicUsize,
     can_renew: bool,
+    has_new: Arc<AtomicBool>,
     refusals: TextLog,
 }
 
@@ -259,6 +260,10 @@ impl AuthProvider for NumberedTokens {
         }
         Box::pin(async move { Ok(self.can_renew) })
     }
+
+    fn has_new_credentials(&self, _: &str) -> BoxFuture<'_, bool> {
+        Box::pin(async move { self.has_new.load(Ordering::SeqCst) })
+    }
 }
 
 #[tokio::test]
@@ -268,8 +273,13 @@ async fn refused_credentials_are_renewed_once() {
         [(1, true, true), (0, false, true), (1, false, false), (9, true, false)]
     {
         let refusals = TextLog::default();
-        let provider =
-            NumberedTokens { number: AtomicUsize::new(0), can_renew, refusals: refusals.clone() };
+        let has_new = Arc::new(AtomicBool::new(false));
+        let provider = NumberedTokens {
+            number: AtomicUsize::new(0),
+            can_renew,
+            has_new: Arc::clone(&has_new),
+            refusals: refusals.clone(),
+        };
         let script = Script::echo(Era::Initialized).on_http(move |record| {
             let token = format!("Bearer token-{accepted}");
             (record.header("authorization") != Some(token.as_str())).then(|| {
@@ -293,6 +303,13 @@ async fn refused_credentials_are_renewed_once() {
         assert!(refusals.texts().iter().all(|text| text == "401 Bearer x=1"));
         let tries = if is_fine || !can_renew { 1 } else { 2 };
         assert_eq!(refusals.texts().len(), if accepted == 0 { 0 } else { tries });
+        if !is_fine {
+            // Someone has logged in: the server is asked again.
+            let requests = pair.server.http_requests().len();
+            has_new.store(true, Ordering::SeqCst);
+            pair.fail_call("x").await;
+            assert!(pair.server.http_requests().len() > requests);
+        }
         pair.client.close().await;
     }
 }
