@@ -1,6 +1,6 @@
 //! OAuth 2.1 for remote servers, as MCP's authorization specification wants it.
 //!
-//! [`login`] finds the authorization server of a server, lets the user agree in a browser and keeps
+//! [`login()`] finds the authorization server of a server, lets the user agree in a browser and keeps
 //! the tokens in a [`CredentialStore`]. [`OAuthProvider`] then supplies them to connections, and
 //! refreshes them. Nothing here opens a browser or knows where tokens are kept: both come from the
 //! embedding program.

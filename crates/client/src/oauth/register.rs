@@ -115,7 +115,7 @@ pub(super) async fn register_client(
 ) -> Result<KnownClient> {
     let Some(endpoint) = &metadata.registration_endpoint else {
         let message = format!(
-            "the authorization server {} registers no clients by itself",
+            "the authorization server {} does not support dynamic client registration",
             show_text(&metadata.issuer)
         );
         return Err(ClientError::new(ErrorKind::Unauthenticated, message)

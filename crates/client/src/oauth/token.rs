@@ -197,8 +197,9 @@ fn read_lifetime(value: &Value) -> Option<u64> {
         Value::String(text) => text.trim().parse().ok()?,
         _ => return None,
     };
-    // Not a number, and negative ones, become 0.
-    Some((seconds as u64).min(MAX_LIFETIME))
+    // Some servers send 0 or less for tokens without an end. Taken at its word, every request would
+    // cause a refresh.
+    (seconds >= 1.0).then_some((seconds as u64).min(MAX_LIFETIME))
 }
 
 fn read_refusal(endpoint: &Url, answer: &OAuthAnswer) -> TokenFailure {
@@ -260,9 +261,8 @@ mod tests {
         let lifetime = |value: Value| read(json!({"expires_in": value})).unwrap().lifetime;
         assert_eq!(lifetime(json!(60)), Some(60));
         assert_eq!(lifetime(json!("60")), Some(60));
-        assert_eq!(lifetime(json!(-1)), Some(0));
         assert_eq!(lifetime(json!(1e300)), Some(MAX_LIFETIME));
-        for value in [json!(null), json!("soon"), json!([])] {
+        for value in [json!(null), json!("soon"), json!([]), json!(0), json!(-1), json!("NaN")] {
             assert_eq!(lifetime(value), None);
         }
         assert!(read(json!({"refresh_token": ""})).unwrap().refresh_token.is_none());
