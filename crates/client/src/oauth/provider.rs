@@ -213,10 +213,18 @@ impl OAuthAccount {
             Err(TokenFailure::Refused { error, .. }) => {
                 Err(error.with_hint(self.settings.login_hint.clone()))
             }
-            Err(TokenFailure::Other(error)) => Err(error.with_context(format_args!(
-                "the login of server `{}` cannot be refreshed",
-                self.settings.server_id
-            ))),
+            Err(TokenFailure::Other(error)) => {
+                let context = format!(
+                    "the login of server `{}` cannot be refreshed",
+                    self.settings.server_id
+                );
+                // A server that is down comes back; one that answers something else may have moved.
+                Err(match error.kind() {
+                    ErrorKind::BadResponse => error.with_hint(self.settings.login_hint.clone()),
+                    _ => error,
+                }
+                .with_context(context))
+            }
         }
     }
 

@@ -107,6 +107,8 @@ async fn only_invalid_grant_ends_the_tokens() {
         let provider = provider(&authority);
         let error = token(&provider).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
+        let needs_login = matches!(kind, ErrorKind::BadResponse | ErrorKind::Unauthenticated);
+        assert_eq!(error.hint(), needs_login.then_some(LOGIN_HINT), "{error}");
         assert!(load(&authority).await.grant.is_some(), "{error}");
         // No storm of requests.
         let count = authority.requests("/token").len();
