@@ -200,6 +200,10 @@ pub fn check_config(flags: &ConfigFlags, env: &ProcessEnv) -> Result<ConfigCheck
         let upstream_errors = config.upstream_errors.iter().cloned();
         check.findings.extend(upstream_errors.map(ConfigFinding::from));
     }
+    if flags.ignores_upstreams {
+        // Without the servers, every table would seem to be left over.
+        check.source.parsed.upstreams.clear();
+    }
     warnings::add_warnings(&mut check, env);
     check.sort_findings();
     Ok(check)

@@ -27,6 +27,8 @@ const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum number of problems that one error lists.
 const MAX_LISTED: usize = 20;
 
+/// Servers by id.
+type ServersById = BTreeMap<String, Arc<UpstreamServer>>;
 type NamedTemplates = Vec<(String, ValueTemplate)>;
 
 /// Variables and headers of one server.
@@ -58,7 +60,7 @@ pub fn resolve_servers(
     context: &UpstreamContext<'_>,
     loaded: &LoadedConfig,
     tables: &[WrittenUpstream],
-) -> Result<(BTreeMap<String, Arc<UpstreamServer>>, Vec<ConfigError>)> {
+) -> Result<(ServersById, Vec<ConfigError>)> {
     let mut templates = check_values(loaded)?;
     let mut errors = Vec::new();
     if context.requires_servers {

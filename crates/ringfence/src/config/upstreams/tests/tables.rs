@@ -194,9 +194,10 @@ fn a_check_reports_all_problems_of_tables_and_of_the_file() {
         assert!(line.contains(words), "{words}: {line}");
     }
     // An error in the file does not hide those in the rest.
-    operator.configure("[mcp.a]\n");
+    operator.configure("[mcp.a]\n[upstream.git]\n");
     let flags = operator.upstreams(&json!({"git": {"trust": "yes"}}));
     let found = messages(&flags);
+    assert!(!found.iter().any(|line| line.contains("no server")), "{found:#?}");
     assert!(found.iter().any(|line| line.contains("up.json:1: servers.git.trust")), "{found:#?}");
     assert!(found.iter().any(|line| line.contains("no `command`")), "{found:#?}");
 }
