@@ -103,7 +103,7 @@ pub struct LoadedConfig {
 
 /// Contents of a configuration file that the caller has read.
 #[derive(Clone)]
-pub struct FileContents {
+pub struct ConfigContents {
     /// Absolute path of the file.
     pub path: PathBuf,
     /// How the file was selected.
@@ -112,10 +112,10 @@ pub struct FileContents {
     pub bytes: Vec<u8>,
 }
 
-impl fmt::Debug for FileContents {
+impl fmt::Debug for ConfigContents {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
-            .debug_struct("FileContents")
+            .debug_struct("ConfigContents")
             .field("path", &self.path)
             .field("found", &self.found)
             .finish_non_exhaustive()
@@ -148,12 +148,12 @@ pub fn load_config(options: &LoadOptions) -> Result<LoadedConfig> {
 ///
 /// Relative paths of the JSON start at `cwd`, which must be absolute.
 pub fn load_contents(
-    file: Option<&FileContents>,
+    file: Option<&ConfigContents>,
     config_json: Option<&OsStr>,
     cwd: &Path,
 ) -> Result<LoadedConfig> {
     let mut loader = SourceLoader::default();
-    if let Some(FileContents { path, found, bytes }) = file {
+    if let Some(ConfigContents { path, found, bytes }) = file {
         loader.add_bytes(path, *found, bytes);
     }
     loader.add_environment(config_json, cwd);

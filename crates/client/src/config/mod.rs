@@ -29,7 +29,7 @@ use url::Url;
 pub use bundle::{BundleConfig, BundleMode};
 pub use discover::discover_config_path;
 pub use load::{CONFIG_JSON_VARIABLE, CONFIG_PATH_VARIABLE};
-pub use load::{EnvSource, FileContents, LoadOptions, LoadedConfig, load_config, load_contents};
+pub use load::{ConfigContents, EnvSource, LoadOptions, LoadedConfig, load_config, load_contents};
 pub use location::KeyLocations;
 pub use parse::parse_config;
 pub use source::{ConfigOrigin, FileOrigin};

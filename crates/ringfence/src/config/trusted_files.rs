@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use ringfence_client::config::{ClientConfig, FileContents, FileOrigin, load_contents};
+use ringfence_client::config::{ClientConfig, ConfigContents, FileOrigin, load_contents};
 
 use super::upstreams::load::{convert_error, read_upstreams_file};
 use super::upstreams::servers::check_upstreams_file;
@@ -41,7 +41,7 @@ impl TrustCandidate {
         })?;
         let bytes = read_upstreams_file(&path, FileOrigin::Discovered)?;
         let sha256 = hash_contents(&bytes);
-        let file = FileContents { path: path.clone(), found: FileOrigin::Discovered, bytes };
+        let file = ConfigContents { path: path.clone(), found: FileOrigin::Discovered, bytes };
         let directory = path.parent().unwrap_or(&path);
         let loaded =
             load_contents(Some(&file), None, directory).map_err(|error| convert_error(&error))?;

@@ -349,7 +349,7 @@ fn debug_output_of_the_options_shows_no_value() {
 fn contents_that_were_read_are_used_and_nothing_else_is() {
     let scratch = Scratch::new();
     let path = scratch.file("a/codex-toolloop.mcp.json", source_text("changed-later"));
-    let file = FileContents {
+    let file = ConfigContents {
         path: path.clone(),
         found: FileOrigin::Discovered,
         bytes: source_text("as-read").into_bytes(),
@@ -364,7 +364,7 @@ fn contents_that_were_read_are_used_and_nothing_else_is() {
     // Without contents, no file is searched for.
     let loaded = load_contents(None, None, &cwd).unwrap();
     assert_eq!((loaded.config, loaded.path), (ClientConfig::default(), None));
-    let file = FileContents { bytes: vec![b' '; MAX_CONFIG_BYTES + 1], ..file };
+    let file = ConfigContents { bytes: vec![b' '; MAX_CONFIG_BYTES + 1], ..file };
     let error = load_contents(Some(&file), None, &cwd).unwrap_err();
     assert!(error.message().contains("codex-toolloop.mcp.json"), "{error}");
     assert!(!format!("{file:?}").contains("bytes"), "{file:?}");
@@ -377,7 +377,7 @@ fn keys_have_the_location_of_the_source_that_set_them() {
     let text = "{\"servers\": {\n\"git\": {\"trust\": \"trusted\",\n\"transport\": \
         {\"type\": \"stdio\", \"command\": \"git\",\n\"env\": {\"A\": \"1\",\n\"B.C\": \"2\"}}}}}";
     let found = FileOrigin::Argument;
-    let file = FileContents { path: path.clone(), found, bytes: text.into() };
+    let file = ConfigContents { path: path.clone(), found, bytes: text.into() };
     let json =
         OsString::from(r#"{"servers": {"git": {"transport": {"env": {"A": "3", "D": "4"}}}}}"#);
     let locations = load_contents(Some(&file), Some(&json), scratch.path()).unwrap().locations;

@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ringfence_client::config::{
-    FileContents, FileOrigin, LoadedConfig, MAX_CONFIG_BYTES, discover_config_path, load_contents,
+    ConfigContents, FileOrigin, LoadedConfig, MAX_CONFIG_BYTES, discover_config_path, load_contents,
 };
 use ringfence_client::{ClientError, LockFile};
 use rustix::fs::OFlags;
@@ -91,7 +91,7 @@ pub fn lock_path_next_to(file: &Path) -> PathBuf {
 
 #[derive(Default)]
 struct FileSelection {
-    contents: Option<FileContents>,
+    contents: Option<ConfigContents>,
     untrusted_file: Option<PathBuf>,
     watched_files: Vec<PathBuf>,
 }
@@ -99,7 +99,7 @@ struct FileSelection {
 fn select_file(sources: &UpstreamSources<'_>) -> Result<FileSelection> {
     if let Some(path) = sources.named_file {
         let bytes = read_upstreams_file(path, FileOrigin::Argument)?;
-        let contents = FileContents { path: path.to_owned(), found: FileOrigin::Argument, bytes };
+        let contents = ConfigContents { path: path.to_owned(), found: FileOrigin::Argument, bytes };
         let target = path.canonicalize().ok().filter(|target| target != path);
         let watched_files = [Some(path.to_owned()), target].into_iter().flatten().collect();
         return Ok(FileSelection { contents: Some(contents), untrusted_file: None, watched_files });
@@ -117,7 +117,7 @@ fn select_file(sources: &UpstreamSources<'_>) -> Result<FileSelection> {
     };
     Ok(match trusted_bytes {
         Some(bytes) => {
-            let contents = Some(FileContents { path, found, bytes });
+            let contents = Some(ConfigContents { path, found, bytes });
             FileSelection { contents, untrusted_file: None, watched_files }
         }
         None => FileSelection { contents: None, untrusted_file: Some(path), watched_files },

@@ -1,7 +1,7 @@
 //! Sources of servers, and trust, through the whole resolution.
 
-mod control;
-mod tables;
+mod control_tests;
+mod table_tests;
 
 use serde_json::json;
 
