@@ -2,8 +2,8 @@
 //!
 //! Definitions are text that a server writes and a model obeys. The scan finds text that a human
 //! cannot see, orders that have nothing to do with the tool, interference with tools of other
-//! servers, and secrets. It is a filter, not a proof: the labelled definitions in `tests/scan/`
-//! measure what it finds. A hard finding keeps a tool from being listed until a human accepts it,
+//! servers, and secrets. It is a filter, not a proof: it knows usual wordings, and an attacker who
+//! reads the rules can avoid them. The lock file and the gate must not depend on it. A hard finding keeps a tool from being listed until a human accepts it,
 //! so a rule is hard only if ordinary documentation practically never matches it.
 
 mod definition_texts;

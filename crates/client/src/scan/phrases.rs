@@ -24,8 +24,9 @@ const CONTEXT_WORDS: usize = 14;
 /// Words that turn the phrase after them into its opposite.
 const NEGATIONS: [&str; 7] = ["not", "never", "dont", "cannot", "without", "nor", "doesnt"];
 /// Tags in which attackers write orders.
-const TAGS: [&str; 9] =
-    ["important", "hidden", "secret", "system", "critical", "urgent", "priority", "admin", "sys"];
+const TAGS: [&str; 5] = ["important", "critical", "urgent", "priority", "admin"];
+/// Tags for text that is not meant for the user.
+const HIDING_TAGS: [&str; 4] = ["hidden", "secret", "system", "sys"];
 /// Verbs of tools that look for orders in texts.
 const DETECTIONS: [&str; 30] = [
     "detect",
@@ -179,7 +180,7 @@ impl PhraseBook {
     }
 }
 
-/// Returns the forms of a word of the list: `include*` stands for four.
+/// Returns the forms of a word of the list: `include*` means four.
 fn word_forms(word: &str) -> Vec<String> {
     let Some(verb) = word.strip_suffix('*') else { return vec![word.to_owned()] };
     let stem = verb.strip_suffix('e').unwrap_or(verb);
@@ -260,9 +261,8 @@ impl PhraseScanner {
             if let Some((_, count)) = mention {
                 mention_end = index + count;
             }
-            let terms = [tag_term(text, word), mention.map(|(term, _)| term)];
-            let plain = mention.is_none().then_some(word.text.as_str());
-            let terms = terms.into_iter().flatten().chain(plain);
+            let plain = mention.map_or(word.text.as_str(), |(term, _)| term);
+            let terms = tag_terms(text, word).iter().copied().chain([plain]);
             self.advance_phrases(terms, index, |phrase, first_word| {
                 let is_new = !found.contains_key(&phrase);
                 if is_new && !is_negated(phrase, words, first_word) {
@@ -311,16 +311,26 @@ impl PhraseScanner {
     }
 }
 
-/// Returns the term for a word that is a tag or begins a comment.
-fn tag_term(text: &str, word: &FoldedWord) -> Option<&'static str> {
-    let before = text.get(..word.start)?;
-    let after = text.get(word.end..)?;
+/// Returns the terms for a word that is a tag or begins a comment.
+fn tag_terms(text: &str, word: &FoldedWord) -> &'static [&'static str] {
+    let before = text.get(..word.start).unwrap_or_default();
+    let after = text.get(word.end..).unwrap_or_default();
+    let is_hidden = HIDING_TAGS.contains(&word.text.as_str());
     if before.trim_end_matches(' ').ends_with("<!--") {
-        return Some("@comment");
+        &["@comment"]
+    } else if before.ends_with("</") && after.starts_with('>') && is_hidden {
+        &["@close"]
+    } else if before.ends_with('<') && after.starts_with('>')
+        || before.ends_with('[') && after.starts_with(']')
+    {
+        match TAGS.contains(&word.text.as_str()) {
+            _ if is_hidden => &["@tag", "@hidden"],
+            true => &["@tag"],
+            false => &[],
+        }
+    } else {
+        &[]
     }
-    let is_tag = before.ends_with('<') && after.starts_with('>')
-        || before.ends_with('[') && after.starts_with(']');
-    (is_tag && TAGS.contains(&word.text.as_str())).then_some("@tag")
 }
 
 /// Tells whether the word before a phrase turns it into its opposite.
