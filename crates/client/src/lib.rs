@@ -15,9 +15,9 @@ mod lock;
 mod manager;
 mod message;
 mod names;
-mod scan;
 #[cfg(feature = "oauth")]
 pub mod oauth;
+mod scan;
 mod search;
 mod server_client;
 #[cfg(feature = "spawn")]

@@ -20,7 +20,6 @@ pub mod secrets;
 mod show;
 mod show_upstreams;
 pub mod template;
-#[allow(dead_code, reason = "`ringfence upstream` trusts files and lists them")]
 pub mod trusted_files;
 pub mod upstreams;
 mod values;

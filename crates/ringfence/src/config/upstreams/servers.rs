@@ -80,7 +80,6 @@ pub fn resolve_servers(
 }
 
 /// Parses the variables and headers of all servers, and checks the auth providers.
-#[allow(dead_code, reason = "used when a file becomes trusted")]
 pub fn check_upstreams_file(loaded: &LoadedConfig) -> Result<()> {
     check_values(loaded).map(drop)
 }
