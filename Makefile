@@ -18,7 +18,7 @@ DENY := .tools/bin/cargo-deny
 STEPS := commits format clippy docs msrv deny unit doctests conformance conformance-client conformance-oauth inspector sdk everyday codex codexpair
 
 # Long runs, too slow for every commit.
-PROOF_STEPS := codex codexpair longtests bwrapescapes rootescapes
+PROOF_STEPS := codex codexpair upstreams longtests bwrapescapes rootescapes
 
 # run_steps,STEP...: makes every step, then prints a summary. Fails if a step failed.
 define run_steps
@@ -142,6 +142,10 @@ codex: $(DEBUG) ## Run a real Codex with a scripted model on the loopback (insta
 codexpair: $(DEBUG) ## Run the tools `codex` and `codex-reply` with a real Codex
 	$(step) 'codex and codex-reply'
 	conformance/codex-pair.sh $(DEBUG)
+
+upstreams: $(DEBUG) ## Call tools of twelve real MCP servers, each in its sandbox (installs them from npm and PyPI)
+	$(step) 'real servers behind ringfence'
+	conformance/upstreams.sh $(DEBUG)
 
 proof: ## Run the tests that are too slow for every commit, with 10 minutes of fuzzing each; continue after a failure
 	$(call run_steps,$(PROOF_STEPS))
