@@ -91,6 +91,10 @@ async fn guard_repositories(
     request: &CallRequest,
     workspace: Arc<Workspace>,
 ) -> Result<Arc<Workspace>> {
+    // A server outlives the call: what it may touch is determined when it is started.
+    if tool.origin() == ToolOrigin::Upstream {
+        return Ok(workspace);
+    }
     let effects = &tool.spec().effects;
     let runs_programs = effects.contains(&"exec");
     if !runs_programs && !effects.contains(&"filesystem_write") {

@@ -138,6 +138,7 @@ impl Pipeline {
             session_workspace: Arc::clone(&session.session.workspace),
             sandbox: None,
             policy: self.policy.clone(),
+            repositories: Arc::clone(&session.sandboxes.repositories),
             call_events: events.clone(),
             outputs: Arc::clone(&session.session.outputs),
             cancel: session.session.cancel.clone(),

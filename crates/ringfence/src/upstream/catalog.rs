@@ -115,9 +115,12 @@ impl ServerPins {
             .with_reason("tool_gone")
             .with_hint(format!("Use another tool; `ringfence upstream diff {id}` shows more.")));
         }
-        match self.compare_offer(offer).affects_tool(tool) {
-            false => Ok(()),
-            true => Err(Error::permission_denied(
+        let is_accepted = self.identity == offer.identity
+            && self.instructions == offer.instructions
+            && self.tools.get(tool) == offer.tools.get(tool);
+        match is_accepted {
+            true => Ok(()),
+            false => Err(Error::permission_denied(
                 "definition_changed",
                 format!("the server `{id}` has changed what this tool is, and no one has accepted that"),
             )

@@ -372,11 +372,14 @@ impl ConnectionLease {
             client.list_tools().await.map_err(|error| to_call_error(&error, server_id))?;
         let mut seen = self.connection.seen_offer.lock().ignore_poison();
         let connection = client.connection_count();
-        let offer = match &*seen {
-            Some(seen) if Arc::ptr_eq(&seen.catalog, &catalog) => Arc::clone(&seen.offer),
-            _ => Arc::new(OfferedServer::new(&client.status(), &catalog)),
-        };
+        if let Some(seen) = &*seen
+            && Arc::ptr_eq(&seen.catalog, &catalog)
+            && seen.connection == connection
+        {
+            return pins.check_tool(&seen.offer, tool);
+        }
         let is_new = seen.as_ref().is_none_or(|seen| seen.connection != connection);
+        let offer = Arc::new(OfferedServer::new(&client.status(), &catalog));
         *seen = Some(SeenOffer { catalog, offer: Arc::clone(&offer), connection });
         drop(seen);
         let call_events = call_events.with_field("upstream", server_id.as_str());

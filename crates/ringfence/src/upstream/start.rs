@@ -19,6 +19,7 @@ use crate::config::template::fill::{fill_variable, reveal_secret};
 use crate::config::{Config, ProfileSetting, UpstreamServer};
 use crate::redact::short_secrets::ShortSecrets;
 use crate::rulebook::RulebookCache;
+use crate::sandbox::repositories::{GitBaseline, SessionRepositories};
 use crate::sandbox::{
     DedicatedSandbox, LaunchRequest, Launcher, OutputRequest, RunHandle, RunOptions, RunResult,
     RunState, SessionSandbox, SessionSandboxes, StdinSource, StopReason, env,
@@ -47,6 +48,8 @@ pub struct StartContext {
     /// Absent for a remote server.
     pub sandbox: Option<Arc<SessionSandbox>>,
     pub policy: RulebookCache,
+    /// What git on the host would execute, which no run may change.
+    pub repositories: Arc<SessionRepositories>,
     pub call_events: CallEvents,
     pub outputs: Arc<OutputStore>,
     /// Ends the server, with its session or with ours.
@@ -68,6 +71,7 @@ impl StartContext {
             session_workspace: Arc::clone(&session.workspace),
             sandbox,
             policy: cx.services.policy.clone(),
+            repositories: Arc::clone(&cx.session_ref.state.sandboxes.repositories),
             call_events: cx.control.call_events.with_field("upstream", server.id.as_str()),
             outputs: Arc::clone(&session.outputs),
             cancel: match outlives_session {
@@ -132,6 +136,12 @@ impl SandboxSpawner {
             .map(|rules| rules.into_unattended_decider(context.call_events.clone(), root))
             .transpose()?;
         let exec_log = execs.as_ref().and_then(|execs| execs.log.as_ref()?.try_clone().ok());
+        let home = context.config.home.clone();
+        let git_baseline = GitBaseline::capture(&context.repositories, &sandbox, home).await?;
+        let mut rights = context.workspace.rights().clone();
+        if let Some(findings) = git_baseline.findings() {
+            rights.git_protected = Some(findings.covered.clone());
+        }
         let (cwd, relative_cwd) = context.workspace.open_dir(&self.cwd(&request))?;
         let launch = LaunchRequest {
             program: self.find_program(&request, &context)?,
@@ -141,7 +151,7 @@ impl SandboxSpawner {
             env: self.build_env(&context)?,
             stdin: StdinSource::Open(Vec::new()),
             merge_stderr: false,
-            rights: Some(context.workspace.rights().clone()),
+            rights: Some(rights),
             grace: context.config.limits.grace,
             on_decision: Some(audit_network(&context.call_events)),
             execs,
@@ -152,7 +162,7 @@ impl SandboxSpawner {
         let mut run = sandbox.start_run(launch).await?;
         let (stdin, stdout) =
             run.take_streams().ok_or_else(|| Error::internal("the server has no streams"))?;
-        let handle = run.into_handle(run_options(context, sandbox, exec_log));
+        let handle = run.into_handle(run_options(context, sandbox, git_baseline, exec_log));
         Ok(SpawnedServer {
             stdin: Box::new(stdin),
             stdout: Box::new(stdout),
@@ -216,6 +226,7 @@ pub fn empty_secret_error(name: &str) -> Error {
 fn run_options(
     context: StartContext,
     sandbox: Arc<SessionSandbox>,
+    git_baseline: GitBaseline,
     exec_log: Option<std::fs::File>,
 ) -> RunOptions {
     let short_secrets = context.config.policy.audit_execs.then(ShortSecrets::default);
@@ -232,10 +243,12 @@ fn run_options(
             result.exec_summary = exec_log.map(|log| {
                 ExecList::new(call_events.clone(), short_secrets, log).record_and_summarize(count)
             });
-            record_end(&call_events, result);
-            // The namespaces of the server end with it.
-            drop(sandbox);
-            Box::pin(async {})
+            Box::pin(async move {
+                result.git_changed = git_baseline.describe_changes().await;
+                record_end(&call_events, result);
+                // The namespaces of the server end with it.
+                drop(sandbox);
+            })
         }),
         on_late_end: None,
         on_forgotten: Box::new(|| {}),

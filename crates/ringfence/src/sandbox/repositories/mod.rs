@@ -8,6 +8,7 @@
 //! and the host may change one meanwhile. This module never reads git's files itself.
 
 mod ask;
+mod baseline;
 mod compare;
 mod cover;
 mod find;
@@ -25,6 +26,7 @@ use crate::base::IgnorePoison;
 use crate::base::Result;
 use crate::config::ProfileSetting;
 use ask::{RepositoryAnswer, RepositoryQuery};
+pub use baseline::GitBaseline;
 use compare::GitSnapshot;
 pub use compare::NEW_REPOSITORY;
 pub use cover::UNPROTECTABLE;

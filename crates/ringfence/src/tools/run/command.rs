@@ -2,7 +2,7 @@
 
 use std::future::pending;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::base::client_sandbox::ClientSandbox;
 use crate::base::clock::Deadline;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, ProfileSetting};
-use crate::sandbox::repositories::{RepositoryFindings, SessionRepositories};
+use crate::sandbox::repositories::GitBaseline;
 use crate::sandbox::{
     KeptInside, LaunchRequest, Launcher, OutputFilter, OutputRequest, RunHandle, RunOptions,
     RunOutcome, RunResult, RunState, SessionSandbox, StdinSource, StopReason,
@@ -359,7 +359,9 @@ pub async fn start_in(
     let exec_list = Arc::new(Mutex::new(exec_list));
     let late_exec_list = Arc::clone(&exec_list);
     let held_sandbox = Arc::clone(&sandbox);
-    let git_baseline = GitBaseline::capture(cx, &sandbox).await?;
+    let repositories = &cx.session_ref.state.sandboxes.repositories;
+    let home = cx.settings.config.home.clone();
+    let git_baseline = GitBaseline::capture(repositories, &sandbox, home).await?;
     let end_status = Arc::new(OnceLock::new());
     let (status_slot, runs) = (Arc::clone(&end_status), Arc::downgrade(cx.background_runs()));
     let session_cancel = cx.session().cancel.clone();
@@ -413,33 +415,6 @@ fn summarize_execs(exec_list: &Mutex<Option<ExecList>>, result: &mut RunResult) 
     let mut exec_list = exec_list.lock().ignore_poison();
     result.exec_summary =
         exec_list.as_mut().map(|exec_list| exec_list.record_and_summarize(result.execs.take()));
-}
-
-/// The programs that git would execute when a run started.
-struct GitBaseline {
-    repositories: Arc<SessionRepositories>,
-    sandbox: Arc<SessionSandbox>,
-    home: Option<PathBuf>,
-    baseline: Option<Arc<RepositoryFindings>>,
-}
-
-impl GitBaseline {
-    async fn capture(cx: &RunCx, sandbox: &Arc<SessionSandbox>) -> Result<GitBaseline> {
-        let repositories = Arc::clone(&cx.session_ref.state.sandboxes.repositories);
-        let home = cx.settings.config.home.clone();
-        let baseline = repositories.current_findings(sandbox, home.as_deref()).await?;
-        Ok(GitBaseline { repositories, sandbox: Arc::clone(sandbox), home, baseline })
-    }
-
-    /// Returns how the programs that git would execute have changed.
-    async fn describe_changes(self) -> Vec<String> {
-        let Some(before) = self.baseline else { return Vec::new() };
-        match self.repositories.current_findings(&self.sandbox, self.home.as_deref()).await {
-            Ok(Some(current)) if !Arc::ptr_eq(&current, &before) => current.changes_since(&before),
-            Ok(_) => Vec::new(),
-            Err(error) => vec![format!("what git would execute could not be compared: {error}")],
-        }
-    }
 }
 
 /// Refuses to use a run that was started with more rights than the call has now: the client's
