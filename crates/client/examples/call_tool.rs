@@ -64,6 +64,7 @@ async fn main() -> ringfence_client::Result<()> {
                 arguments: serde_json::from_str(&json).unwrap_or_default(),
                 timeout: None,
                 is_read_only: false,
+                runs_as_task: false,
             };
             manager.call_tool(&server, &call, &PrintingHandler).await.map(|result| {
                 println!("{}", result.get());

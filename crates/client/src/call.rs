@@ -30,6 +30,10 @@ pub struct ToolCall {
     pub timeout: Option<Duration>,
     /// The tool changes nothing, so that the call may be repeated if its connection is lost.
     pub is_read_only: bool,
+    /// The tool only runs as a task ([`ToolDefinition::requires_task`]); the call waits for it.
+    ///
+    /// [`ToolDefinition::requires_task`]: crate::ToolDefinition::requires_task
+    pub runs_as_task: bool,
 }
 
 /// Question of a server.
@@ -119,8 +123,10 @@ impl CallRun<'_> {
         let mut input = None;
         for _ in 0..=self.limits.input_rounds {
             let result = self.run_round(call, input.as_ref()).await?;
-            if self.era == Era::Initialized {
-                return Ok(result);
+            match (self.era, call.runs_as_task) {
+                (Era::Initialized, true) => return self.follow_task(&result).await,
+                (Era::Initialized, false) => return Ok(result),
+                (Era::Stateless, _) => {}
             }
             let head: ResultHead<'_> = result.parse().unwrap_or_default();
             if head.result_type.as_deref() != Some("input_required") {
@@ -140,12 +146,50 @@ impl CallRun<'_> {
 
     /// Sends the call once and follows it to its answer.
     async fn run_round(&mut self, call: &ToolCall, input: Option<&InputRound>) -> Result<RawJson> {
+        let (era, profile, log_level) = (self.era, self.profile, self.handler.log_level());
+        let time = self.remaining;
+        let params = move |id| {
+            let mut params = call_params(call, id, era, profile, log_level, input);
+            if call.runs_as_task && era == Era::Initialized {
+                let ttl = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                params["task"] = json!({"ttl": ttl});
+            }
+            params
+        };
+        self.run_request("tools/call", params).await
+    }
+
+    /// Waits for the result of the task that a call has become.
+    async fn follow_task(&mut self, created: &RawJson) -> Result<RawJson> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct CreatedTask {
+            task_id: String,
+        }
+        #[derive(Deserialize)]
+        struct TaskAnswer {
+            task: CreatedTask,
+        }
+        let TaskAnswer { task } = created.parse()?;
+        let connection = self.connection;
+        let mut guard = TaskCancelGuard { connection, task_id: task.task_id, is_armed: true };
+        let params = json!({"taskId": guard.task_id});
+        // The server answers when the task has ended.
+        let result = self.run_request("tasks/result", move |_| params).await;
+        guard.is_armed = result.is_err();
+        result
+    }
+
+    /// Sends a request of the call and follows it to its answer.
+    async fn run_request(
+        &mut self,
+        method: &str,
+        params: impl FnOnce(u64) -> Value,
+    ) -> Result<RawJson> {
         let (connection, handler) = (self.connection, self.handler);
         let inbox = Arc::new(CallInbox::new(self.limits));
-        let (era, profile) = (self.era, self.profile);
         let headers = self.headers.clone();
-        let params = move |id| call_params(call, id, era, profile, handler.log_level(), input);
-        let answer = connection.call("tools/call", Some(&headers), params, &inbox);
+        let answer = connection.call(method, Some(&headers), params, &inbox);
         tokio::pin!(answer);
         // The question that the handler is answering. It is dropped if the call ends before that.
         let mut question: Option<BoxFuture<'_, Result<()>>> = None;
@@ -235,6 +279,22 @@ impl CallRun<'_> {
             responses.insert(key, response);
         }
         Ok(InputRound { responses, request_state: head.request_state })
+    }
+}
+
+/// Cancels a task whose result no one waits for any more.
+struct TaskCancelGuard<'a> {
+    connection: &'a Connection,
+    task_id: String,
+    is_armed: bool,
+}
+
+impl Drop for TaskCancelGuard<'_> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            let params = json!({"taskId": self.task_id});
+            self.connection.request_in_background("tasks/cancel", params);
+        }
     }
 }
 

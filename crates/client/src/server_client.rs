@@ -631,7 +631,7 @@ mod tests {
         let client = ServerClient::new("test", config, ClientOptions::default(), None);
         let arguments = json!({"region": "eu"}).as_object().cloned().unwrap();
         let (tool, timeout, is_read_only) = ("find".to_owned(), None, false);
-        let call = ToolCall { tool, arguments, timeout, is_read_only };
+        let call = ToolCall { tool, arguments, timeout, is_read_only, runs_as_task: false };
         client.call_tool(&call, &UnattendedCall).await.unwrap();
         let requests = server.await.unwrap();
         let count_sent =

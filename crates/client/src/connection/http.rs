@@ -108,6 +108,13 @@ impl HttpConnection {
         answer
     }
 
+    /// Sends a message for whose fate no one waits.
+    pub(crate) fn send_in_background(&self, message: Vec<u8>, method: &'static str) {
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.shared.post_in_background(message, method, None);
+        }
+    }
+
     /// Sends a notification.
     pub(crate) async fn notify(&self, method: &str, params: Option<impl Serialize>) -> Result<()> {
         self.shared.post_message(write_message(None, method, params)?.into(), method).await

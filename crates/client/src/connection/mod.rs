@@ -25,7 +25,7 @@ use crate::config::TransportConfig;
 use crate::error::{ClientError, ErrorKind, Result};
 use crate::handshake::{ClientProfile, Era};
 use crate::limits::Limits;
-use crate::message::{RawJson, Reply};
+use crate::message::{RawJson, Reply, write_message};
 use http::HttpConnection;
 use inbox::CallInbox;
 use pipe::PipeConnection;
@@ -181,6 +181,18 @@ impl Connection {
                 connection.request(method, mirrored, params, inbox).await
             }
             Transport::Sse(connection) => connection.request(method, params, inbox).await,
+        }
+    }
+
+    /// Sends a request for whose answer no one waits.
+    pub(crate) fn request_in_background(&self, method: &'static str, params: Value) {
+        // The request is closed at once, so that its answer counts as one that came too late.
+        let Ok(pending) = self.router.open_request(None) else { return };
+        let Ok(message) = write_message(Some(pending.id), method, Some(params)) else { return };
+        match &self.transport {
+            Transport::Pipe(connection) => connection.send_in_background(message),
+            Transport::Http(connection) => connection.send_in_background(message, method),
+            Transport::Sse(connection) => connection.send_in_background(message),
         }
     }
 

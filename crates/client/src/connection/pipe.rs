@@ -125,6 +125,12 @@ impl PipeConnection {
         });
     }
 
+    /// Sends a message for whose fate no one waits.
+    pub(crate) fn send_in_background(&self, message: Vec<u8>) {
+        // A server whose queue is full does not read, and would not see it either.
+        let _ = self.outgoing.try_send(message);
+    }
+
     /// Sends a notification.
     pub(crate) async fn notify(&self, method: &str, params: Option<impl Serialize>) -> Result<()> {
         self.send(write_message(None, method, params)?).await

@@ -102,6 +102,13 @@ impl SseConnection {
         answer
     }
 
+    /// Sends a message for whose fate no one waits.
+    pub(crate) fn send_in_background(&self, message: Vec<u8>) {
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.shared.post_in_background(message, None);
+        }
+    }
+
     /// Sends a notification.
     pub(crate) async fn notify(&self, method: &str, params: Option<impl Serialize>) -> Result<()> {
         self.shared.post(write_message(None, method, params)?.into()).await

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use ringfence_client::{
-    CallHandler, Era, Limits, Question, QuestionAnswer, RawJson, UnattendedCall,
+    CallHandler, Era, Limits, Question, QuestionAnswer, RawJson, ToolCall, UnattendedCall,
 };
 use serde_json::{Value, json};
 
@@ -319,5 +319,43 @@ async fn questions_of_any_form_end_the_call_with_an_error() {
         let error = pair.fail_call("odd").await;
         assert_eq!(error.kind(), ErrorKind::BadResponse, "{kind:?}: {error}");
         pair.check_call().await;
+    }
+}
+
+/// A tool that only runs as a task is started as one, asked for its result, and cancelled with the
+/// call.
+#[tokio::test]
+async fn a_tool_that_only_runs_as_a_task_is_followed_to_its_result() {
+    for kind in ALL_TRANSPORTS {
+        let script = Script::new(Era::Initialized, |request| async move {
+            match request.params["task"]["ttl"].is_u64() {
+                true => {
+                    let task = json!({"taskId": request.tool(), "status": "working"});
+                    request.answer(json!({"task": task})).await;
+                }
+                false => request.answer_text("fine").await,
+            }
+        })
+        .on("tasks/result", |request| async move {
+            match request.params["taskId"].as_str() {
+                Some("quick") => request.answer_text("done").await,
+                // Never answered; the server reads on meanwhile.
+                _ => drop(tokio::spawn(async move { request.speaker.closed().await })),
+            }
+        });
+        let pair = start(kind, script, test_limits()).await;
+        let task_call = |tool: &str| ToolCall { runs_as_task: true, ..tool_call(tool) };
+        let result = pair.client.call_tool(&task_call("quick"), &UnattendedCall).await.unwrap();
+        assert!(result.get().contains("done"), "{kind:?}: {}", result.get());
+        assert_eq!(pair.server.count("tasks/cancel"), 0);
+        let slow = task_call("slow");
+        tokio::select! {
+            result = pair.client.call_tool(&slow, &UnattendedCall) => panic!("{result:?}"),
+            _ = pair.server.wait_for(|message| message["params"]["taskId"] == "slow") => {}
+        }
+        let cancelled = pair.server.wait_for_method("tasks/cancel").await;
+        assert_eq!(cancelled["params"]["taskId"], "slow", "{kind:?}");
+        pair.check_call().await;
+        pair.client.close().await;
     }
 }

@@ -627,7 +627,13 @@ impl TestPair {
 }
 
 pub fn tool_call(tool: &str) -> ToolCall {
-    ToolCall { tool: tool.to_owned(), arguments: Map::new(), timeout: None, is_read_only: false }
+    ToolCall {
+        tool: tool.to_owned(),
+        arguments: Map::new(),
+        timeout: None,
+        is_read_only: false,
+        runs_as_task: false,
+    }
 }
 
 /// Starts a server and returns its client, which has not connected yet.

@@ -117,6 +117,7 @@ impl UpstreamTool {
             arguments,
             timeout: None,
             is_read_only: self.spec.hints.read_only,
+            runs_as_task: self.definition.requires_task,
         };
         let raw = call_server(cx, &backend.server, &lease.connection.client, &call).await?;
         let output_check = self.spec.output_schema.as_ref().and_then(|schema| {
