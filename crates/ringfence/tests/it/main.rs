@@ -64,4 +64,5 @@ mod steering;
 mod support;
 mod tidy;
 mod traffic;
+mod upstream;
 mod work;
