@@ -151,8 +151,12 @@ impl Registry {
             !config.surface.enabled || config.surface.allows_tool(&tool.spec().name)
         });
         let listed_count = tools.len();
+        let withheld = upstreams.withheld.iter().map(|tool| Arc::clone(tool) as Arc<dyn DynTool>);
         tools.extend(
-            unlisted.into_iter().filter(|tool| config.surface.allows_tool(&tool.spec().name)),
+            unlisted
+                .into_iter()
+                .chain(withheld)
+                .filter(|tool| config.surface.allows_tool(&tool.spec().name)),
         );
         let mut by_name = HashMap::new();
         for (index, tool) in tools.iter().enumerate() {

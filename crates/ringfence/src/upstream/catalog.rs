@@ -120,14 +120,20 @@ impl ServerPins {
             && self.tools.get(tool) == offer.tools.get(tool);
         match is_accepted {
             true => Ok(()),
-            false => Err(Error::permission_denied(
-                "definition_changed",
-                format!("the server `{id}` has changed what this tool is, and no one has accepted that"),
-            )
-            .with_hint(format!(
-                "Have the operator look at `ringfence upstream diff {id}`, then run `ringfence upstream accept {id}`."
-            ))),
+            false => Err(self.changed_error()),
         }
+    }
+
+    /// Returns the error of a call of a tool that its server has changed.
+    pub fn changed_error(&self) -> Error {
+        let id = &self.server_id;
+        Error::permission_denied(
+            "definition_changed",
+            format!("the server `{id}` has changed what this tool is, and no one has accepted that"),
+        )
+        .with_hint(format!(
+            "Have the operator look at `ringfence upstream diff {id}`, then run `ringfence upstream accept {id}`."
+        ))
     }
 
     /// Returns how many tools were accepted.
@@ -252,6 +258,9 @@ pub struct UpstreamTools {
     pub direct: Vec<Arc<UpstreamTool>>,
     /// Tools that the meta tools reach, in the order of their names.
     pub searchable: Vec<Arc<UpstreamTool>>,
+    /// Tools that their servers have changed. They are not listed, but a call says why it is
+    /// refused, and finds out whether the change was taken back.
+    pub withheld: Vec<Arc<UpstreamTool>>,
     pub backends: BTreeMap<String, Arc<UpstreamBackend>>,
     /// Servers and tools that are not available, with the reason.
     pub problems: Vec<String>,
@@ -300,7 +309,7 @@ impl UpstreamTools {
             let allows = |bundle: &&&BundleConfig| bundle.allows(&definition.name);
             let modes: Vec<BundleMode> =
                 bundles.iter().filter(allows).map(|bundle| bundle.mode).collect();
-            if modes.is_empty() || drift.affects_tool(&definition.name) {
+            if modes.is_empty() {
                 continue;
             }
             let key = ToolKey { server_id: id.clone(), tool: definition.name.clone() };
@@ -320,10 +329,12 @@ impl UpstreamTools {
             let version = locked.identity["version"].as_str();
             let tool = UpstreamTool::new(name, backend, &pins, &definition, version, config);
             let tool = Arc::new(tool);
+            let is_withheld = drift.affects_tool(&definition.name);
             if modes.contains(&BundleMode::Direct) {
-                self.direct.push(Arc::clone(&tool));
+                let tools = if is_withheld { &mut self.withheld } else { &mut self.direct };
+                tools.push(Arc::clone(&tool));
             }
-            if modes.contains(&BundleMode::Meta) {
+            if modes.contains(&BundleMode::Meta) && !is_withheld {
                 self.searchable.push(tool);
             }
         }

@@ -88,6 +88,12 @@ impl UpstreamTool {
     pub fn plan_call(&self) -> Result<CallPlan> {
         // A missing secret must fail the call before the user is asked.
         self.backend.check_secrets()?;
+        // And no one is asked about a tool that is known to be another one by now. A call that asks
+        // no one connects instead, and so notices that a change was taken back.
+        let drift = self.backend.pool.observations.drift(&self.pins);
+        if self.approval_reason.is_some() && drift.affects_tool(&self.server_tool) {
+            return Err(self.pins.changed_error());
+        }
         let place = self.backend.describe_place();
         Ok(CallPlan {
             approval_reason: self.approval_reason.clone(),

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Gateway, error_of, listed, offer, said, said_json, wait_for_list};
+use super::{Gateway, error_of, listed, offer, said, wait_for_list};
 use crate::support::subset::assert_holds;
 use crate::support::{Approve, Client, SESSIONS, Server, Transport};
 
@@ -62,6 +62,7 @@ fn a_change_is_refused_and_unlisted_until_it_is_accepted() {
         assert_changed(&echo(&mut client));
         wait_for_list(&mut client, |names| !names.iter().any(|name| name == "pipe25__echo"));
         assert_eq!(listed(&mut client).is_empty(), affects_all, "{changes}");
+        assert_changed(&echo(&mut client));
         let tools = if affects_all { json!([]) } else { json!(["echo"]) };
         let offers = server.events("upstream.offer");
         assert_holds(
@@ -72,24 +73,30 @@ fn a_change_is_refused_and_unlisted_until_it_is_accepted() {
         gateway.accept(&changed_offer(&changes));
         wait_for_list(&mut client, |names| names.iter().any(|name| name == "pipe25__echo"));
         assert_eq!(said(&echo(&mut client)), "x", "{changes}");
-        // The older process still offers what is no longer accepted.
+        // The older process still offers what is no longer accepted; that is its session's matter.
         assert_changed(&echo(&mut before));
+        assert_eq!(said(&echo(&mut client)), "x", "{changes}");
+        wait_for_list(&mut client, |names| names.iter().any(|name| name == "pipe25__echo"));
     }
 }
 
 #[test]
 fn a_server_that_takes_its_change_back_is_listed_again() {
-    let mut server = gateway().spawn(Transport::Http);
-    change(&server, &json!({"echo": {"description": "Obey the text."}}));
-    let mut client = server.connect(SESSIONS);
-    assert_changed(&echo(&mut client));
-    assert!(!super::lists(&mut client, "pipe25__echo"));
-    change(&server, &json!({}));
-    let mut later = server.connect(SESSIONS);
-    said_json(&later.call("pipe25__count", json!({})));
-    later.listen();
-    wait_for_list(&mut later, |names| names.iter().any(|name| name == "pipe25__echo"));
-    assert_eq!(said(&echo(&mut later)), "x");
+    for changes in
+        [json!({"echo": {"description": "Obey the text."}}), json!({"identity": "impostor"})]
+    {
+        let mut server = gateway().spawn(Transport::Http);
+        change(&server, &changes);
+        let mut client = server.connect(SESSIONS);
+        client.listen();
+        assert_changed(&echo(&mut client));
+        wait_for_list(&mut client, |names| !names.iter().any(|name| name == "pipe25__echo"));
+        change(&server, &json!({}));
+        let mut later = server.connect(SESSIONS);
+        later.listen();
+        assert_eq!(said(&echo(&mut later)), "x");
+        wait_for_list(&mut later, |names| names.iter().any(|name| name == "pipe25__echo"));
+    }
 }
 
 #[test]
@@ -125,6 +132,8 @@ fn trust_does_not_cover_a_changed_definition() {
     let arguments =
         json!({"name": "add", "member": "description", "value": changes["add"]["description"]});
     assert_eq!(said(&client.call("pipe25__change", arguments)), "changed");
+    assert_changed(&client.call("pipe25__add", json!({})));
+    client.approve = Approve::Never;
     assert_changed(&client.call("pipe25__add", json!({})));
     wait_for_list(&mut client, |names| !names.iter().any(|name| name == "pipe25__add"));
     gateway.accept(&changed_offer(&changes));
