@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ringfence_client::config::{BundleConfig, BundleMode};
 use ringfence_client::{
-    ClientStatus, Limits, LockedServer, NameMap, ServerGreeting, ToolCatalog, ToolKey, clean_text,
+    Limits, LockedServer, NameMap, ServerGreeting, ToolCatalog, ToolKey, clean_text,
 };
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -144,20 +144,14 @@ impl ServerPins {
 
 impl OfferedServer {
     /// Takes what a connected server offers.
-    pub fn new(status: &ClientStatus, catalog: &ToolCatalog) -> OfferedServer {
-        let greeting = match status {
-            ClientStatus::Connected(greeting) => Some(greeting.as_ref()),
-            _ => None,
-        };
-        let identity = greeting.map(|greeting| greeting.server_info["name"].clone());
+    pub fn new(greeting: &ServerGreeting, catalog: &ToolCatalog) -> OfferedServer {
         let tools = catalog.tools.iter().filter_map(|(name, tool)| {
             let definition: Value = serde_json::from_str(&tool.text).ok()?;
             Some((name.clone(), digest_json(&definition)))
         });
         OfferedServer {
-            identity: identity.unwrap_or_default(),
-            instructions: greeting
-                .and_then(|greeting: &ServerGreeting| greeting.instructions.clone()),
+            identity: greeting.server_info["name"].clone(),
+            instructions: greeting.instructions.clone(),
             tools: tools.collect(),
         }
     }

@@ -7,7 +7,7 @@ use ringfence_client::{ClientOptions, ClientStatus, LockFile, LockedServer, Serv
 
 use super::backend::UpstreamBackend;
 use super::client_error::to_call_error;
-use super::pool::client_options;
+use super::pool::{client_options, ended_error};
 use super::start::{SandboxSpawner, StartContext};
 use crate::base::{Error, Kind, Result};
 use crate::config::UpstreamConfig;
@@ -43,10 +43,7 @@ pub async fn ask_server(backend: &UpstreamBackend, context: StartContext) -> Res
             protocol: greeting.version.clone(),
             rejected: catalog.rejected.clone(),
         }),
-        _ => Err(Error::new(
-            Kind::Unavailable,
-            format!("the server `{}` ended after it listed its tools", server.id),
-        )),
+        _ => Err(ended_error(&server.id)),
     }
 }
 

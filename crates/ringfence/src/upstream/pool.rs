@@ -378,8 +378,12 @@ impl ConnectionLease {
         {
             return pins.check_tool(&seen.offer, tool);
         }
+        let ClientStatus::Connected(greeting) = client.status() else {
+            // It is not known whose offer this is, so that nothing may follow from it.
+            return Err(ended_error(server_id));
+        };
         let is_new = seen.as_ref().is_none_or(|seen| seen.connection != connection);
-        let offer = Arc::new(OfferedServer::new(&client.status(), &catalog));
+        let offer = Arc::new(OfferedServer::new(&greeting, &catalog));
         *seen = Some(SeenOffer { catalog, offer: Arc::clone(&offer), connection });
         drop(seen);
         let call_events = call_events.with_field("upstream", server_id.as_str());
@@ -391,6 +395,15 @@ impl ConnectionLease {
         }
         pins.check_tool(&offer, tool)
     }
+}
+
+/// Returns the error for a server that ended as soon as it had listed its tools.
+pub fn ended_error(server_id: &str) -> Error {
+    let message = format!("the server `{server_id}` ended after it listed its tools");
+    Error::new(Kind::Unavailable, message)
+        .with_reason("upstream_down")
+        .with_fact("upstream", server_id)
+        .with_hint("Call again; if it fails again, have the operator look at the server.")
 }
 
 /// Returns what the record says about a new connection.
