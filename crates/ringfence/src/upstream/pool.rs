@@ -150,9 +150,11 @@ impl UpstreamPool {
                 let (Some(pool), Some(connection)) = (pool.upgrade(), connection.upgrade()) else {
                     return;
                 };
+                // No call can begin to use it while the connections are locked.
+                let connections = pool.lock_connections();
                 wait = connection.time_until_idle(idle_timeout);
                 if is_over || wait.is_zero() {
-                    pool.remove_connection(&key, &connection);
+                    pool.remove_locked(connections, &key, &connection);
                     return;
                 }
             }
@@ -160,7 +162,15 @@ impl UpstreamPool {
     }
 
     fn remove_connection(&self, key: &ConnectionKey, connection: &Arc<PooledConnection>) {
-        let mut connections = self.lock_connections();
+        self.remove_locked(self.lock_connections(), key, connection);
+    }
+
+    fn remove_locked(
+        &self,
+        mut connections: MutexGuard<'_, HashMap<ConnectionKey, Arc<PooledConnection>>>,
+        key: &ConnectionKey,
+        connection: &Arc<PooledConnection>,
+    ) {
         if connections.get(key).is_some_and(|current| Arc::ptr_eq(current, connection)) {
             connections.remove(key);
         }
