@@ -324,13 +324,15 @@ pub fn client_options(
         uri: format!("file://{}", escape_uri_path(context.workspace.path())),
         name: "workspace".to_owned(),
     });
+    let defaults = Limits::default();
     ClientOptions {
         limits: Limits {
             connect_timeout: server.start_timeout,
+            discover_timeout: defaults.discover_timeout.min(server.start_timeout),
             handshake_timeout: server.start_timeout,
             list_timeout: server.start_timeout,
             call_timeout: server.call_timeout,
-            ..Limits::default()
+            ..defaults
         },
         profile: ClientProfile {
             elicitation: can_answer,
