@@ -218,9 +218,9 @@ impl SandboxSpawner {
 
 /// Returns the error for a secret without a value.
 pub fn empty_secret_error(name: &str) -> Error {
-    Error::new(crate::base::Kind::Unavailable, format!("the secret `{name}` is empty"))
-        .with_reason("secret_missing")
-        .with_hint(format!("Set it: `ringfence secret set {name}`, or the variable of that name."))
+    Error::new(crate::base::Kind::Unauthenticated, format!("the secret `{name}` is empty"))
+        .with_reason("missing_secret")
+        .with_hint(format!("Have the operator run `ringfence secret set {name}`."))
 }
 
 fn run_options(
