@@ -102,7 +102,8 @@ fn clean_definition(members: &mut Map<String, Value>) {
     }
 }
 
-fn clean_schema(schema: &mut Value) {
+/// Cleans the texts of a schema that a model or a human reads.
+pub fn clean_schema(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
             for (key, value) in members.iter_mut() {

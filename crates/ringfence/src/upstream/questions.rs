@@ -4,6 +4,7 @@
 use ringfence_client::{Question, QuestionAnswer, clean_text};
 use serde_json::{Map, Value, json};
 
+use super::definition::clean_schema;
 use super::pool::escape_uri_path;
 use crate::config::UpstreamServer;
 use crate::tools::RunCx;
@@ -80,7 +81,8 @@ fn describe_roots(cx: &RunCx, server: &UpstreamServer) -> Value {
 }
 
 fn form_params(server_id: &str, mut params: Value) -> Value {
-    let schema = params.get_mut("requestedSchema").map(Value::take);
+    let mut schema = params.get_mut("requestedSchema").map(Value::take);
+    schema.iter_mut().for_each(clean_schema);
     json!({
         "message": attribute_message(server_id, &params),
         "requestedSchema": schema.filter(Value::is_object)

@@ -99,6 +99,7 @@ fn convert_block(
     match kind {
         "text" => Ok(OutputBlock::Text(block["text"].as_str().unwrap_or_default().to_owned())),
         "image" | "audio" => convert_media(block, options, media),
+        "resource" if block["resource"]["blob"].is_string() => convert_media(block, options, media),
         known if KNOWN_BLOCKS.contains(&known) => Ok(OutputBlock::Wire(block)),
         // A client rejects a whole result over a type that it does not know.
         _ => Ok(OutputBlock::Text(block.to_string())),
@@ -111,8 +112,12 @@ fn convert_media(
     options: &ResultOptions<'_>,
     media: &mut Vec<String>,
 ) -> Result<OutputBlock> {
-    let data = block["data"].as_str().unwrap_or_default();
-    let mime = clean_text(block["mimeType"].as_str().unwrap_or("application/octet-stream"), 100);
+    let (data, mime) = match block["type"] == "resource" {
+        true => (&block["resource"]["blob"], &block["resource"]["mimeType"]),
+        false => (&block["data"], &block["mimeType"]),
+    };
+    let data = data.as_str().unwrap_or_default();
+    let mime = clean_text(mime.as_str().unwrap_or("application/octet-stream"), 100);
     let bytes = base64::engine::general_purpose::STANDARD.decode(data);
     let Ok(bytes) = bytes else {
         return Ok(OutputBlock::Text(format!("[{mime} that is not valid base64 was left out]")));
@@ -215,36 +220,40 @@ fn drop_long_structured(output: &mut ToolOutput, options: &ResultOptions<'_>) {
 /// Cleans and cuts the texts. What is cut can be read on as a stored output.
 fn shorten_texts(output: &mut ToolOutput, options: &ResultOptions<'_>) -> Result<()> {
     if !options.is_trusted {
+        let clean = |text: &mut String| *text = clean_text(text, usize::MAX);
         for block in &mut output.content {
-            if let OutputBlock::Text(text) = block {
+            if let OutputBlock::Wire(wire) = block {
+                for_each_text(wire, &clean);
+            }
+            if let Some(text) = block_text(block) {
                 let cleaned = clean_text(text, usize::MAX);
                 *text = delimit_text(&cleaned, options.server_id);
             }
         }
-        let clean = |text: &mut String| *text = clean_text(text, usize::MAX);
         output.structured.iter_mut().for_each(|value| for_each_text(value, &clean));
     }
-    let is_text = |block: &&mut OutputBlock| matches!(block, OutputBlock::Text(_));
-    let count = output.content.iter_mut().filter(is_text).count().max(1);
-    let total: usize = output.content.iter().map(text_length).sum();
+    let mut texts: Vec<&mut String> = output.content.iter_mut().filter_map(block_text).collect();
+    let total: usize = texts.iter().map(|text| text.len()).sum();
     if total <= options.text_budget {
         return Ok(());
     }
-    for block in &mut output.content {
-        if let OutputBlock::Text(text) = block
-            && text.len() > options.text_budget / count
-        {
-            let handle = store_output(options.outputs, text.as_bytes())?;
-            *text = cut_text(text, options.text_budget / count, &handle);
-        }
+    let budget = options.text_budget / texts.len().max(1);
+    for text in texts.iter_mut().filter(|text| text.len() > budget) {
+        let handle = store_output(options.outputs, text.as_bytes())?;
+        **text = cut_text(text, budget, &handle);
     }
     Ok(())
 }
 
-fn text_length(block: &OutputBlock) -> usize {
+/// Returns the text of a block that a model reads, of an embedded resource too.
+fn block_text(block: &mut OutputBlock) -> Option<&mut String> {
     match block {
-        OutputBlock::Text(text) => text.len(),
-        OutputBlock::Image { .. } | OutputBlock::Wire(_) => 0,
+        OutputBlock::Text(text) => Some(text),
+        OutputBlock::Wire(wire) => match wire.pointer_mut("/resource/text") {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        },
+        OutputBlock::Image { .. } => None,
     }
 }
 

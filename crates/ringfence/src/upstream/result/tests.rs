@@ -36,7 +36,7 @@ impl Place {
 
 fn texts(output: &ToolOutput) -> Vec<&str> {
     let text = |block| match block {
-        &OutputBlock::Text(ref text) => Some(text.as_str()),
+        OutputBlock::Text(text) => Some(text.as_str()),
         _ => None,
     };
     output.content.iter().filter_map(text).collect()
@@ -143,4 +143,24 @@ fn what_does_not_match_its_own_schema_is_an_error_that_loses_nothing() {
     }
     let error = json!({"isError": true, "content": [{"type": "text", "text": "no"}]});
     assert_eq!(texts(&place.convert(&error, true, Some(schema))), ["no"]);
+}
+
+#[test]
+fn an_embedded_resource_is_bounded_and_cleaned_like_text() {
+    let place = Place::new();
+    let resource =
+        |text: &str| json!({"type": "resource", "resource": {"uri": "x:\u{202e}y", "text": text}});
+    let output = place.convert(&json!({"content": [resource(&"z".repeat(5_000))]}), true, None);
+    let OutputBlock::Wire(wire) = &output.content[0] else { panic!("{output:?}") };
+    let text = wire["resource"]["text"].as_str().unwrap();
+    assert!(text.len() < 3_000 && place.read(text) == "z".repeat(5_000), "{text}");
+    let output = place.convert(&json!({"content": [resource("a\u{200b}b")]}), false, None);
+    let OutputBlock::Wire(wire) = &output.content[0] else { panic!("{output:?}") };
+    let text = wire["resource"]["text"].as_str().unwrap();
+    assert!(text.starts_with("[text of the untrusted server `docs`") && text.contains("\nab\n"));
+    assert_eq!(wire["resource"]["uri"], "x:y");
+    let blob = "A".repeat(MAX_IMAGE_CHARS + 4);
+    let long = json!({"type": "resource", "resource": {"uri": "x:y", "blob": blob}});
+    let output = place.convert(&json!({"content": [long]}), true, None);
+    assert!(texts(&output)[0].contains("stored as output:"), "{:?}", texts(&output));
 }

@@ -39,16 +39,16 @@ fn an_image_is_an_image_and_its_copy_is_not_text() {
 #[test]
 fn a_long_text_is_cut_and_can_be_read_on() {
     let (_server, mut client) = start();
-    let message = client.call("pipe25__big", json!({"n": 200_000}));
-    let text = said(&message);
-    assert!(text.len() < 50_000, "{} bytes", text.len());
-    let at = text.find("out_").or_else(|| text.find("output")).unwrap_or_else(|| panic!("{text}"));
-    let handle: String = text[at..]
-        .chars()
-        .take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '/' | '-'))
-        .collect();
-    let part = client.call("file.read", json!({"path": handle}));
-    assert_eq!(part["result"]["isError"], false, "{handle}: {part:#}");
+    for (tool, at) in [("big", "/text"), ("resource", "/resource/text")] {
+        let message = client.call(&format!("pipe25__{tool}"), json!({"n": 200_000}));
+        let text = message["result"]["content"][0].pointer(at).and_then(Value::as_str).unwrap();
+        assert!(text.len() < 50_000, "{tool}: {} bytes", text.len());
+        let start = text.find("output:").unwrap_or_else(|| panic!("{tool}: {text}"));
+        let is_part = |c: &char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-');
+        let handle: String = text[start..].chars().take_while(is_part).collect();
+        let part = client.call("file.read", json!({"path": handle}));
+        assert_eq!(part["result"]["isError"], false, "{tool} {handle}: {part:#}");
+    }
 }
 
 #[test]
