@@ -44,6 +44,8 @@ pub struct AttachedRequest<'a> {
 
 /// Pause before the result: some clients drop progress that arrives in the same read.
 const AFTER_PROGRESS: Duration = Duration::from_millis(8);
+/// Time for the engine to read a cancellation that the run has acted on already.
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Forwards the events of a run until it ends, asks (2026-07-28) or detaches.
 pub async fn attach_to_run(
@@ -109,9 +111,20 @@ pub async fn attach_to_run(
             Some(()) = pending_questions.next(), if !pending_questions.is_empty() => {}
             result = &mut call.run.done => {
                 sender.wait_after_progress().await;
+                wait_for_engine(&call, request).await;
                 return AttachOutcome::Done(result.unwrap_or_else(|_| Err(missing_result_error())));
             }
         }
+    }
+}
+
+/// Waits until the engine knows that the client has cancelled the call, because it drops the answer
+/// then: over HTTP the run is cancelled first, and may end before the engine has read that.
+async fn wait_for_engine(call: &ResumableCall, request: &AttachedRequest<'_>) {
+    if call.run.cancel.cause() == Some(CancelCause::Client) {
+        let cancelled = request.context.ct.cancelled();
+        // The engine does not read while the client does not; the answer is not sent either then.
+        let _ = tokio::time::timeout(ENGINE_TIMEOUT, cancelled).await;
     }
 }
 
