@@ -84,6 +84,11 @@ fn a_call_without_a_session_leaves_no_process() {
     let (second, calls) = process(&mut client);
     assert!(second != first && calls == 1);
     wait_until_none_runs(&gateway);
+    // A question in between is part of the call.
+    client.approve = Approve::Choice("red");
+    let message = client.call("pipe25__ask", json!({}));
+    assert_eq!(said_json(&message)["content"]["choice"], "red");
+    wait_until_none_runs(&gateway);
     client.handle = handle;
     let (third, _) = process(&mut client);
     assert_eq!(process(&mut client), (third, 2), "a handle keeps it");

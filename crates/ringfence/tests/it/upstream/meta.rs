@@ -57,8 +57,8 @@ fn a_tool_is_found_described_and_called() {
     let message = call_through(&mut client, "call_tool_read", "pipe25__echo", json!({"text": "x"}));
     assert_eq!(said(&message), "x");
     assert!(client.questions.is_empty(), "reading does not ask");
-    let stops = server.stops(4);
-    assert_holds(json!({"tool": "pipe25__echo"}), &stops[3]);
+    let stops = server.stops(3);
+    assert_holds(json!({"tool": "pipe25__echo"}), &stops[2]);
 }
 
 #[test]

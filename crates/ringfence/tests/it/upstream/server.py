@@ -104,7 +104,13 @@ def run(call, argv):
     """Starts a program and returns what it printed."""
     import subprocess
 
-    return attempt(lambda: subprocess.run(argv, capture_output=True, text=True).stdout)
+    def action():
+        done = subprocess.run(argv, capture_output=True, text=True)
+        if done.returncode:
+            raise OSError(f"exit code {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    return attempt(action)
 
 
 @tool()
@@ -193,6 +199,12 @@ def structured(call, right=True):
     return {**text(value), "structuredContent": value}
 
 
+@tool(n="integer")
+def resource(call, n):
+    """Returns an embedded resource of that many characters."""
+    return {"content": [{"type": "resource", "resource": {"uri": "test:long", "text": "\u200b" + "x" * n}}]}
+
+
 @tool()
 def odd(call):
     """Returns text with characters that no one sees, and `_meta` that is not its own."""
@@ -208,7 +220,7 @@ def crash(call):
     os._exit(3)
 
 
-@tool(lines="integer")
+@tool(read_only=False, destructive=False, lines="integer")
 def garbage(call, lines):
     """Prints lines that are no messages, then answers."""
     for number in range(lines):
@@ -218,9 +230,8 @@ def garbage(call, lines):
 
 @tool()
 def stray(call):
-    """Answers requests that no one made, then its own."""
-    for other in (9_999, "nonsense", None):
-        call.send({"jsonrpc": "2.0", "id": other, "result": text("stolen")})
+    """Answers a request that no one made, then its own."""
+    call.send({"jsonrpc": "2.0", "id": 9_999, "result": text("stolen")})
     return text("own")
 
 
@@ -296,6 +307,8 @@ class Peer:
             elif method == "subscriptions/listen" and self.era == "2026":
                 return self.listen(send, is_gone)
             elif method == "tools/list":
+                if OPTIONS.get("mortal"):
+                    threading.Timer(0, os._exit, [4]).start()
                 answer["result"] = {"tools": list(definitions(self.changes).values())}
             elif method == "tools/call" and params.get("name") in definitions(self.changes):
                 answer["result"] = self.call(message["id"], params, send, is_gone)
@@ -379,7 +392,7 @@ def main():
     words = sys.argv[1:]
     while words:
         word = words.pop(0).removeprefix("--")
-        OPTIONS[word] = True if word in ("lock", "silent") else words.pop(0)
+        OPTIONS[word] = True if word in ("lock", "silent", "mortal") else words.pop(0)
     read_changes()
     if OPTIONS.get("lock"):
         said = greeting()
