@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{Gateway, error_of, said, said_json};
+use super::{Gateway, HttpServer, error_of, said, said_json};
 use crate::support::{
     Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Transport, eventually, token,
 };
@@ -187,4 +187,54 @@ fn a_session_that_is_over_takes_its_calls_along() {
     let mut other = server.connect(SESSIONS);
     other.approve = Approve::Decline;
     assert_eq!(error_of(&other.call("pipe25__crash", json!({})))["kind"], "approval_denied");
+}
+
+/// A credential for us is none for others.
+#[test]
+fn no_header_of_a_client_is_passed_on() {
+    let site = HttpServer::start();
+    let gateway = Gateway::new()
+        .remote("http25", "http", &site.url("/2025/mcp"))
+        .remote("http26", "http", &site.url("/2026/mcp"))
+        .edit("http25", |entry| entry["transport"]["headers"] = json!({"X-Key": "${OWN_KEY}"}))
+        .config("shared_workspace = true");
+    let mut server = guarded(&gateway).env("OWN_KEY", "key-for-the-server-1").spawn();
+    let token = token::of("anna");
+    for version in [SESSIONS, MODERN] {
+        let mut client = server.client_as(version, Some(&token));
+        client.shake_hands();
+        for id in ["http25", "http26"] {
+            let message = client.call(&format!("{id}__headers"), json!({}));
+            let headers = said_json(&message);
+            assert!(headers["host"].is_string(), "{headers:#}");
+            assert_eq!(headers["authorization"], Value::Null, "{headers:#}");
+            assert!(!message.to_string().contains(&token), "{headers:#}");
+            assert_eq!(headers["x-key"].is_string(), id == "http25", "{headers:#}");
+            assert!(!message.to_string().contains("key-for-the-server-1"), "it is not redacted");
+            let session = client.session().unwrap_or("none");
+            assert!(!message.to_string().contains(session), "{headers:#}");
+        }
+    }
+}
+
+/// A call that runs keeps what it began with; the next one gets what the file says.
+#[test]
+fn a_changed_entry_makes_another_process() {
+    let gateway = gateway("[upstream.pipe25]\nenv = { N = '1' }");
+    let mut server = gateway.spawn(Transport::Stdio);
+    let mut client = server.connect(SESSIONS);
+    let (first, _) = process(&mut client);
+    let params = json!({"name": "pipe25__slow", "_meta": {"progressToken": 1}});
+    let slow = client.start("tools/call", params);
+    client.wait_notification("notifications/progress");
+    let config = gateway.scratch.path().join("config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("N = '1'", "N = '2'")).unwrap();
+    let (second, _) = process(&mut client);
+    assert_ne!(second, first);
+    assert_eq!(said_json(&client.call("pipe25__env", json!({})))["N"], "2");
+    assert_eq!(gateway.processes().len(), 2, "the call that runs is not disturbed");
+    client.cancel(&slow);
+    eventually(DEADLINE, "the old process ends", || gateway.processes().len() == 1);
+    assert_eq!(process(&mut client).0, second);
 }

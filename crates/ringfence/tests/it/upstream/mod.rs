@@ -2,6 +2,7 @@
 //! every transport.
 
 mod eras;
+mod gate;
 mod isolation;
 mod lists;
 mod manners;

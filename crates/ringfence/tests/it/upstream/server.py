@@ -174,6 +174,12 @@ def count(call):
 
 
 @tool()
+def headers(call):
+    """Returns the HTTP headers of the last message."""
+    return text(call.peer.headers)
+
+
+@tool()
 def env(call):
     """Returns the environment."""
     return text(dict(os.environ))
@@ -277,7 +283,7 @@ class Peer:
         self.era, self.session, self.changes = era, session, changes
         self.notes, self.calls = [], 0
         self.open, self.replies, self.questions = {}, {}, 0
-        self.listeners = []
+        self.listeners, self.headers = [], {}
 
     def announce(self, message):
         for send in list(self.listeners):

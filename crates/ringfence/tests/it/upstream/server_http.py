@@ -67,6 +67,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.handle_message(PEERS["2026"], message, {})
 
     def handle_message(self, peer, message, headers):
+        peer.headers = {name.lower(): value for name, value in self.headers.items()}
         if "id" not in message or "method" not in message:
             self.answer(202)
             return peer.handle(message, None)
