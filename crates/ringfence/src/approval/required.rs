@@ -9,7 +9,7 @@ pub struct ApprovalSubject<'a> {
     /// The tool itself requires approval: because it runs outside the sandbox, or because the
     /// operator says so in the command's entry.
     pub requires_approval: bool,
-    /// The tool is one of ours, and neither an operator's command nor another server's tool.
+    /// The tool is built in, and neither an operator's command nor another server's tool.
     pub is_built_in: bool,
 }
 

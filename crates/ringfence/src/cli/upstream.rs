@@ -83,7 +83,7 @@ fn load_config(location: &ConfigLocation) -> Result<Config> {
     Ok(config)
 }
 
-/// A server of ours that is used by this command alone, for its sandboxes and its log.
+/// A Ringfence server that only this command uses, for its sandboxes and its log.
 struct LocalServer {
     server: Arc<Server>,
     session: Arc<SessionState>,

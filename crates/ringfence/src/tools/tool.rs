@@ -18,7 +18,7 @@ use crate::session::{Overrides, Session};
 /// Whose tool it is, which decides how its texts are passed on and when its calls need approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolOrigin {
-    /// One of ours.
+    /// Built in.
     BuiltIn,
     /// A command of the operator.
     Command,

@@ -216,6 +216,16 @@ impl Observations {
         self.lock_servers().get(server_id)?.learn_error.clone()
     }
 
+    /// Fails if the last offer of a server has another definition of this tool than was accepted.
+    pub fn check_tool(&self, pins: &ServerPins, tool: &str) -> Result<()> {
+        let servers = self.lock_servers();
+        let offer = servers.get(&pins.server_id).and_then(|server| server.offer.as_ref());
+        match offer.filter(|offer| offer.tools.contains_key(tool)) {
+            Some(offer) => pins.check_tool(offer, tool),
+            None => Ok(()),
+        }
+    }
+
     /// Returns how the last offer of a server differs from what was accepted.
     pub fn drift(&self, pins: &ServerPins) -> OfferDrift {
         let servers = self.lock_servers();

@@ -1,5 +1,5 @@
 //! Questions of a server to the human or the model behind our client. Each names its server, so
-//! that it cannot pass for one of ours.
+//! that it cannot pass for our own.
 
 use ringfence_client::{Question, QuestionAnswer, clean_text};
 use serde_json::{Map, Value, json};

@@ -90,9 +90,8 @@ impl UpstreamTool {
         self.backend.check_secrets()?;
         // And no one is asked about a tool that is known to be another one by now. A call that asks
         // no one connects instead, and so notices that a change was taken back.
-        let drift = self.backend.pool.observations.drift(&self.pins);
-        if self.approval_reason.is_some() && drift.affects_tool(&self.server_tool) {
-            return Err(self.pins.changed_error());
+        if self.approval_reason.is_some() {
+            self.backend.pool.observations.check_tool(&self.pins, &self.server_tool)?;
         }
         let place = self.backend.describe_place();
         Ok(CallPlan {

@@ -1,6 +1,7 @@
 //! Tools of other MCP servers: the gateway between every client and a scripted server (`server.py`) of either era, over
 //! every transport.
 
+mod cli;
 mod eras;
 mod gate;
 mod isolation;
