@@ -8,6 +8,7 @@ mod config;
 mod fixes;
 mod health;
 mod rules;
+mod servers;
 mod show;
 mod trials;
 mod verdict;
@@ -41,6 +42,9 @@ pub struct DoctorArgs {
     /// Config file to read (default: $XDG_CONFIG_HOME/ringfence/config.toml)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// JSON file with other MCP servers, each of which is tried
+    #[arg(long, value_name = "FILE")]
+    upstreams: Option<PathBuf>,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -92,6 +96,7 @@ fn collect_findings(args: DoctorArgs) -> Result<DoctorReport> {
         root: args.root,
         workspace: args.workspace,
         config: args.config,
+        upstreams: args.upstreams,
         ..ConfigFlags::default()
     };
     let env = ProcessEnv::from_process();
@@ -109,6 +114,7 @@ fn collect_findings(args: DoctorArgs) -> Result<DoctorReport> {
     let host = HostSettings::read();
     let fences = trials::run_trials(&trial_workspace, &host, &tried);
     health.extend(usable_config.as_ref().map(rules::check_rules).into_iter().flatten());
+    health.extend(usable_config.as_ref().map(servers::check_servers).into_iter().flatten());
     let configured_profile = usable_config.as_ref().map(|config| config.default_sandbox.profile);
     let verdict = verdict::judge_host(&fences, configured_profile, trial_workspace.network);
     let layers = tried.into_iter().map(|tried| layer_result(tried, &host)).collect();

@@ -84,7 +84,7 @@ fn load_config(location: &ConfigLocation) -> Result<Config> {
 }
 
 /// A Ringfence server that only this command uses, for its sandboxes and its log.
-struct LocalServer {
+pub(super) struct LocalServer {
     server: Arc<Server>,
     session: Arc<SessionState>,
 }
@@ -97,7 +97,7 @@ impl LocalServer {
         Ok(LocalServer { server, session: connection.state })
     }
 
-    fn state(&self) -> Arc<PipelineState> {
+    pub(super) fn state(&self) -> Arc<PipelineState> {
         self.server.pipeline.state()
     }
 
@@ -116,7 +116,7 @@ impl LocalServer {
         Err(Error::new(Kind::NotFound, format!("there is no server `{id}`")).with_hint(hint))
     }
 
-    async fn ask(&self, backend: &Arc<UpstreamBackend>) -> Result<ServerOffer> {
+    pub(super) async fn ask(&self, backend: &Arc<UpstreamBackend>) -> Result<ServerOffer> {
         self.server.pipeline.ask_upstream(&self.state(), backend, &self.session).await
     }
 
@@ -137,7 +137,14 @@ fn run_connected<T>(
     location: &ConfigLocation,
     work: impl AsyncFnOnce(&LocalServer) -> Result<T>,
 ) -> Result<T> {
-    let config = load_config(location)?;
+    run_with_config(load_config(location)?, work)
+}
+
+/// Runs a command that connects to the servers of this config.
+pub(super) fn run_with_config<T>(
+    config: Config,
+    work: impl AsyncFnOnce(&LocalServer) -> Result<T>,
+) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
