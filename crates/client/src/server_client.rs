@@ -271,6 +271,11 @@ impl ServerClient {
         }
     }
 
+    /// Returns the id of the server.
+    pub fn server_id(&self) -> &str {
+        &self.core.id
+    }
+
     /// Returns how many connections were made so far. It tells one from the next.
     pub fn connection_count(&self) -> u64 {
         self.core.connection_count.load(Ordering::Acquire)

@@ -65,7 +65,7 @@ impl Pipeline {
                 let id = &backend.server.id;
                 if let Err(error) = self.learn_server(&state, &backend, session).await {
                     tracing::warn!("server `{id}` could not be asked: {}", error.log_line());
-                    self.upstreams.note_learn_error(id, error.message_chain());
+                    self.upstreams.note_learn_error(id);
                 }
             }
         });

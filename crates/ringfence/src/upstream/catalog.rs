@@ -168,8 +168,8 @@ struct ObservedServer {
     offer: Option<Arc<OfferedServer>>,
     /// Definitions of a trusted server that is not in `mcp.lock` and could not be written there.
     learned: Option<Arc<LockedServer>>,
-    /// Why the server could not be asked for its tools.
-    learn_error: Option<String>,
+    /// The server could not be asked for its tools.
+    has_learn_error: bool,
 }
 
 impl Default for Observations {
@@ -206,14 +206,14 @@ impl Observations {
         self.announce_change();
     }
 
-    /// Keeps why a server could not be asked.
-    pub fn set_learn_error(&self, server_id: &str, error: String) {
-        self.lock_servers().entry(server_id.to_owned()).or_default().learn_error = Some(error);
+    /// Notes that a server could not be asked.
+    pub fn note_learn_error(&self, server_id: &str) {
+        self.lock_servers().entry(server_id.to_owned()).or_default().has_learn_error = true;
     }
 
-    /// Returns why a server could not be asked.
-    pub fn learn_error(&self, server_id: &str) -> Option<String> {
-        self.lock_servers().get(server_id)?.learn_error.clone()
+    /// Returns whether a server could not be asked.
+    pub fn has_learn_error(&self, server_id: &str) -> bool {
+        self.lock_servers().get(server_id).is_some_and(|server| server.has_learn_error)
     }
 
     /// Fails if the last offer of a server has another definition of this tool than was accepted.

@@ -10,6 +10,7 @@ mod bridge;
 pub mod catalog;
 mod client_error;
 mod definition;
+mod failures;
 pub mod learn;
 pub mod meta;
 pub mod pool;

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::backend::UpstreamBackend;
 use super::catalog::{Observations, OfferedServer, ServerPins};
 use super::client_error::to_call_error;
+use super::failures::{FailureKey, RecentFailures};
 use super::start::{SandboxSpawner, StartContext};
 use crate::audit::CallEvents;
 use crate::base::call::digest_json;
@@ -49,8 +50,11 @@ pub struct UpstreamPool {
     pub(super) observations: Observations,
     /// Definitions of servers that were asked for their tools, with or without success.
     asked_definitions: Mutex<HashSet<String>>,
-    /// Tasks that watch and close connections.
-    tasks: TaskTracker,
+    failures: RecentFailures,
+    /// Tasks that watch connections.
+    watchers: TaskTracker,
+    /// Tasks that close connections.
+    closings: TaskTracker,
 }
 
 /// A connection, and who uses it.
@@ -87,6 +91,7 @@ impl UpstreamPool {
         let connection = match connections.get(&key) {
             Some(connection) => Arc::clone(connection),
             None => {
+                self.failures.check_retry(&key.failure_key())?;
                 self.make_room(&mut connections, &key.principal)?;
                 let context = StartContext::from_call(cx, server, is_shared)?;
                 let cancel = context.cancel.clone();
@@ -140,7 +145,7 @@ impl UpstreamPool {
     ) {
         let (pool, key, connection) =
             (Arc::downgrade(self), key.clone(), Arc::downgrade(connection));
-        self.tasks.spawn(async move {
+        self.watchers.spawn(async move {
             let mut wait = idle_timeout;
             loop {
                 let is_over = tokio::select! {
@@ -179,7 +184,7 @@ impl UpstreamPool {
     }
 
     fn close_connection(&self, connection: Arc<PooledConnection>) {
-        self.tasks.spawn(async move { connection.client.close().await });
+        self.closings.spawn(async move { connection.client.close().await });
     }
 
     /// Ends the connections whose entry has changed or is gone; those in use end with their calls.
@@ -204,13 +209,21 @@ impl UpstreamPool {
     pub async fn close_all(&self) {
         let connections: Vec<_> =
             self.lock_connections().drain().map(|(_, connection)| connection).collect();
-        futures::future::join_all(connections.iter().map(|one| one.client.close())).await;
+        connections.into_iter().for_each(|connection| self.close_connection(connection));
+        self.closings.close();
+        self.closings.wait().await;
     }
 
-    /// Returns the connections of one server.
-    pub(super) fn connections_of(&self, server_id: &str) -> Vec<Arc<PooledConnection>> {
+    /// Returns the connections of one server that this principal uses.
+    pub(super) fn connections_of(
+        &self,
+        server_id: &str,
+        principal: &str,
+    ) -> Vec<Arc<PooledConnection>> {
         let connections = self.lock_connections();
-        let of_server = connections.iter().filter(|(key, _)| key.server_id == server_id);
+        let is_wanted =
+            |key: &ConnectionKey| key.server_id == server_id && key.principal == principal;
+        let of_server = connections.iter().filter(|(key, _)| is_wanted(key));
         of_server.map(|(_, connection)| Arc::clone(connection)).collect()
     }
 
@@ -235,9 +248,9 @@ impl UpstreamPool {
         self.observations.keep_learned(server_id, learned);
     }
 
-    /// Keeps why a server could not be asked for its tools.
-    pub fn note_learn_error(&self, server_id: &str, error: String) {
-        self.observations.set_learn_error(server_id, error);
+    /// Notes that a server could not be asked for its tools.
+    pub fn note_learn_error(&self, server_id: &str) {
+        self.observations.note_learn_error(server_id);
     }
 
     /// Subscribes to changes of what servers offer: the tools that may be listed change with it.
@@ -269,6 +282,13 @@ fn connection_key(backend: &UpstreamBackend, cx: &RunCx, is_shared: bool) -> Con
             .map(|sandbox| digest_json(&format!("{sandbox:?}").into())),
         can_answer: capabilities.elicitation,
         can_sample: capabilities.sampling && backend.server.allows_sampling,
+    }
+}
+
+impl ConnectionKey {
+    /// A server fails for a principal, in whichever session.
+    fn failure_key(&self) -> FailureKey {
+        FailureKey { definition: self.definition.clone(), principal: self.principal.clone() }
     }
 }
 
@@ -380,8 +400,9 @@ impl ConnectionLease {
     ) -> Result<()> {
         let server_id = &self.key.server_id;
         let client = &self.connection.client;
-        let catalog =
-            client.list_tools().await.map_err(|error| to_call_error(&error, server_id))?;
+        let listed = client.list_tools().await;
+        self.pool.failures.record_outcome(&self.key.failure_key(), client, listed.as_ref().err());
+        let catalog = listed.map_err(|error| to_call_error(&error, server_id))?;
         let mut seen = self.connection.seen_offer.lock().ignore_poison();
         let connection = client.connection_count();
         if let Some(seen) = &*seen

@@ -11,14 +11,20 @@ use crate::config::Config;
 const MAX_ERROR_CHARS: usize = 300;
 
 /// Describes every server: its state, what is accepted of it, and what waits for someone.
-pub fn describe_servers(config: &Config, tools: &UpstreamTools) -> Vec<Value> {
-    tools.backends.values().map(|backend| describe_server(config, backend)).collect()
+/// Connections are those of one principal: what others do is not its business.
+pub fn describe_servers(
+    config: &Config,
+    tools: &UpstreamTools,
+    principal: Option<&str>,
+) -> Vec<Value> {
+    let backends = tools.backends.values();
+    backends.map(|backend| describe_server(config, backend, principal)).collect()
 }
 
-fn describe_server(config: &Config, backend: &UpstreamBackend) -> Value {
+fn describe_server(config: &Config, backend: &UpstreamBackend, principal: Option<&str>) -> Value {
     let id = &backend.server.id;
     let observations = &backend.pool.observations;
-    let mut description = describe_connections(backend);
+    let mut description = describe_connections(backend, principal);
     description["id"] = json!(id);
     description["trust"] = json!(backend.server.server.trust.name());
     description["transport"] = json!(backend.server.server.transport.type_name());
@@ -33,16 +39,18 @@ fn describe_server(config: &Config, backend: &UpstreamBackend) -> Value {
         }
         None => description["accepted_tools"] = json!(0),
     }
-    if let Some(error) = observations.learn_error(id) {
-        description["error"] = json!(clean_text(&error, MAX_ERROR_CHARS));
+    if observations.has_learn_error(id) {
+        // Its words may name paths of the host.
+        description["error"] = json!("it could not be asked for its tools; see the server's log");
     }
     description
 }
 
 /// A server with several connections has the state of the best one.
-fn describe_connections(backend: &UpstreamBackend) -> Value {
+fn describe_connections(backend: &UpstreamBackend, principal: Option<&str>) -> Value {
     let mut description = json!({"state": "idle"});
-    for connection in backend.pool.connections_of(&backend.server.id) {
+    let principal = principal.unwrap_or_default();
+    for connection in backend.pool.connections_of(&backend.server.id, principal) {
         match connection.client.status() {
             ClientStatus::Connected(greeting) => {
                 let era = if greeting.era == Era::Stateless { "stateless" } else { "initialized" };

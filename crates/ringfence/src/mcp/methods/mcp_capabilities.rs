@@ -29,7 +29,11 @@ pub async fn describe_server(server: &Server, session: Option<&Session>) -> Valu
         "config": server.pipeline.describe_config(&state),
         "tools": tools,
     });
-    let upstreams = describe_servers(&state.config, &state.registry.upstreams);
+    let upstreams = describe_servers(
+        &state.config,
+        &state.registry.upstreams,
+        session.map(|session| session.principal.name()),
+    );
     if !upstreams.is_empty() {
         description["upstreams"] = Value::Array(upstreams);
     }

@@ -1,0 +1,100 @@
+//! Failures to connect, remembered across sessions: a server that refuses or crashes is not tried
+//! again by every new session at once, and one that refused our credentials not at all until the
+//! entry changes.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use ringfence_client::{ClientError, ClientStatus, ErrorKind, ServerClient};
+
+use super::client_error::to_call_error;
+use crate::base::{IgnorePoison, Result};
+
+/// Wait after the second failure in a row; each further one is twice as long.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(600);
+/// Failures that are remembered.
+const MAX_FAILURES: usize = 10_000;
+
+/// One server as it is configured, for one principal.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct FailureKey {
+    pub definition: String,
+    pub principal: String,
+}
+
+struct RecentFailure {
+    server_id: String,
+    error: ClientError,
+    count: u32,
+    /// `None` if only another entry helps.
+    retry_at: Option<Instant>,
+}
+
+/// Failures of servers that have not been connected since.
+#[derive(Default)]
+pub struct RecentFailures(Mutex<HashMap<FailureKey, RecentFailure>>);
+
+impl RecentFailures {
+    /// Fails if the server is not to be tried yet.
+    pub fn check_retry(&self, key: &FailureKey) -> Result<()> {
+        let failures = self.lock();
+        let Some(failure) = failures.get(key) else { return Ok(()) };
+        match failure.retry_at {
+            Some(retry_at) if retry_at <= Instant::now() => Ok(()),
+            _ => Err(to_call_error(&failure.error, &failure.server_id)),
+        }
+    }
+
+    /// Records whether a server could be connected.
+    pub fn record_outcome(
+        &self,
+        key: &FailureKey,
+        client: &ServerClient,
+        error: Option<&ClientError>,
+    ) {
+        let Some(error) = error else {
+            self.lock().remove(key);
+            return;
+        };
+        // Other errors belong to one request; the client itself knows when to connect again.
+        let ClientStatus::Failed { retry_in, .. } = client.status() else { return };
+        let mut failures = self.lock();
+        let count = failures.get(key).map_or(0, |failure| failure.count).saturating_add(1);
+        let is_refused = error.kind() == ErrorKind::Unauthenticated && retry_in.is_none();
+        let failure = RecentFailure {
+            server_id: client.server_id().to_owned(),
+            error: error.clone(),
+            count,
+            retry_at: (!is_refused).then(|| Instant::now() + wait_after(count)),
+        };
+        if failures.len() < MAX_FAILURES || failures.contains_key(key) {
+            failures.insert(key.clone(), failure);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<FailureKey, RecentFailure>> {
+        self.0.lock().ignore_poison()
+    }
+}
+
+/// The first failure may be an accident.
+fn wait_after(count: u32) -> Duration {
+    match count {
+        0 | 1 => Duration::ZERO,
+        count => FIRST_WAIT.saturating_mul(1 << (count - 2).min(16)).min(MAX_WAIT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_and_end() {
+        let seconds: Vec<u64> = (1..=14).map(|count| wait_after(count).as_secs()).collect();
+        assert_eq!(seconds, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600, 600]);
+        assert_eq!(wait_after(u32::MAX), MAX_WAIT);
+    }
+}
