@@ -331,9 +331,10 @@ impl UpstreamTools {
                 continue;
             }
             let version = locked.identity["version"].as_str();
-            let tool = UpstreamTool::new(name, backend, &pins, &definition, version, config);
-            let tool = Arc::new(tool);
             let is_withheld = drift.affects_tool(&definition.name);
+            let mut tool = UpstreamTool::new(name, backend, &pins, &definition, version, config);
+            tool.is_withheld = is_withheld;
+            let tool = Arc::new(tool);
             if modes.contains(&BundleMode::Direct) {
                 let tools = if is_withheld { &mut self.withheld } else { &mut self.direct };
                 tools.push(Arc::clone(&tool));

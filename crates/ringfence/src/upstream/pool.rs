@@ -19,6 +19,7 @@ use super::catalog::{Observations, OfferedServer, ServerPins};
 use super::client_error::to_call_error;
 use super::failures::{FailureKey, RecentFailures};
 use super::start::{SandboxSpawner, StartContext};
+use super::tool::UpstreamTool;
 use crate::audit::CallEvents;
 use crate::base::call::digest_json;
 use crate::base::{CancelToken, Error, IgnorePoison, Kind, Result};
@@ -395,7 +396,7 @@ impl ConnectionLease {
     pub async fn check_offer(
         &self,
         pins: &ServerPins,
-        tool: &str,
+        tool: &UpstreamTool,
         call_events: &CallEvents,
     ) -> Result<()> {
         let server_id = &self.key.server_id;
@@ -408,14 +409,16 @@ impl ConnectionLease {
         if let Some(seen) = &*seen
             && Arc::ptr_eq(&seen.catalog, &catalog)
             && seen.connection == connection
+            // What another connection has seen may be out of date.
+            && !tool.is_withheld
         {
-            return pins.check_tool(&seen.offer, tool);
+            return pins.check_tool(&seen.offer, &tool.server_tool);
         }
+        let is_new = seen.as_ref().is_none_or(|seen| seen.connection != connection);
         let ClientStatus::Connected(greeting) = client.status() else {
             // It is not known whose offer this is, so that nothing may follow from it.
             return Err(ended_error(server_id));
         };
-        let is_new = seen.as_ref().is_none_or(|seen| seen.connection != connection);
         let offer = Arc::new(OfferedServer::new(&greeting, &catalog));
         *seen = Some(SeenOffer { catalog, offer: Arc::clone(&offer), connection });
         drop(seen);
@@ -426,7 +429,7 @@ impl ConnectionLease {
         if let Some(drift) = self.pool.observations.record_offer(pins, &offer) {
             call_events.write_upstream("upstream.offer", drift.to_fields())?;
         }
-        pins.check_tool(&offer, tool)
+        pins.check_tool(&offer, &tool.server_tool)
     }
 }
 

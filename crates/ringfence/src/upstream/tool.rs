@@ -30,6 +30,8 @@ pub struct UpstreamTool {
     pins: Arc<ServerPins>,
     definition_hash: String,
     approval_reason: Option<String>,
+    /// The server has changed it since it was accepted.
+    pub is_withheld: bool,
     /// Compiled with the first call. A schema that is none checks nothing; the server will.
     input_check: OnceLock<Option<SchemaCheck>>,
     output_check: OnceLock<Option<SchemaCheck>>,
@@ -56,6 +58,7 @@ impl UpstreamTool {
             backend: Arc::clone(backend),
             pins: Arc::clone(pins),
             definition_hash,
+            is_withheld: false,
             input_check: OnceLock::new(),
             output_check: OnceLock::new(),
         }
@@ -110,7 +113,7 @@ impl UpstreamTool {
     pub async fn call(&self, cx: &RunCx, arguments: Map<String, Value>) -> Result<ToolOutput> {
         let backend = &self.backend;
         let lease = backend.pool.lease_connection(backend, cx)?;
-        let checking = lease.check_offer(&self.pins, &self.server_tool, &cx.control.call_events);
+        let checking = lease.check_offer(&self.pins, self, &cx.control.call_events);
         tokio::select! {
             checked = checking => checked?,
             _ = cx.control.cancel.cancelled() => {
