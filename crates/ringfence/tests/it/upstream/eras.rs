@@ -101,7 +101,7 @@ fn progress_comes_in_order_and_before_the_result() {
         |_, _, client, id| {
             let tool = format!("{id}__progress");
             let meta = json!({"progressToken": "p"});
-            let message = call_with_meta(client, &tool, json!({"n": 5}), meta);
+            let message = call_with_meta(client, &tool, json!({"n": 200}), meta);
             assert_eq!(said(&message), "progressed");
             let steps = notes(client, "notifications/progress");
             let mut last = 0.0;
@@ -110,12 +110,12 @@ fn progress_comes_in_order_and_before_the_result() {
                 assert!(progress > last, "{} {id}: {steps:?}", client.at());
                 last = progress;
                 let text = format!("step {progress}");
-                let wanted = json!({"progressToken": "p", "total": 5.0, "message": text});
+                let wanted = json!({"progressToken": "p", "total": 200.0, "message": text});
                 assert_holds(wanted, &step["params"]);
             }
-            assert!(last == 5.0, "{} {id}: {steps:?}", client.at());
+            assert!(last == 200.0, "{} {id}: {steps:?}", client.at());
             // Without a token no one wants to know.
-            client.call(&tool, json!({"n": 5}));
+            client.call(&tool, json!({"n": 200}));
             assert!(notes(client, "notifications/progress").is_empty(), "{} {id}", client.at());
         },
     );
