@@ -35,11 +35,13 @@ impl Place {
 }
 
 fn texts(output: &ToolOutput) -> Vec<&str> {
-    let text = |block| match block {
-        OutputBlock::Text(text) => Some(text.as_str()),
-        _ => None,
-    };
-    output.content.iter().filter_map(text).collect()
+    let blocks = output.content.iter();
+    blocks
+        .filter_map(|block| match block {
+            OutputBlock::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect()
 }
 
 #[test]
