@@ -33,7 +33,7 @@ fn an_image_is_an_image_and_its_copy_is_not_text() {
     assert_holds(json!({"isError": false, "content": content}), &message["result"]);
     assert_eq!(message["result"]["structuredContent"]["copy"], "[see the image]");
     let copies = message.to_string().matches("iVBORw0KGgo").count();
-    assert_eq!(copies, 1, "the data is there once");
+    assert_eq!(copies, 1, "the data comes once");
 }
 
 #[test]
