@@ -22,7 +22,7 @@ impl Sealer {
     }
 
     /// Creates a sealer for text that outlives the process. Nonces are random, so one key is safe
-    /// for as many texts as people seal by hand.
+    /// for 2^32 texts: far more than people type, or logins are renewed.
     pub fn with_key(key: &[u8; 32]) -> Result<Self> {
         let key = UnboundKey::new(&AES_256_GCM, key)
             .map_err(|error| Error::internal("cannot make a sealing key").with_source(error))?;

@@ -11,6 +11,7 @@ use super::{Pipeline, PipelineState};
 use crate::audit::CallEvents;
 use crate::base::list_changes::ChangedList;
 use crate::base::{Result, TraceId};
+use crate::session::Principal;
 use crate::tools::SessionState;
 use crate::upstream::backend::UpstreamBackend;
 use crate::upstream::learn::{ServerOffer, ask_server, write_accepted};
@@ -91,7 +92,8 @@ impl Pipeline {
         backend: &Arc<UpstreamBackend>,
         session: &Arc<SessionState>,
     ) -> Result<()> {
-        let offer = self.ask_upstream(state, backend, session).await?;
+        // The list is for all principals; it is learned with the operator's own login.
+        let offer = self.ask_upstream(state, backend, session, &Principal::local()).await?;
         let (config, id) = (Arc::clone(&state.config), backend.server.id.clone());
         let review = OfferReview::new(&id, None, &offer.locked, &config);
         let locked = review.without_dangerous_tools(&offer.locked);
@@ -115,12 +117,13 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Asks a server what it offers, in a sandbox of this session.
+    /// Asks a server what it offers, in a sandbox of this session and with this principal's login.
     pub async fn ask_upstream(
         &self,
         state: &PipelineState,
         backend: &Arc<UpstreamBackend>,
         session: &Arc<SessionState>,
+        principal: &Principal,
     ) -> Result<ServerOffer> {
         let trace_id = TraceId::generate();
         let events = CallEvents::without_call(
@@ -147,7 +150,7 @@ impl Pipeline {
         if let Some(own_sandbox) = &backend.own_sandbox {
             context.open_sandbox(&session.sandboxes, own_sandbox)?;
         }
-        let offer = ask_server(backend, context).await;
+        let offer = ask_server(backend, context, principal).await;
         let outcome = match &offer {
             Ok(offer) => {
                 json!({"outcome": "ok", "tools": offer.locked.tools.len(), "protocol": offer.protocol})

@@ -2,6 +2,7 @@
 
 mod approvals;
 mod audit;
+mod auth;
 mod config;
 mod doctor;
 mod log;
@@ -51,6 +52,7 @@ enum CliCommand {
     Secret(secret::SecretArgs),
     Approvals(approvals::ApprovalsArgs),
     Upstream(upstream::UpstreamArgs),
+    Auth(auth::AuthArgs),
 }
 
 /// Runs the command named on the command line and returns its exit code.
@@ -82,6 +84,7 @@ pub fn run() -> ExitCode {
         CliCommand::Audit(args) => root_dir(args.root.clone())
             .and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock())),
         CliCommand::Upstream(args) => upstream::run(&args, &mut std::io::stdout().lock()),
+        CliCommand::Auth(args) => auth::run(&args, &mut std::io::stdout()),
         CliCommand::Secret(args) => secret::run(&args, &mut std::io::stdout().lock()).map(|()| 0),
         CliCommand::Approvals(args) => {
             root_dir(args.root.clone()).and_then(|root| approvals::run(&args, &root)).map(|()| 0)

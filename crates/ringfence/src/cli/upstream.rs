@@ -61,7 +61,7 @@ pub fn run(args: &UpstreamArgs, out: &mut impl Write) -> Result<u8> {
     write_text(out, &text).map(|()| 0)
 }
 
-fn write_text(out: &mut impl Write, text: &str) -> Result<()> {
+pub(super) fn write_text(out: &mut impl Write, text: &str) -> Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader closed the pipe early (`| head`); that is not an error.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -71,7 +71,7 @@ fn write_text(out: &mut impl Write, text: &str) -> Result<()> {
     }
 }
 
-fn load_config(location: &ConfigLocation) -> Result<Config> {
+pub(super) fn load_config(location: &ConfigLocation) -> Result<Config> {
     let config = resolve_config(&location.to_flags(), &ProcessEnv::from_process())?;
     if config.upstreams.servers.is_empty() {
         let hint = match &config.upstreams.untrusted_file {
@@ -85,8 +85,8 @@ fn load_config(location: &ConfigLocation) -> Result<Config> {
 
 /// A Ringfence server that only this command uses, for its sandboxes and its log.
 pub(super) struct LocalServer {
-    server: Arc<Server>,
-    session: Arc<SessionState>,
+    pub(super) server: Arc<Server>,
+    pub(super) session: Arc<SessionState>,
 }
 
 impl LocalServer {
@@ -117,7 +117,8 @@ impl LocalServer {
     }
 
     pub(super) async fn ask(&self, backend: &Arc<UpstreamBackend>) -> Result<ServerOffer> {
-        self.server.pipeline.ask_upstream(&self.state(), backend, &self.session).await
+        let principal = Principal::local();
+        self.server.pipeline.ask_upstream(&self.state(), backend, &self.session, &principal).await
     }
 
     /// Ends everything that was started.
@@ -133,7 +134,7 @@ impl LocalServer {
 }
 
 /// Runs a command that connects to servers.
-fn run_connected<T>(
+pub(super) fn run_connected<T>(
     location: &ConfigLocation,
     work: impl AsyncFnOnce(&LocalServer) -> Result<T>,
 ) -> Result<T> {

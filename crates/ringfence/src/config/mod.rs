@@ -50,7 +50,7 @@ pub use resolve::surface::{OverridePolicy, ToolSurface};
 pub use resolve::{
     ConfigFlags, SecretBackends, resolve_config, resolve_root, resolve_secret_backends,
 };
-pub use secrets::SecretValues;
+pub use secrets::{SecretStore, SecretValues};
 pub use show::{ConfigListing, ShownKey, show_config};
 pub use template::{TemplatePart, ValueTemplate};
 pub use trusted_files::TrustCandidate;
@@ -98,6 +98,8 @@ pub struct Config {
     /// Errors in the tables `[upstream.<id>]`. A config with any is only checked, never used.
     pub upstream_errors: Arc<[ConfigError]>,
     pub secrets: Arc<SecretValues>,
+    /// Where logins to other servers are kept.
+    pub login_store: SecretStore,
     /// Files outside the workspace that hold secrets or keys. They are hidden from runs.
     pub private_paths: Vec<PathBuf>,
     pub tools: ToolSet,

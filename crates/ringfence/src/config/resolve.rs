@@ -190,6 +190,7 @@ pub(super) fn resolve_to_check(
 
     let key_file = resolve_key_file(flags.secrets_key_file.as_ref(), env)?;
     let store = SecretStore::new(&root, key_file.clone());
+    let login_store = store.to_login_store();
     let sources =
         resolve_secret_sources(setting_picker, env, &file.secrets, &defaults.secrets, store)
             .map_err(with_key_fact("secrets"))?;
@@ -266,6 +267,7 @@ pub(super) fn resolve_to_check(
         upstreams: Arc::new(upstreams),
         upstream_errors: upstream_errors.into(),
         secrets: Arc::new(secrets),
+        login_store,
         private_paths: control_files.private,
         key_files,
         exposed_secrets: Vec::new(),

@@ -57,6 +57,11 @@ pub(super) fn upstream_value(server: &UpstreamServer, key: &str) -> Option<Value
         "timeout_ms" => whole(server.call_timeout.as_millis()),
         "start_timeout_ms" => whole(server.start_timeout.as_millis()),
         "idle_s" => json!(server.idle_timeout.as_secs()),
+        "oauth_client_id" => json!(server.login.as_ref()?.client_id.as_ref()?),
+        // A reference, never the value.
+        "oauth_client_secret" => json!(server.login.as_ref()?.client_secret.as_ref()?.text),
+        "oauth_scopes" => json!(server.login.as_ref()?.scopes),
+        "oauth_private_addresses" => json!(server.login.as_ref()?.allows_private_addresses),
         _ => return access_value(&server.access, key),
     })
 }

@@ -6,6 +6,7 @@
 //! the file, [`servers`] joins both.
 
 pub mod load;
+pub mod login;
 pub mod servers;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use ringfence_client::LockFile;
 use ringfence_client::config::{BundleConfig, BundleMode, ServerConfig, TransportConfig};
 use serde_json::{Map, Value, json};
 
+use self::login::UpstreamLogin;
 use super::secrets::SecretRef;
 use super::{DeclaredAccess, UpstreamApproval, UpstreamShare, ValueTemplate, upstream_key};
 
@@ -76,17 +78,20 @@ pub struct UpstreamServer {
     pub start_timeout: Duration,
     /// Time after which an unused connection is closed.
     pub idle_timeout: Duration,
+    /// How to log in. Absent for a server without `authProviderId: "oauth"`.
+    pub login: Option<UpstreamLogin>,
 }
 
 impl UpstreamServer {
     /// Returns the secrets that it refers to.
     pub fn secret_refs(&self) -> impl Iterator<Item = &SecretRef> {
-        self.templates().flat_map(|(_, template)| template.secret_refs())
+        self.templates().flat_map(|template| template.secret_refs())
     }
 
-    /// Returns its variables and headers.
-    fn templates(&self) -> impl Iterator<Item = &(String, ValueTemplate)> {
-        self.env.iter().chain(&self.headers)
+    /// Returns the values of its variables and headers, and the secret of its client.
+    fn templates(&self) -> impl Iterator<Item = &ValueTemplate> {
+        let values = self.env.iter().chain(&self.headers).map(|(_, template)| template);
+        values.chain(self.login.iter().filter_map(|login| login.client_secret.as_ref()))
     }
 
     /// Returns whether it is a local process.
@@ -116,6 +121,7 @@ impl UpstreamServer {
             "target": target, "cwd": self.cwd, "env": texts(&self.env),
             "headers": texts(&self.headers), "access": self.access.trust_fingerprint(),
             "sampling": self.allows_sampling, "share": self.share.name(),
+            "login": self.login.as_ref().map(UpstreamLogin::trust_fingerprint),
         })
     }
 }

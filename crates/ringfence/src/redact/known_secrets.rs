@@ -6,6 +6,7 @@
 //! chance and cannot be searched for.
 
 mod encodings;
+mod registered;
 mod utf16;
 
 use std::borrow::Cow;
@@ -19,6 +20,7 @@ use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use serde_json::{Map, Value};
 
+use self::registered::RegisteredSecrets;
 use super::secret::Secret;
 use super::stream::StreamRedactor;
 use jail::IgnorePoison;
@@ -26,12 +28,9 @@ use jail::IgnorePoison;
 /// Minimum length in bytes of a value that can be searched for.
 pub const MIN_SECRET_BYTES: usize = 8;
 
-/// Maximum number of replaced values that are still searched for.
-const MAX_RETIRED: usize = 256;
-
 /// Number of changes to the set, so that frequent readers need no lock.
 static SET_VERSION: AtomicUsize = AtomicUsize::new(0);
-static REGISTERED: Mutex<Vec<(String, Secret)>> = Mutex::new(Vec::new());
+static REGISTERED: Mutex<RegisteredSecrets> = Mutex::new(RegisteredSecrets::new());
 static CURRENT_SET: RwLock<Option<Arc<KnownSecrets>>> = RwLock::new(None);
 
 /// Set of values, with the automaton that finds all of them in one pass.
@@ -168,41 +167,41 @@ pub fn current_set() -> Option<Arc<KnownSecrets>> {
 pub fn register_secrets<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret)>) {
     // Writers wait for each other; readers do not wait for writers.
     let mut registered = REGISTERED.lock().ignore_poison();
-    let new_secrets: Vec<(&str, &Secret)> =
-        secrets.into_iter().filter(|(_, secret)| is_searchable(secret)).collect();
-    let is_same = |one: &Secret, other: &Secret| one.expose() == other.expose();
-    let is_new = new_secrets
-        .iter()
-        .any(|(_, secret)| !registered.iter().any(|(_, old)| is_same(old, secret)));
-    // Newest last.
-    registered.retain(|(_, old)| !new_secrets.iter().any(|(_, secret)| is_same(old, secret)));
-    let dropped = registered.len().saturating_sub(MAX_RETIRED);
-    registered.drain(..dropped);
-    for (name, secret) in new_secrets {
-        if !registered.iter().any(|(_, old)| is_same(old, secret)) {
-            registered.push((name.to_owned(), secret.clone()));
-        }
+    let change = registered.add_secrets(secrets);
+    if change.is_changed {
+        replace_set(&registered);
     }
-    if !is_new && dropped == 0 {
-        return;
+    if change.dropped > 0 {
+        tracing::warn!(
+            "{} secret values that were replaced long ago are no longer redacted",
+            change.dropped
+        );
     }
+}
+
+/// Adds tokens of a login, which replace only older tokens of the same login. `name` is shown in
+/// their place.
+pub fn register_tokens(login: &str, name: &str, tokens: &[Secret]) {
+    let mut registered = REGISTERED.lock().ignore_poison();
+    if registered.add_tokens(login, name, tokens) {
+        replace_set(&registered);
+    }
+}
+
+/// Builds the search for all registered values.
+fn replace_set(registered: &RegisteredSecrets) {
     let mut seen_encodings = HashSet::new();
     let mut values = Vec::new();
-    for (name, secret) in registered.iter() {
+    for (name, secret) in registered.values() {
         for form in encodings::all_encodings(secret.expose()) {
             if seen_encodings.insert(form.clone()) {
-                values.push((form, name.clone()));
+                values.push((form, name.to_owned()));
             }
         }
     }
     let secret_set = KnownSecrets::from_values(values).map(Arc::new);
     *CURRENT_SET.write().ignore_poison() = secret_set;
     SET_VERSION.fetch_add(1, Ordering::AcqRel);
-    if dropped > 0 {
-        tracing::warn!(
-            "{dropped} secret values that were replaced long ago are no longer redacted"
-        );
-    }
 }
 
 /// Returns whether the value is long enough to be searched for.
@@ -342,6 +341,7 @@ mod tests {
     use base64::engine::general_purpose::STANDARD;
     use serde_json::json;
 
+    use super::registered::MAX_RETIRED;
     use super::*;
 
     /// The set belongs to the process, so these values are of this test alone.

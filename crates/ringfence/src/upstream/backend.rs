@@ -4,16 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ringfence_client::config::{ServerConfig, TransportConfig, TrustLevel};
+use ringfence_client::oauth::OAuthSettings;
 use serde_json::json;
 
+use super::credentials::oauth_settings;
 use super::pool::UpstreamPool;
 use super::start::empty_secret_error;
 use crate::base::call::digest_json;
 use crate::base::{Error, Kind, Result};
 use crate::config::secrets::SecretRef;
 use crate::config::template::fill::{fill_variable, reveal_secret};
-use crate::config::{Config, SecretValues, UpstreamServer};
+use crate::config::{Config, SecretStore, SecretValues, UpstreamServer, ValueTemplate};
 use crate::sandbox::{DedicatedSandbox, DedicatedSpec, SandboxConfig};
+use crate::session::Principal;
 
 /// A server with its sandbox and its connections.
 pub struct UpstreamBackend {
@@ -24,6 +27,8 @@ pub struct UpstreamBackend {
     /// Absent for a remote server.
     pub own_sandbox: Option<Arc<DedicatedSandbox>>,
     pub pool: Arc<UpstreamPool>,
+    /// Where logins are kept.
+    pub login_store: SecretStore,
     secrets: Arc<SecretValues>,
 }
 
@@ -56,6 +61,7 @@ impl UpstreamBackend {
             definition,
             own_sandbox,
             pool: Arc::clone(pool),
+            login_store: config.login_store.clone(),
             secrets: Arc::clone(&config.secrets),
         })
     }
@@ -72,7 +78,7 @@ impl UpstreamBackend {
 
     /// Fails if a secret that the server needs is missing or empty.
     pub fn check_secrets(&self) -> Result<()> {
-        self.server.secret_refs().try_for_each(|one| self.reveal(one).map(drop))
+        self.server.secret_refs().try_for_each(|one| reveal_value(&self.secrets, one).map(drop))
     }
 
     /// Returns the configuration of the connection, with the headers that the server gets.
@@ -81,7 +87,7 @@ impl UpstreamBackend {
         if let TransportConfig::Http(remote) | TransportConfig::Sse(remote) = &mut config.transport
         {
             for (name, value) in &self.server.headers {
-                let text = fill_variable(value, |secret_ref| self.reveal(secret_ref))?;
+                let text = fill_value(&self.secrets, value)?;
                 if text.contains(['\r', '\n', '\0']) {
                     return Err(Error::new(
                         Kind::Unavailable,
@@ -95,12 +101,9 @@ impl UpstreamBackend {
         Ok(config)
     }
 
-    fn reveal(&self, secret_ref: &SecretRef) -> Result<String> {
-        let text = reveal_secret(&self.secrets, secret_ref)?;
-        match text.is_empty() {
-            false => Ok(text),
-            true => Err(empty_secret_error(secret_ref.name())),
-        }
+    /// Returns how a principal logs in to the server. `None` if it needs no login.
+    pub(super) fn oauth_settings(&self, principal: &Principal) -> Result<Option<OAuthSettings>> {
+        oauth_settings(&self.server, &self.secrets, principal)
     }
 
     /// Returns the words for what runs, for prompts.
@@ -115,6 +118,19 @@ impl UpstreamBackend {
                 .to_string_lossy()
                 .into_owned(),
         }
+    }
+}
+
+/// Returns a value with its secrets.
+pub(super) fn fill_value(secrets: &SecretValues, template: &ValueTemplate) -> Result<String> {
+    fill_variable(template, |secret_ref| reveal_value(secrets, secret_ref))
+}
+
+fn reveal_value(secrets: &SecretValues, secret_ref: &SecretRef) -> Result<String> {
+    let text = reveal_secret(secrets, secret_ref)?;
+    match text.is_empty() {
+        false => Ok(text),
+        true => Err(empty_secret_error(secret_ref.name())),
     }
 }
 

@@ -16,7 +16,7 @@ pub fn to_call_error(error: &ClientError, server_id: &str) -> Error {
     let converted = match error.kind() {
         ErrorKind::Unauthenticated => Error::new(Kind::Unauthenticated, message)
             .with_reason("upstream_login")
-            .with_hint(format!("Have the operator run `ringfence auth login {server_id}`.")),
+            .with_hint(unauthenticated_hint(error, server_id)),
         ErrorKind::DeadlineExceeded => Error::new(Kind::DeadlineExceeded, message),
         ErrorKind::TooLarge => Error::new(Kind::TooLarge, message).with_reason("upstream_answer"),
         ErrorKind::Cancelled => Error::new(Kind::Cancelled, message),
@@ -37,6 +37,18 @@ pub fn to_call_error(error: &ClientError, server_id: &str) -> Error {
         }
         _ => converted,
     }
+}
+
+/// Returns what to do about credentials. A server with logins says which login is missing.
+fn unauthenticated_hint(error: &ClientError, server_id: &str) -> String {
+    error.hint().map_or_else(
+        || {
+            format!(
+                "Have the operator check the `headers` of the server in the upstreams file, or run `ringfence auth login {server_id}` if it has logins."
+            )
+        },
+        |hint| clean_text(hint, MAX_MESSAGE_CHARS),
+    )
 }
 
 /// The server understood the call and refused it.
@@ -75,5 +87,8 @@ mod tests {
         }
         let login = to_call_error(&ClientError::new(ErrorKind::Unauthenticated, "401"), "docs");
         assert!(login.hint_text().unwrap().contains("ringfence auth login docs"));
+        let hinted =
+            ClientError::new(ErrorKind::Unauthenticated, "401").with_hint("Log in as ann.");
+        assert_eq!(to_call_error(&hinted, "docs").hint_text(), Some("Log in as ann."));
     }
 }

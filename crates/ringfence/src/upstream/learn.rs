@@ -11,6 +11,7 @@ use super::pool::{client_options, ended_error};
 use super::start::{SandboxSpawner, StartContext};
 use crate::base::{Error, Kind, Result};
 use crate::config::UpstreamConfig;
+use crate::session::Principal;
 
 /// What a server offers now.
 pub struct ServerOffer {
@@ -22,8 +23,15 @@ pub struct ServerOffer {
 }
 
 /// Starts or connects to a server, takes its whole offer, and leaves nothing behind.
-pub async fn ask_server(backend: &UpstreamBackend, context: StartContext) -> Result<ServerOffer> {
+///
+/// A server that needs a login is asked with the login of this principal.
+pub async fn ask_server(
+    backend: &UpstreamBackend,
+    context: StartContext,
+    principal: &Principal,
+) -> Result<ServerOffer> {
     backend.check_secrets()?;
+    let auth_provider = backend.pool.logins.find_provider(backend, principal)?;
     let server = &backend.server;
     // Some servers offer tools that ask only to clients that can be asked. Nothing is called here.
     let options = client_options(server, &context, true, server.allows_sampling);
@@ -32,7 +40,8 @@ pub async fn ask_server(backend: &UpstreamBackend, context: StartContext) -> Res
         .is_some()
         .then(|| Arc::new(SandboxSpawner::new(Arc::clone(server), context)) as _);
     let options = ClientOptions { spawner, ..options };
-    let client = ServerClient::new(&server.id, backend.connection_config()?, options, None);
+    let config = backend.connection_config()?;
+    let client = ServerClient::new(&server.id, config, options, auth_provider);
     let listed = client.list_tools().await;
     let status = client.status();
     client.close().await;

@@ -3,12 +3,14 @@
 //! A server is hostile input: its definitions are pinned in `mcp.lock` ([`catalog`]), a stdio
 //! server runs in a sandbox that contains what its entry declares ([`start`]), and whatever it
 //! answers is bounded, cleaned and redacted ([`result`]). No header or credential of our client is
-//! ever passed on, and no connection is shared between principals ([`pool`]).
+//! ever passed on, and no connection or login is shared between principals ([`pool`],
+//! [`credentials`]).
 
 pub mod backend;
 mod bridge;
 pub mod catalog;
-mod client_error;
+pub mod client_error;
+pub mod credentials;
 mod definition;
 mod failures;
 pub mod learn;

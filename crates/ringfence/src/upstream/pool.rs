@@ -18,12 +18,14 @@ use super::backend::UpstreamBackend;
 use super::catalog::{Observations, OfferedServer, ServerPins};
 use super::client_error::to_call_error;
 use super::failures::{FailureKey, RecentFailures};
+use super::credentials::LoginProviders;
 use super::start::{SandboxSpawner, StartContext};
 use super::tool::UpstreamTool;
 use crate::audit::CallEvents;
 use crate::base::call::digest_json;
 use crate::base::{CancelToken, Error, IgnorePoison, Kind, Result};
 use crate::config::{Config, UpstreamServer, UpstreamShare};
+use crate::session::Principal;
 use crate::tools::RunCx;
 
 /// Connections of one principal at a time.
@@ -34,7 +36,7 @@ const MAX_CONNECTIONS: usize = 64;
 pub struct ConnectionKey {
     server_id: String,
     definition: String,
-    principal: String,
+    principal: Principal,
     /// Absent for a connection that all sessions of the principal share.
     session: Option<String>,
     /// Digest of the client's sandbox, where that allows less than the operator does.
@@ -56,6 +58,8 @@ pub struct UpstreamPool {
     watchers: TaskTracker,
     /// Tasks that close connections.
     closings: TaskTracker,
+    /// Credentials of servers that someone logs in to.
+    pub(super) logins: LoginProviders,
 }
 
 /// A connection, and who uses it.
@@ -115,9 +119,9 @@ impl UpstreamPool {
     fn make_room(
         self: &Arc<Self>,
         connections: &mut HashMap<ConnectionKey, Arc<PooledConnection>>,
-        principal: &str,
+        principal: &Principal,
     ) -> Result<()> {
-        let own = || connections.iter().filter(|(key, _)| key.principal == principal);
+        let own = || connections.iter().filter(|(key, _)| key.principal == *principal);
         if own().count() < MAX_CONNECTIONS {
             return Ok(());
         }
@@ -271,7 +275,7 @@ fn connection_key(backend: &UpstreamBackend, cx: &RunCx, is_shared: bool) -> Con
     ConnectionKey {
         server_id: backend.server.id.clone(),
         definition: backend.definition.clone(),
-        principal: session.principal.name().to_owned(),
+        principal: session.principal.clone(),
         session: match (is_shared, cx.session_ref.persistent) {
             (true, _) => None,
             (false, true) => Some(session.id.clone()),
@@ -300,6 +304,7 @@ impl PooledConnection {
         key: &ConnectionKey,
     ) -> Result<PooledConnection> {
         backend.check_secrets()?;
+        let auth_provider = backend.pool.logins.find_provider(backend, &key.principal)?;
         let options = client_options(&backend.server, &context, key.can_answer, key.can_sample);
         let spawner = context
             .sandbox
@@ -308,7 +313,7 @@ impl PooledConnection {
         let options = ClientOptions { spawner: spawner.clone().map(|one| one as _), ..options };
         let config = backend.connection_config()?;
         Ok(PooledConnection {
-            client: ServerClient::new(&backend.server.id, config, options, None),
+            client: ServerClient::new(&backend.server.id, config, options, auth_provider),
             spawner,
             users: AtomicUsize::new(0),
             last_used: Mutex::new(Instant::now()),

@@ -61,5 +61,9 @@ fn check_server(config: &Config, server: &UpstreamServer) -> Vec<ConfigWarning> 
         }
         warnings.extend(find_written_secrets(&key, templates));
     }
+    if let Some(secret) = server.login.as_ref().and_then(|login| login.client_secret.as_ref()) {
+        let key = format!("{table}.oauth_client_secret");
+        warnings.extend(find_missing_secrets(config, &key, secret));
+    }
     warnings
 }

@@ -49,4 +49,14 @@ pub struct UpstreamSection {
     pub start_timeout_ms: Option<BoundedInt<1, 3_600_000>>,
     /// Seconds after which an unused connection is closed; the next call opens another.
     pub idle_s: Option<BoundedInt<1, 86_400>>,
+    /// Client id for logins to a server with `authProviderId: "oauth"`, if you registered a client
+    /// with its authorization server. Without it, ringfence registers itself.
+    pub oauth_client_id: Option<String>,
+    /// Secret of that client: `${secret:NAME}` or `${NAME}`. Plain text is refused.
+    pub oauth_client_secret: Option<String>,
+    /// Scopes that a login asks for if the server names none.
+    pub oauth_scopes: Option<Vec<String>>,
+    /// true lets the authorization server be in a private network although the address of the
+    /// server does not show that it is in one.
+    pub oauth_private_addresses: Option<bool>,
 }

@@ -9,6 +9,7 @@ mod env_file;
 mod keyring;
 mod private_file;
 mod store;
+mod store_kind;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 //!
 //! The key is next to it unless it is named. So the file alone, in a backup or on a lost disk,
 //! reveals nothing if the key is elsewhere; against the user who runs the server, and root, it
-//! protects nothing.
+//! protects nothing. Logins to other servers are in a second file with the same key.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::private_file::{self, TrustedOwner, io_error, refused_error};
+use super::store_kind::StoreKind;
 use super::{is_secret_name, unix_seconds};
 use crate::base::ids::{random_bytes, short_id};
 use crate::base::seal::Sealer;
@@ -30,10 +31,8 @@ use crate::redact::secret::Secret;
 /// Maximum length of one value.
 pub const MAX_VALUE_BYTES: usize = 64 << 10;
 const MAX_SECRETS: usize = 1000;
-const MAX_STORE_BYTES: u64 = 1 << 20;
 const MAX_KEY_BYTES: u64 = 128;
 const FORMAT_VERSION: u32 = 1;
-const SEAL_PURPOSE: &str = "ringfence secrets 1";
 
 /// A secret and its metadata.
 #[derive(Debug, Clone)]
@@ -44,10 +43,11 @@ pub struct StoredSecret {
     pub expires_at: Option<u64>,
 }
 
-/// The store below a server's root.
+/// A store below a server's root.
 #[derive(Debug, Clone)]
 pub struct SecretStore {
-    dir: PathBuf,
+    kind: StoreKind,
+    root: PathBuf,
     key_file: Option<PathBuf>,
 }
 
@@ -78,27 +78,46 @@ impl Drop for SealedSecret {
 }
 
 impl SecretStore {
-    /// Creates a store in this root, with its key at another location if one is given.
+    /// Creates the store of the operator's secrets in this root, with its key at another location if
+    /// one is given.
     pub fn new(root: &Path, key_file: Option<PathBuf>) -> SecretStore {
-        SecretStore { dir: root.join("secrets"), key_file }
+        SecretStore { kind: StoreKind::Secrets, root: root.to_owned(), key_file }
+    }
+
+    /// Returns the store of logins, which has the same key.
+    pub fn to_login_store(&self) -> SecretStore {
+        SecretStore { kind: StoreKind::Logins, ..self.clone() }
+    }
+
+    /// Returns the directory of the store.
+    pub fn directory(&self) -> PathBuf {
+        self.root.join(self.kind.directory())
     }
 
     /// Returns the files to watch for changes.
     pub fn watched_files(&self) -> Vec<PathBuf> {
-        vec![self.dir.clone(), self.dir.join("store"), self.key_path()]
+        vec![self.directory(), self.directory().join("store"), self.key_path()]
+    }
+
+    fn key_dir(&self) -> PathBuf {
+        self.root.join(StoreKind::Secrets.directory())
     }
 
     fn key_path(&self) -> PathBuf {
-        self.key_file.clone().unwrap_or_else(|| self.dir.join("key"))
+        self.key_file.clone().unwrap_or_else(|| self.key_dir().join("key"))
     }
 
     fn display_name(&self) -> String {
-        format!("the secret store {}", self.dir.join("store").display())
+        let path = self.directory().join("store");
+        match self.kind {
+            StoreKind::Secrets => format!("the secret store {}", path.display()),
+            StoreKind::Logins => format!("the store of logins {}", path.display()),
+        }
     }
 
     /// Reads all secrets. A store that was never written is empty.
     pub fn read_all(&self) -> Result<BTreeMap<String, StoredSecret>> {
-        let Some(dir) = self.open_dir()? else { return Ok(BTreeMap::new()) };
+        let Some(dir) = open_private_dir(&self.directory())? else { return Ok(BTreeMap::new()) };
         let contents = self.read_contents(&dir)?;
         contents
             .0
@@ -117,9 +136,22 @@ impl SecretStore {
         })
     }
 
+    /// Opens a file to lock, next to the store.
+    pub fn open_lock_file(&self, name: &str) -> Result<File> {
+        let dir = self.create_dir(&self.directory())?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&dir, name, flags, Mode::from_raw_mode(0o600));
+        file.map(File::from).map_err(|error| {
+            io_error(&format!("a lock of {}", self.display_name()), "cannot be opened", error)
+        })
+    }
+
     /// Writes a value, replacing any value of that name.
     pub fn put_secret(&self, name: &str, value: &Secret, expires: Option<u64>) -> Result<()> {
-        check_secret(name, value)?;
+        match self.kind {
+            StoreKind::Secrets => check_secret(name, value)?,
+            StoreKind::Logins => check_length(name, value)?,
+        }
         self.change_contents(|contents| {
             let value = URL_SAFE_NO_PAD.encode(value.expose());
             contents
@@ -132,7 +164,7 @@ impl SecretStore {
 
     /// Removes a value. Returns whether it existed.
     pub fn remove(&self, name: &str) -> Result<bool> {
-        match self.open_dir()? {
+        match open_private_dir(&self.directory())? {
             None => Ok(false),
             Some(_) => self.change_contents(|contents| contents.0.remove(name).is_some()),
         }
@@ -143,12 +175,11 @@ impl SecretStore {
     fn change_contents(&self, change: impl FnOnce(&mut StoreContents) -> bool) -> Result<bool> {
         let failed =
             |error: rustix::io::Errno| io_error(&self.display_name(), "cannot be written", error);
-        let create_result = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
-        create_result.map_err(|error| io_error(&self.display_name(), "cannot be made", error))?;
-        let no_directory_error = || refused_error(&self.display_name(), "has no directory");
-        let dir = self.open_dir()?.ok_or_else(no_directory_error)?;
+        let (dir, key_dir) =
+            (self.create_dir(&self.directory())?, self.create_dir(&self.key_dir())?);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let lock = openat(&dir, "lock", flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
+        // One lock for all stores, because they share a key that the first change creates.
+        let lock = openat(&key_dir, "lock", flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(failed)?;
         let mut contents = self.read_contents(&dir)?;
         if !change(&mut contents) {
@@ -157,16 +188,19 @@ impl SecretStore {
         if contents.0.len() > MAX_SECRETS {
             return Err(too_large_error(&format!("the store already holds {MAX_SECRETS} secrets")));
         }
-        let sealer = match self.load_sealer(&dir)? {
+        let sealer = match self.load_sealer()? {
             Some(sealer) => sealer,
-            None => self.create_key(&dir)?,
+            None => self.create_key(&key_dir)?,
         };
-        let store_file =
-            StoreFile { version: FORMAT_VERSION, sealed: sealer.seal(SEAL_PURPOSE, &contents)? };
+        let sealed = sealer.seal(self.kind.seal_purpose(), &contents)?;
+        let store_file = StoreFile { version: FORMAT_VERSION, sealed };
         let text = serde_json::to_vec(&store_file)
             .map_err(|error| io_error(&self.display_name(), "cannot be written", error))?;
-        if text.len() as u64 > MAX_STORE_BYTES {
-            return Err(too_large_error("all secrets together are too large"));
+        if text.len() as u64 > self.kind.max_bytes() {
+            return Err(too_large_error(match self.kind {
+                StoreKind::Secrets => "all secrets together are too large",
+                StoreKind::Logins => "all logins together are too large",
+            }));
         }
         self.replace_file(&dir, &text)
             .map_err(|error| io_error(&self.display_name(), "cannot be written", error))?;
@@ -184,20 +218,11 @@ impl SecretStore {
         Ok(rustix::fs::fsync(dir)?)
     }
 
-    /// Opens the directory; `None` before anything was stored.
-    fn open_dir(&self) -> Result<Option<OwnedFd>> {
-        let label = format!("the directory of secrets {}", self.dir.display());
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match openat(CWD, &self.dir, flags, Mode::empty()) {
-            Ok(dir) => {
-                let stat =
-                    fstat(&dir).map_err(|error| io_error(&label, "cannot be opened", error))?;
-                private_file::check_permissions(&stat, &label, TrustedOwner::Us, "700")?;
-                Ok(Some(dir))
-            }
-            Err(rustix::io::Errno::NOENT) => Ok(None),
-            Err(error) => Err(io_error(&label, "cannot be opened", error)),
-        }
+    fn create_dir(&self, path: &Path) -> Result<OwnedFd> {
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        created.map_err(|error| io_error(&self.display_name(), "cannot be made", error))?;
+        open_private_dir(path)?
+            .ok_or_else(|| refused_error(&self.display_name(), "has no directory"))
     }
 
     fn read_contents(&self, dir: &OwnedFd) -> Result<StoreContents> {
@@ -206,7 +231,7 @@ impl SecretStore {
             Path::new("store"),
             &self.display_name(),
             TrustedOwner::Us,
-            MAX_STORE_BYTES,
+            self.kind.max_bytes(),
         )?
         else {
             return Ok(StoreContents::default());
@@ -223,13 +248,15 @@ impl SecretStore {
         }
         let store_file: StoreFile = serde_json::from_slice(&bytes)
             .map_err(|error| self.damaged_error().with_source(error))?;
-        let Some(sealer) = self.load_sealer(dir)? else {
+        let Some(sealer) = self.load_sealer()? else {
             return Err(refused_error(&format!("the key of {}", self.display_name()), "is missing").with_hint(format!(
                 "Put it back at {}, or name it with RINGFENCE_SECRETS_KEY_FILE. If it is lost, move the store away and set the secrets again.",
                 self.key_path().display()
             )));
         };
-        sealer.open(SEAL_PURPOSE, &store_file.sealed).ok_or_else(|| self.damaged_error())
+        sealer
+            .open(self.kind.seal_purpose(), &store_file.sealed)
+            .ok_or_else(|| self.damaged_error())
     }
 
     fn damaged_error(&self) -> Error {
@@ -239,28 +266,29 @@ impl SecretStore {
         ))
     }
 
-    fn load_sealer(&self, dir: &OwnedFd) -> Result<Option<Sealer>> {
+    fn load_sealer(&self) -> Result<Option<Sealer>> {
         let label = format!("the key of the secrets {}", self.key_path().display());
-        let bytes = match &self.key_file {
-            Some(path) => private_file::read_private_file(
+        let bytes = match (&self.key_file, open_private_dir(&self.key_dir())?) {
+            (Some(path), _) => private_file::read_private_file(
                 CWD,
                 path,
                 &label,
                 TrustedOwner::UsOrRoot,
                 MAX_KEY_BYTES,
             )?,
-            None => private_file::read_private_file(
-                dir,
+            (None, Some(dir)) => private_file::read_private_file(
+                &dir,
                 Path::new("key"),
                 &label,
                 TrustedOwner::Us,
                 MAX_KEY_BYTES,
             )?,
+            (None, None) => None,
         };
         let Some(bytes) = bytes.map(Zeroizing::new) else { return Ok(None) };
         // Created but never written, because the disk was full or the machine stopped. If a store
         // exists, the key is lost.
-        if bytes.is_empty() && statat(dir, "store", AtFlags::SYMLINK_NOFOLLOW).is_err() {
+        if bytes.is_empty() && !self.has_any_store() {
             return Ok(None);
         }
         let key = URL_SAFE_NO_PAD.decode(bytes.trim_ascii()).ok().map(Zeroizing::new);
@@ -272,10 +300,18 @@ impl SecretStore {
         Sealer::with_key(&key).map(Some)
     }
 
-    /// Creates the key of a store that has none yet. Never replaces another.
+    /// Returns whether anything was sealed with the key of this root.
+    fn has_any_store(&self) -> bool {
+        StoreKind::ALL.into_iter().any(|kind| {
+            let file = self.root.join(kind.directory()).join("store");
+            statat(CWD, &file, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        })
+    }
+
+    /// Creates the key of a root that has none yet. Never replaces another.
     fn create_key(&self, dir: &OwnedFd) -> Result<Sealer> {
         let label = format!("the key of the secrets {}", self.key_path().display());
-        if statat(dir, "store", AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+        if self.has_any_store() {
             return Err(refused_error(&label, "is missing"));
         }
         let key = Zeroizing::new(random_bytes::<32>());
@@ -286,6 +322,21 @@ impl SecretStore {
         };
         write_result.map_err(|error| io_error(&label, "cannot be written", error))?;
         Sealer::with_key(&key)
+    }
+}
+
+/// Opens a directory that only its owner can enter; `None` before anything was stored.
+fn open_private_dir(path: &Path) -> Result<Option<OwnedFd>> {
+    let label = format!("the directory of secrets {}", path.display());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat(CWD, path, flags, Mode::empty()) {
+        Ok(dir) => {
+            let stat = fstat(&dir).map_err(|error| io_error(&label, "cannot be opened", error))?;
+            private_file::check_permissions(&stat, &label, TrustedOwner::Us, "700")?;
+            Ok(Some(dir))
+        }
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(error) => Err(io_error(&label, "cannot be opened", error)),
     }
 }
 
@@ -337,10 +388,16 @@ pub(super) fn check_secret(name: &str, value: &Secret) -> Result<()> {
             Err(value_error("contains a NUL, which cannot be passed to a program")
                 .with_hint("Encode it."))
         }
-        bytes if bytes.len() > MAX_VALUE_BYTES => Err(too_large_error(&format!(
+        _ => check_length(name, value),
+    }
+}
+
+fn check_length(name: &str, value: &Secret) -> Result<()> {
+    match value.expose().len() > MAX_VALUE_BYTES {
+        true => Err(too_large_error(&format!(
             "the value of `{name}` has more than {MAX_VALUE_BYTES} bytes"
         ))),
-        _ => Ok(()),
+        false => Ok(()),
     }
 }
 

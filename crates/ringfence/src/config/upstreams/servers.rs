@@ -10,6 +10,7 @@ use ringfence_client::config::{
 };
 
 use super::UpstreamServer;
+use super::login::{UpstreamLogin, used_login_keys};
 use crate::base::suggest::suggest_name;
 use crate::base::{Error, Result};
 use crate::config::fault::ConfigError;
@@ -224,6 +225,7 @@ impl TableChecker<'_> {
         if is_remote {
             self.check_remote(&section);
         }
+        let login = self.read_login(&section, server);
         let access = DeclaredAccess {
             profile: section.sandbox_profile.unwrap_or(ProfileSetting::Default),
             allow_network: section.allow_network.unwrap_or(false),
@@ -259,7 +261,31 @@ impl TableChecker<'_> {
             idle_timeout: section
                 .idle_s
                 .map_or(DEFAULT_IDLE_TIMEOUT, |time| Duration::from_secs(time.0)),
+            login,
         }
+    }
+
+    /// Reads the settings of logins, and refuses them for a server without logins.
+    fn read_login(
+        &mut self,
+        section: &UpstreamSection,
+        server: &ServerConfig,
+    ) -> Option<UpstreamLogin> {
+        let remote = server.transport.as_remote();
+        if remote.is_none_or(|remote| remote.auth_provider_id.is_none()) {
+            for key in used_login_keys(section) {
+                let message = format!("`{key}` has no effect: `{}` needs no login", self.id);
+                let hint = "Remove it, or add `\"authProviderId\": \"oauth\"` to the `transport` \
+                            of the server in the upstreams file.";
+                self.add_error(key, message, hint);
+            }
+            return None;
+        }
+        let (login, errors) = UpstreamLogin::from_section(section);
+        for error in errors {
+            self.add_error(error.key, error.message, error.hint);
+        }
+        Some(login)
     }
 
     /// Refuses keys that only a local process has.
