@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
 # Checks the client's OAuth against a real authorization server, npm's oidc-provider, with the example `oauth_client`:
 #
-#   conformance/oauth.sh [target/debug/examples/oauth_client]
+#   conformance/oauth.sh [target/debug/examples/oauth_client [target/debug/ringfence]]
 #
 # Login, expiry, refresh by several processes, rotation, revocation, a server that is down, wrong issuers. The packages
-# are installed next to this file once and kept.
+# are installed next to this file once and kept. With the second program, `ringfence auth` is checked too.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 client=$(realpath -- "${1:-$here/../target/debug/examples/oauth_client}") || exit 2
 [ -x "$client" ] || { echo "no such program: $client" >&2; exit 2; }
+ringfence=
+if [ $# -gt 1 ]; then
+    ringfence=$(realpath -- "$2") || exit 2
+    [ -x "$ringfence" ] || { echo "no such program: $ringfence" >&2; exit 2; }
+fi
 
 # A copy of the lock file identifies the installed version.
 installed=$here/node_modules/.installed
@@ -27,6 +32,6 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 
 
 # The browser of the checks trusts it too.
 NODE_EXTRA_CA_CERTS=$scratch/certificate.pem timeout 120 "$here/node_modules/node/bin/node" \
-    "$here/oauth/check.mjs" "$client" "$scratch/certificate.pem" "$scratch/key.pem" 2>&1 |
+    "$here/oauth/check.mjs" "$client" "$scratch/certificate.pem" "$scratch/key.pem" ${ringfence:+"$ringfence"} 2>&1 |
     # The server comments on settings that are meant for development, such as its forms.
     grep -v '^oidc-provider \(NOTICE\|WARNING\)'

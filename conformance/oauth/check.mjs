@@ -1,4 +1,4 @@
-// Checks the OAuth client against a real authorization server: node check.mjs PROGRAM CERTIFICATE KEY
+// Checks the OAuth client against a real authorization server: node check.mjs PROGRAM CERTIFICATE KEY [RINGFENCE]
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import fs from 'node:fs';
@@ -7,19 +7,23 @@ import path from 'node:path';
 import { startAuthority } from './authority.mjs';
 import { agree } from './browser.mjs';
 
-const [program, certificate, key] = process.argv.slice(2);
+const [program, certificate, key, ringfence] = process.argv.slice(2);
 const tls = { cert: fs.readFileSync(certificate), key: fs.readFileSync(key) };
 const scratch = fs.mkdtempSync(path.join(os.tmpdir(), 'oauth-check-'));
 
 /** Runs the program. `onOpen` gets the address that it wants to be opened. */
-function run(command, target, onOpen = () => {}) {
+function run(command, target, onOpen) {
+  return runProgram(program, [command, target.url, target.directory], target, onOpen);
+}
+
+function runProgram(file, args, target, onOpen = () => {}) {
   const env = { ...process.env, ...target.env };
-  const child = spawn(program, [command, target.url, target.directory], { env, stdio: ['ignore', 'pipe', 'ignore'] });
+  const child = spawn(file, args, { env, stdio: ['ignore', 'pipe', 'ignore'] });
   let output = '';
   let opened;
   child.stdout.on('data', (data) => {
     output += data;
-    const url = output.match(/^open (.*)\n/m)?.[1];
+    const url = output.match(/^(?:open|  (?=http))(.*)\n/m)?.[1].trim();
     if (url && !opened) opened = Promise.resolve(onOpen(url));
   });
   return new Promise((resolve, reject) => {
@@ -160,6 +164,30 @@ const checks = {
     assertOutput(await run('call', target), 1, /wants a login/);
   },
 };
+
+if (ringfence) {
+  checks['`ringfence auth` logs in, serves connections and logs out'] = async (target, { state }) => {
+    const inside = (name) => path.join(target.directory, name);
+    for (const name of ['root', 'workspace']) fs.mkdirSync(inside(name), { recursive: true, mode: 0o700 });
+    const transport = { type: 'http', url: target.url, authProviderId: 'oauth' };
+    const file = { servers: { docs: { trust: 'trusted', transport } }, bundles: { docs: { serverId: 'docs', mode: 'direct' } } };
+    fs.writeFileSync(inside('upstreams.json'), JSON.stringify(file));
+    const places = ['--upstreams', inside('upstreams.json'), '--root', inside('root'), '--workspace', inside('workspace')];
+    const call = (words, onOpen) => runProgram(ringfence, [...words, ...places], target, onOpen);
+    const connect = async () => JSON.parse((await call(['upstream', 'list', '--connect', '--json'])).output).servers[0];
+    assert.match((await connect()).error, /wants a login/);
+    const login = await call(['auth', 'login', 'docs'], async (url) => { await fetch(await agree(url)); });
+    assertOutput(login, 0, /Logged in to `docs` .*renewed without you.*\nIts 1 tools are offered/);
+    assert.equal((await connect()).state.offered_tools, 1);
+    state.refusedBefore = Math.floor(Date.now() / 1000) * 1000 + 1000;
+    await waitForEnd(1);
+    assert.equal((await connect()).state.offered_tools, 1);
+    assert.deepEqual([state.refreshes, state.registrations], [1, 1]);
+    assertOutput(await call(['auth', 'status']), 0, /logged in at .*mcp:tools/);
+    assertOutput(await call(['auth', 'logout', 'docs']), 0, /its tokens are revoked/);
+    assert.match((await connect()).error, /wants a login/);
+  };
+}
 
 let failed = 0;
 async function runCheck([name, check], index) {

@@ -65,4 +65,5 @@ mod support;
 mod tidy;
 mod traffic;
 mod upstream;
+mod upstream_login;
 mod work;

@@ -134,6 +134,11 @@ impl LoginAttempt<'_> {
         let review = OfferReview::new(id, None, &offer.locked, &state.config);
         let locked = review.without_dangerous_tools(&offer.locked);
         let (count, offered) = (locked.tools.len(), offer.locked.tools.len());
+        let facts = json!({
+            "upstream": id, "tools": count, "left_out": offered - count,
+            "changes": review.changes.len(),
+        });
+        pipeline.audit.write_event("upstream.accept", facts)?;
         write_accepted(&state.config.upstreams, id, locked)?;
         Ok(match offered - count {
             0 => format!("Its {count} tools are offered from now on.\n"),

@@ -129,7 +129,7 @@ fn format_rows(rows: &[LoginRow]) -> String {
         };
         let (id, name) = (&row.server_id, show_text(row.principal.name()));
         // Writing to a string does not fail.
-        drop(writeln!(text, "{id:id_width$}  {name:name_width$}  {state}"));
+        let _ = writeln!(text, "{id:id_width$}  {name:name_width$}  {state}");
     }
     text
 }

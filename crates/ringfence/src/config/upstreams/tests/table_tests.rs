@@ -300,3 +300,78 @@ fn a_fingerprint_contains_everything_that_decides_what_a_server_is() {
         assert!(!values[..index].contains(value), "{value}");
     }
 }
+
+/// Resolves a server `docs` with logins, with these keys in its table.
+fn resolve_login(lines: &str) -> Result<Config> {
+    let operator = Operator::new();
+    operator.configure(&format!("[upstream.docs]\n{lines}\n"));
+    let mut docs = remote();
+    docs["transport"]["authProviderId"] = json!("oauth");
+    operator.resolve(&operator.upstreams(&json!({"docs": docs})))
+}
+
+#[test]
+fn a_server_with_logins_has_their_settings() {
+    let server = |lines: &str| Arc::clone(&resolve_login(lines).unwrap().upstreams.servers["docs"]);
+    let (plain, mut fingerprints) = (server(""), Vec::new());
+    assert_eq!(plain.login, Some(UpstreamLogin::default()));
+    let lines = [
+        "oauth_client_id = \"known\"",
+        "oauth_client_secret = \"${secret:DOCS}\"",
+        "oauth_scopes = [\"read\", \"mcp:tools\"]",
+        "oauth_private_addresses = true",
+    ];
+    for count in 0..=lines.len() {
+        fingerprints.push(server(&lines[..count].join("\n")).trust_fingerprint().to_string());
+    }
+    fingerprints.dedup();
+    assert_eq!(fingerprints.len(), lines.len() + 1, "each key changes what the server is");
+    let login = server(&lines.join("\n")).login.clone().unwrap();
+    assert_eq!(login.client_id.as_deref(), Some("known"));
+    assert_eq!(login.scopes, ["read", "mcp:tools"]);
+    assert!(login.allows_private_addresses);
+    let refs: Vec<String> =
+        server(&lines.join("\n")).secret_refs().map(|one| one.name().to_owned()).collect();
+    assert_eq!(refs, ["DOCS"]);
+}
+
+#[test]
+fn wrong_settings_of_logins_are_refused_at_their_line() {
+    for (lines, message) in [
+        ("oauth_client_id = \"\"", "2:19: that is not a valid client id"),
+        ("oauth_scopes = [\"a b\"]", "2:16: \"a b\" is not a valid scope"),
+        ("oauth_client_secret = \"${X}\"", "2:23: a client secret needs a client"),
+        (
+            "oauth_client_id = \"a\"\noauth_client_secret = \"hunter22\"",
+            "3:23: a client secret must not be in the config file",
+        ),
+        (
+            "oauth_client_id = \"a\"\noauth_client_secret = \"x${X}\"",
+            "3:23: a client secret must not be in the config file",
+        ),
+    ] {
+        let error = resolve_login(lines).unwrap_err();
+        assert!(error.message().contains(message), "{lines}: {error}");
+        assert!(!error.message().contains("hunter22"), "{error}");
+    }
+}
+
+#[test]
+fn a_server_without_logins_has_no_settings_of_them() {
+    for line in [
+        "oauth_client_id = \"x\"",
+        "oauth_client_secret = \"${X}\"",
+        "oauth_scopes = []",
+        "oauth_private_addresses = false",
+    ] {
+        for id in ["docs", "git"] {
+            let (message, hint) = error_with(&format!("[upstream.{id}]\n{line}\n"));
+            let key = line.split(' ').next().unwrap();
+            assert!(message.starts_with("2:") && message.contains(key), "{message}");
+            assert!(
+                message.contains("needs no login") && hint.contains("authProviderId"),
+                "{hint}"
+            );
+        }
+    }
+}
