@@ -30,7 +30,7 @@ const MAX_SHOWN_CHARS: usize = 300;
 /// allows it. Running servers use it from the next call on. No command shows a token.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  ringfence auth status                        show all servers that need a login\n  ringfence auth login docs                    print an address to open in a browser, and wait\n  ringfence auth login docs --port 8765        on another machine: first `ssh -L 8765:127.0.0.1:8765 HOST`\n  ringfence auth login docs --principal ann@https://id.example.com   for a client over HTTP with auth\n  ringfence auth logout docs                   revoke the tokens and remove the login"
+    after_help = "Examples:\n  ringfence auth status                   show all servers that need a login\n  ringfence auth login docs               print an address to open in a browser, and wait\n  ringfence auth login docs --port 8765   come back to a port that `ssh -L` forwards\n  ringfence auth login docs --principal ann@https://id.example.com\n                                          log in for one principal of a server with auth\n  ringfence auth logout docs              revoke the tokens and remove the login"
 )]
 pub struct AuthArgs {
     #[command(subcommand)]

@@ -28,6 +28,7 @@ pub(super) fn list_server_keys(source: &LoadedConfigFile, config: &Config) -> Ve
                 {
                     None
                 }
+                key if key.starts_with("oauth_") && server.login.is_none() => None,
                 "sandbox_profile" => {
                     let profile = config.default_sandbox.profile;
                     Some(json!(server.access.effective_profile(profile).name()))
@@ -60,8 +61,10 @@ pub(super) fn upstream_value(server: &UpstreamServer, key: &str) -> Option<Value
         "oauth_client_id" => json!(server.login.as_ref()?.client_id.as_ref()?),
         // A reference, never the value.
         "oauth_client_secret" => json!(server.login.as_ref()?.client_secret.as_ref()?.text),
-        "oauth_scopes" => json!(server.login.as_ref()?.scopes),
-        "oauth_private_addresses" => json!(server.login.as_ref()?.allows_private_addresses),
+        "oauth_scopes" => json!(server.login.as_ref().map_or(&[][..], |login| &login.scopes)),
+        "oauth_private_addresses" => {
+            json!(server.login.as_ref().is_some_and(|login| login.allows_private_addresses))
+        }
         _ => return access_value(&server.access, key),
     })
 }
