@@ -268,6 +268,8 @@ fn a_trusted_server_is_offered_after_the_login_without_a_restart() {
     assert!(!has_tool());
     let printed = gateway.log_in(&[]);
     assert!(printed.contains("Its 1 tools are offered from now on."), "{printed}");
+    let accepted = server.events("upstream.accept");
+    assert_eq!((accepted.len(), &accepted[0]["tools"]), (1, &json!(1)), "{accepted:?}");
     eventually(DEADLINE, "the tool is listed", &mut has_tool);
     assert_works(&whoami(&mut client));
 }
