@@ -31,7 +31,7 @@ pub use connection::router::Root;
 pub use error::{ClientError, ErrorKind, Result, RpcError};
 pub use handshake::{ClientProfile, Era, ServerGreeting};
 pub use limits::Limits;
-pub use lock::{LockChange, LockFile, LockedServer};
+pub use lock::{LockChange, LockFile, LockedPackage, LockedServer};
 pub use manager::ClientManager;
 pub use message::RawJson;
 pub use names::{MAX_NAME_LENGTH, NameCollision, NameMap, ToolKey, namespaced_name};

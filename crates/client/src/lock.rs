@@ -1,4 +1,5 @@
-//! `mcp.lock`: the tool definitions that someone has accepted, whole.
+//! `mcp.lock`: the tool definitions that someone has accepted, whole, and the packages that servers
+//! were installed from.
 //!
 //! The file is pin and catalog at once: a list of tools can be made from it without starting any
 //! server, and a server whose definitions differ from it is noticed. It is meant to be committed, so
@@ -22,10 +23,30 @@ const FORMAT_VERSION: u32 = 1;
 /// Longest file that is read.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// Accepted definitions of all servers.
+/// Accepted definitions of all servers, and their installed packages.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LockFile {
     pub servers: BTreeMap<String, LockedServer>,
+    /// Packages by the id of their server. Apart from the definitions, because a server must be
+    /// installed before anyone can ask what it offers.
+    pub packages: BTreeMap<String, LockedPackage>,
+}
+
+/// Package that a server was installed from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LockedPackage {
+    /// Package runner of the server's command, such as `npx`.
+    pub runner: String,
+    /// Packages as the server's arguments name them; the first one has the program.
+    pub requested: Vec<String>,
+    /// Version that was installed of the first one.
+    pub version: String,
+    /// Hash of its archive, as the package manager gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub integrity: Option<String>,
+    /// Digest over the installed files: paths, modes and contents.
+    pub tree: String,
 }
 
 /// Accepted definitions of one server.
@@ -60,6 +81,8 @@ pub enum LockChange {
 struct FileText<'a> {
     version: u32,
     servers: &'a BTreeMap<String, LockedServer>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    packages: &'a BTreeMap<String, LockedPackage>,
 }
 
 #[derive(Deserialize)]
@@ -67,6 +90,8 @@ struct FileText<'a> {
 struct FileContents {
     version: u32,
     servers: BTreeMap<String, LockedServer>,
+    #[serde(default)]
+    packages: BTreeMap<String, LockedPackage>,
 }
 
 impl LockFile {
@@ -95,7 +120,9 @@ impl LockFile {
             ClientError::new(ErrorKind::InvalidConfig, format!("it cannot be read: {error}"))
         })?;
         match contents.version {
-            FORMAT_VERSION => Ok(LockFile { servers: contents.servers }),
+            FORMAT_VERSION => {
+                Ok(LockFile { servers: contents.servers, packages: contents.packages })
+            }
             version => Err(ClientError::new(
                 ErrorKind::InvalidConfig,
                 format!("it has version {version}, but only version {FORMAT_VERSION} is known"),
@@ -106,7 +133,8 @@ impl LockFile {
     /// Returns the text of the file. Servers and tools are in the order of their names; definitions
     /// keep the order that their server gave them, because a model sees it.
     pub fn to_text(&self) -> Result<String> {
-        let contents = FileText { version: FORMAT_VERSION, servers: &self.servers };
+        let contents =
+            FileText { version: FORMAT_VERSION, servers: &self.servers, packages: &self.packages };
         let mut text = serde_json::to_string_pretty(&contents).map_err(|error| {
             ClientError::new(ErrorKind::InvalidConfig, format!("it cannot be written: {error}"))
         })?;
@@ -245,8 +273,10 @@ mod tests {
         let definition = json!({"name": "b", "inputSchema": {"x": 1, "a": 2}});
         let one = server(json!({"b": definition, "a": {}}));
         let other = server(json!({"a": {}, "b": definition}));
-        let file =
-            |locked: LockedServer| LockFile { servers: BTreeMap::from([("s".to_owned(), locked)]) };
+        let file = |locked: LockedServer| LockFile {
+            servers: BTreeMap::from([("s".to_owned(), locked)]),
+            packages: BTreeMap::new(),
+        };
         let text = file(one).to_text().unwrap();
         assert_eq!(text, file(other).to_text().unwrap());
         assert_eq!(LockFile::parse(&text).unwrap().to_text().unwrap(), text);
@@ -282,6 +312,28 @@ mod tests {
         let changes = LockedServer::compare(Some(&accepted), &offer);
         assert_eq!(changes[..2], [LockChange::IdentityChanged, LockChange::InstructionsChanged]);
         assert_eq!(LockedServer::compare(None, &offer)[0], LockChange::ServerAdded);
+    }
+
+    #[test]
+    fn packages_are_optional_and_strict() {
+        let package = json!({
+            "runner": "npx", "requested": ["one@1"], "version": "1.0.0", "tree": "sha256:0",
+        });
+        let text = |package: &Value| {
+            json!({"version": 1, "servers": {}, "packages": {"one": package}}).to_string()
+        };
+        let file = LockFile::parse(&text(&package)).unwrap();
+        assert_eq!(file.packages["one"].version, "1.0.0");
+        assert_eq!(LockFile::parse(&file.to_text().unwrap()).unwrap(), file);
+        // A file that earlier versions wrote stays as it is.
+        let without = LockFile::default().to_text().unwrap();
+        assert!(!without.contains("packages"), "{without}");
+        assert_eq!(LockFile::parse(&without).unwrap(), LockFile::default());
+        for (member, value) in [("path", json!("/")), ("version", json!(1))] {
+            let mut broken = package.clone();
+            broken[member] = value;
+            assert!(LockFile::parse(&text(&broken)).is_err(), "{broken}");
+        }
     }
 
     #[test]

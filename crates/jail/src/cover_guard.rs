@@ -157,7 +157,7 @@ impl CoverGuard {
             .rights
             .hidden
             .iter()
-            .filter(|hidden| !mounts::contains_writable(&self.rights, hidden));
+            .filter(|hidden| !mounts::contains_opened(&self.rights, hidden));
         let restored_hidden =
             hidden.filter(|hidden| mounts::restore_hidden(hidden).unwrap_or(false));
         restored_hidden.for_each(|path| report_uncovered(path));

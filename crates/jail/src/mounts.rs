@@ -89,7 +89,7 @@ pub fn build_session_root(rights: &Rights) -> Result<(), SandboxError> {
         openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .in_mounts("open /")?;
     // Copied before anything is covered, from the tree as the host sees it.
-    let writable = clone_writable(&host_root, rights)?;
+    let opened = clone_opened(&host_root, rights)?;
     let resolv_conf = clone_resolv_conf(&host_root);
     let root =
         clone_tree(host_root.as_fd(), true, RDONLY | NOSUID).in_mounts("copy the mount tree")?;
@@ -109,9 +109,9 @@ pub fn build_session_root(rights: &Rights) -> Result<(), SandboxError> {
             tree.make_mount_point(&path, true).in_mounts(path.display().to_string())?;
         attach_mount(&source, &mount_point).in_mounts(path.display().to_string())?;
     }
-    // Work from the outside in: a writable directory may be inside a hidden one, and the reverse.
+    // Work from the outside in: an opened directory may be inside a hidden one, and the reverse.
     let mut steps: Vec<(PathBuf, Option<OwnedFd>)> =
-        writable.into_iter().map(|(path, it)| (path, Some(it))).collect();
+        opened.into_iter().map(|(path, it)| (path, Some(it))).collect();
     steps.extend(hidden_in_session_root(rights).map(|path| (path.clone(), None)));
     steps.sort_by(|one, other| one.0.cmp(&other.0));
     for (path, source) in steps {
@@ -121,8 +121,8 @@ pub fn build_session_root(rights: &Rights) -> Result<(), SandboxError> {
                 attach_mount(&source, &tree.make_mount_point(&path, false).in_mounts(&path_text)?)
                     .in_mounts(&path_text)?
             }
-            None if contains_writable(rights, &path) => {
-                covers.extend(hide_around_writable(&tree, &path).in_mounts(&path_text)?)
+            None if contains_opened(rights, &path) => {
+                covers.extend(hide_around_opened(&tree, &path).in_mounts(&path_text)?)
             }
             None => hide_path(&tree, &path).in_mounts(&path_text)?,
         }
@@ -133,21 +133,18 @@ pub fn build_session_root(rights: &Rights) -> Result<(), SandboxError> {
     tree.switch_root().in_mounts("switch to the new root")
 }
 
-/// Returns the paths that are hidden for the whole session: all except those inside a writable
-/// directory, since these may change from run to run. A hidden path that itself contains a writable
+/// Returns the paths that are hidden for the whole session: all except those inside an opened
+/// directory, since these may change from run to run. A hidden path that itself contains an opened
 /// directory is included, because covering it later would cover that directory as well.
 fn hidden_in_session_root(rights: &Rights) -> impl Iterator<Item = &PathBuf> {
     let is_outside_roots =
-        |path: &Path| !writable_roots_and_workspace(rights).any(|root| path.starts_with(root));
-    rights
-        .hidden
-        .iter()
-        .filter(move |path| is_outside_roots(path) || contains_writable(rights, path))
+        |path: &Path| !opened_directories(rights).any(|root| path.starts_with(root));
+    rights.hidden.iter().filter(move |path| is_outside_roots(path) || contains_opened(rights, path))
 }
 
-/// Returns whether a writable directory is `path` itself or inside it.
-pub fn contains_writable(rights: &Rights, path: &Path) -> bool {
-    writable_roots_and_workspace(rights).any(|root| root.starts_with(path))
+/// Returns whether an opened directory is `path` itself or inside it.
+pub fn contains_opened(rights: &Rights, path: &Path) -> bool {
+    opened_directories(rights).any(|root| root.starts_with(path))
 }
 
 /// Adds the mounts of a single run. The process must be alone in its mount and pid namespaces.
@@ -180,17 +177,16 @@ pub fn build_run_mounts(
         attach_mount(&copy, &mount_point).in_layer(Layer::Protected, path_text())?;
     }
     reopened.attach_rest(&tree)?;
-    // A hidden path that contains a writable directory was covered when the session root was built;
+    // A hidden path that contains an opened directory was covered when the session root was built;
     // covering it now would hide that directory too.
-    for path in rights.hidden.iter().filter(|path| !contains_writable(rights, path)) {
+    for path in rights.hidden.iter().filter(|path| !contains_opened(rights, path)) {
         let path_text = || path.display().to_string();
-        let in_writable = writable_roots_and_workspace(rights).any(|root| path.starts_with(root));
+        let in_opened = opened_directories(rights).any(|root| path.starts_with(root));
         match tree.open(path).in_mounts(path_text())? {
             // Already covered by the session root.
             Some(mount_point)
-                if !in_writable
-                    && is_covered_by_us(&tree, &mount_point).in_mounts(path_text())? => {}
-            // It is inside a writable directory, or was created after the session root was built.
+                if !in_opened && is_covered_by_us(&tree, &mount_point).in_mounts(path_text())? => {}
+            // It is inside an opened directory, or was created after the session root was built.
             Some(_) => {
                 pin_ancestors(&tree, rights, path, &mut pinned).in_mounts(path_text())?;
                 hide_path(&tree, path).in_mounts(path_text())?;
@@ -254,9 +250,11 @@ fn is_covered_by_us(tree: &MountTree, object: &OwnedFd) -> rustix::io::Result<bo
     Ok(false)
 }
 
-/// Returns the writable roots and the workspace, even if the workspace is read-only.
-fn writable_roots_and_workspace(rights: &Rights) -> impl Iterator<Item = &Path> {
-    rights.writable_roots().chain([rights.workspace.as_path()])
+/// Returns the directories that are opened for the session: the writable roots, the workspace even
+/// if it is read-only, and what stays readable inside hidden directories.
+fn opened_directories(rights: &Rights) -> impl Iterator<Item = &Path> {
+    let readable = rights.readable.iter().map(PathBuf::as_path);
+    rights.writable_roots().chain([rights.workspace.as_path()]).chain(readable)
 }
 
 /// Attributes an error to the mount layer.
@@ -424,20 +422,21 @@ fn make_file_system(
     Ok(fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
 }
 
-/// Returns copies of the writable directories as the host sees them, outer directories first.
-fn clone_writable(
+/// Returns copies of the opened directories as the host sees them, outer directories first.
+fn clone_opened(
     host_root: &OwnedFd,
     rights: &Rights,
 ) -> Result<Vec<(PathBuf, OwnedFd)>, SandboxError> {
-    let mut paths: Vec<PathBuf> =
-        writable_roots_and_workspace(rights).map(Path::to_owned).collect();
+    let mut paths: Vec<PathBuf> = opened_directories(rights).map(Path::to_owned).collect();
     paths.sort();
     paths.dedup();
     let mut sources = Vec::new();
     for path in paths {
         let directory = open_beneath(host_root, &path, ResolveFlags::NO_SYMLINKS)
             .in_mounts(path.display().to_string())?;
-        let source = clone_tree(directory.as_fd(), true, NOSUID | NODEV)
+        // Each run makes its own restrictions to what is writable; this one is for all of them.
+        let read_only = if rights.readable.contains(&path) { RDONLY } else { 0 };
+        let source = clone_tree(directory.as_fd(), true, NOSUID | NODEV | read_only)
             .in_mounts(path.display().to_string())?;
         sources.push((path, source));
     }
@@ -511,9 +510,9 @@ fn hide_path(tree: &MountTree, path: &Path) -> io::Result<()> {
     Ok(attach_mount(&clone_tree(empty.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &target)?)
 }
 
-/// Covers a directory that contains a writable directory. The cover stays writable for now, because
+/// Covers a directory that contains an opened directory. The cover stays writable for now, because
 /// the path to that directory must still be created in it.
-fn hide_around_writable(tree: &MountTree, path: &Path) -> io::Result<Option<OwnedFd>> {
+fn hide_around_opened(tree: &MountTree, path: &Path) -> io::Result<Option<OwnedFd>> {
     let Some(target) = tree.open(path)? else { return Ok(None) };
     let cover = make_tmpfs("0711", &NAMES_ONLY_SIZE, NOSUID | NODEV | NOEXEC)?;
     attach_mount(&cover, &target)?;

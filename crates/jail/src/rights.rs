@@ -42,6 +42,9 @@ pub struct Rights {
     /// rights, not more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_protected: Option<Vec<ProtectedPath>>,
+    /// Directories that stay readable inside hidden or private ones. No run may write them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub readable: Vec<PathBuf>,
     /// Paths that cannot even be read.
     #[serde(default)]
     pub hidden: Vec<PathBuf>,

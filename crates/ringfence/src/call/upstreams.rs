@@ -117,6 +117,36 @@ impl Pipeline {
         Ok(())
     }
 
+    /// Returns what starting or installing a server outside any call takes, without a sandbox.
+    pub fn upstream_context(
+        &self,
+        state: &PipelineState,
+        server_id: &str,
+        session: &SessionState,
+    ) -> StartContext {
+        let call_events = CallEvents::without_call(
+            &self.audit,
+            &TraceId::generate(),
+            json!({
+                "session": session.session.id,
+                "principal": session.session.principal.name(),
+                "upstream": server_id,
+            }),
+        );
+        StartContext {
+            config: Arc::clone(&state.config),
+            workspace: Arc::clone(&session.session.workspace),
+            session_workspace: Arc::clone(&session.session.workspace),
+            sandbox: None,
+            policy: self.policy.clone(),
+            repositories: Arc::clone(&session.sandboxes.repositories),
+            call_events,
+            outputs: Arc::clone(&session.session.outputs),
+            cancel: session.session.cancel.clone(),
+            tasks: self.running_calls.clone(),
+        }
+    }
+
     /// Asks a server what it offers, in a sandbox of this session and with this principal's login.
     pub async fn ask_upstream(
         &self,
@@ -125,28 +155,8 @@ impl Pipeline {
         session: &Arc<SessionState>,
         principal: &Principal,
     ) -> Result<ServerOffer> {
-        let trace_id = TraceId::generate();
-        let events = CallEvents::without_call(
-            &self.audit,
-            &trace_id,
-            json!({
-                "session": session.session.id,
-                "principal": session.session.principal.name(),
-                "upstream": backend.server.id,
-            }),
-        );
-        let mut context = StartContext {
-            config: Arc::clone(&state.config),
-            workspace: Arc::clone(&session.session.workspace),
-            session_workspace: Arc::clone(&session.session.workspace),
-            sandbox: None,
-            policy: self.policy.clone(),
-            repositories: Arc::clone(&session.sandboxes.repositories),
-            call_events: events.clone(),
-            outputs: Arc::clone(&session.session.outputs),
-            cancel: session.session.cancel.clone(),
-            tasks: self.running_calls.clone(),
-        };
+        let mut context = self.upstream_context(state, &backend.server.id, session);
+        let events = context.call_events.clone();
         if let Some(own_sandbox) = &backend.own_sandbox {
             context.open_sandbox(&session.sandboxes, own_sandbox)?;
         }

@@ -1,7 +1,9 @@
-//! `ringfence upstream`: shows other MCP servers, what changed in their tools, and accepts it.
+//! `ringfence upstream`: shows other MCP servers, installs them, shows what changed in their tools,
+//! and accepts it.
 
 mod accept;
 mod diff;
+mod install;
 mod list;
 mod trust;
 
@@ -25,13 +27,13 @@ use crate::upstream::learn::ServerOffer;
 /// Time for zygotes to end after the last server.
 const ZYGOTE_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Show other MCP servers, compare what they offer with what you accepted, and accept it
+/// Show other MCP servers, install them, compare what they offer with what you accepted, and accept it
 ///
 /// Ringfence lists the tools of a server as you accepted them, in `mcp.lock` next to the upstreams
 /// file. A tool that its server has changed since is neither listed nor called until you accept it.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  ringfence upstream list                 show all servers, and what is accepted of each\n  ringfence upstream diff docs            connect, and show what has changed\n  ringfence upstream accept docs          accept what it offers now\n  ringfence upstream trust ./codex-toolloop.mcp.json   use the servers of a file in a project"
+    after_help = "Examples:\n  ringfence upstream list                 show all servers, and what is accepted of each\n  ringfence upstream install docs         download it, if its command is npx, bunx, uvx or pipx\n  ringfence upstream diff docs            connect, and show what has changed\n  ringfence upstream accept docs          accept what it offers now\n  ringfence upstream trust ./codex-toolloop.mcp.json   use the servers of a file in a project"
 )]
 pub struct UpstreamArgs {
     #[command(subcommand)]
@@ -44,6 +46,8 @@ enum UpstreamCommand {
     List(list::UpstreamListArgs),
     /// Connect to a server and show how its offer differs from what is accepted
     Diff(diff::UpstreamDiffArgs),
+    /// Download the package of a server whose command is npx, bunx, uvx or pipx
+    Install(install::UpstreamInstallArgs),
     /// Connect to a server and accept what it offers
     Accept(accept::UpstreamAcceptArgs),
     /// Use the servers of a file that was found in a project, with exactly its present contents
@@ -55,6 +59,7 @@ pub fn run(args: &UpstreamArgs, out: &mut impl Write) -> Result<u8> {
     let text = match &args.command {
         UpstreamCommand::List(args) => list::run(args)?,
         UpstreamCommand::Diff(args) => diff::run(args)?,
+        UpstreamCommand::Install(args) => install::run(args, out)?,
         UpstreamCommand::Accept(args) => accept::run(args, out)?,
         UpstreamCommand::Trust(args) => trust::run(args, out)?,
     };

@@ -6,6 +6,7 @@
 //! secret.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,8 @@ pub struct DedicatedSandbox {
     own_variables: Vec<String>,
     /// Secrets that its command gets.
     secret_refs: Vec<SecretRef>,
+    /// Directories that it may read although they are hidden.
+    readable: Vec<PathBuf>,
 }
 
 /// What a dedicated sandbox is made from.
@@ -56,6 +59,9 @@ pub struct DedicatedSpec<'a> {
     pub secret_refs: Vec<SecretRef>,
     /// Variables that its entry sets.
     pub own_variables: Vec<String>,
+    /// Directories that it may read although they are hidden, such as the one that its program is
+    /// installed in. They must exist when its first run starts.
+    pub readable: Vec<PathBuf>,
 }
 
 /// Time after which an unused sandbox is dropped, with its processes and its /tmp. The next run
@@ -164,6 +170,7 @@ impl DedicatedSandbox {
             idle_timeout: IDLE_TIMEOUT,
             secret_refs: spec.secret_refs,
             own_variables: spec.own_variables,
+            readable: spec.readable,
         })
     }
 
@@ -256,6 +263,7 @@ impl DedicatedSandbox {
             [self.tool_name.as_str(), &self.definition, &session.principal.directory_name()];
         let mut rights = profile::tool_rights(&self.sandbox_config, path, &owner)?;
         rights.read_only = self.read_only;
+        rights.readable.clone_from(&self.readable);
         let workspace = Arc::new(
             session.workspace.with_restrictions(|current_rights| *current_rights = rights),
         );
@@ -324,6 +332,7 @@ mod tests {
                 access: &entry.access,
                 secret_refs: Vec::new(),
                 own_variables: Vec::new(),
+                readable: Vec::new(),
             };
             DedicatedSandbox::new(&default_config, secrets, spec).unwrap()
         }

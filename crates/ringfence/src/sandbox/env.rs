@@ -153,6 +153,34 @@ pub fn git_settings(prefix: &str) -> Vec<(String, String)> {
     GIT_SETTINGS.iter().filter_map(value).collect()
 }
 
+/// User variables that say which certificates package managers trust. Each names a file or a
+/// directory.
+const CERTIFICATE_SETTINGS: &[&str] = &[
+    "NODE_EXTRA_CA_CERTS",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "PIP_CERT",
+    "npm_config_cafile",
+    "NPM_CONFIG_CAFILE",
+];
+
+/// Returns those that are set.
+pub fn certificate_settings() -> Vec<(String, String)> {
+    let names = CERTIFICATE_SETTINGS.iter();
+    names.filter_map(|name| Some(((*name).to_owned(), nonempty_variable(name)?))).collect()
+}
+
+/// Returns the package registry that the operator's environment names in the first of these
+/// variables. It may contain a password.
+pub fn registry_setting(names: &[&str]) -> Option<String> {
+    names.iter().find_map(|name| nonempty_variable(name))
+}
+
+fn nonempty_variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 /// Returns `env` with the variables of `additions`, which replace those of the same names.
 pub fn merge_env(
     mut env: Vec<(String, String)>,
@@ -166,10 +194,9 @@ pub fn merge_env(
 /// Returns the variables in which Codex finds its credentials, as far as the operator's environment
 /// has them. The values must never be shown.
 pub fn codex_keys() -> Vec<(String, String)> {
-    let nonempty_value = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     ["OPENAI_API_KEY", "CODEX_API_KEY"]
         .into_iter()
-        .filter_map(|name| Some((name.to_owned(), nonempty_value(name)?)))
+        .filter_map(|name| Some((name.to_owned(), nonempty_variable(name)?)))
         .collect()
 }
 

@@ -226,6 +226,7 @@ fn list_arguments(schema: &Map<String, Value>) -> BTreeSet<String> {
 /// Describes the sandbox that the command of an entry runs in.
 fn describe_sandbox<'a>(entry: &'a CommandTool, definition: &'a str) -> DedicatedSpec<'a> {
     DedicatedSpec {
+        readable: Vec::new(),
         name: &entry.name,
         config_table: format!("[{}]", command_key(&entry.name)),
         definition,

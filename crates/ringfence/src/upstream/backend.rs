@@ -8,6 +8,7 @@ use ringfence_client::oauth::OAuthSettings;
 use serde_json::json;
 
 use super::credentials::oauth_settings;
+use super::packages::PackageServer;
 use super::pool::UpstreamPool;
 use super::start::empty_secret_error;
 use crate::base::call::digest_json;
@@ -26,6 +27,8 @@ pub struct UpstreamBackend {
     pub definition: String,
     /// Absent for a remote server.
     pub own_sandbox: Option<Arc<DedicatedSandbox>>,
+    /// Present if its command is a package runner.
+    pub package: Option<Arc<PackageServer>>,
     pub pool: Arc<UpstreamPool>,
     /// Where logins are kept.
     pub login_store: SecretStore,
@@ -40,7 +43,9 @@ impl UpstreamBackend {
         default_sandbox: &SandboxConfig,
         pool: &Arc<UpstreamPool>,
     ) -> Result<UpstreamBackend> {
-        let definition = digest_definition(server, &config.secrets);
+        let package = PackageServer::from_server(server, config, &pool.verified_trees);
+        let package = package.map(Arc::new);
+        let definition = digest_definition(server, &config.secrets, package.as_deref());
         let own_sandbox = match server.is_stdio() {
             true => Some(Arc::new(DedicatedSandbox::new(
                 default_sandbox,
@@ -52,6 +57,7 @@ impl UpstreamBackend {
                     access: &server.access,
                     secret_refs: server.secret_refs().cloned().collect(),
                     own_variables: server.env.iter().map(|(name, _)| name.clone()).collect(),
+                    readable: package.iter().map(|package| package.tree()).collect(),
                 },
             )?)),
             false => None,
@@ -60,6 +66,7 @@ impl UpstreamBackend {
             server: Arc::clone(server),
             definition,
             own_sandbox,
+            package,
             pool: Arc::clone(pool),
             login_store: config.login_store.clone(),
             secrets: Arc::clone(&config.secrets),
@@ -76,8 +83,12 @@ impl UpstreamBackend {
         self.server.server.trust == TrustLevel::Trusted
     }
 
-    /// Fails if a secret that the server needs is missing or empty.
-    pub fn check_secrets(&self) -> Result<()> {
+    /// Fails if the server cannot be used as it is: a secret is missing or empty, or its package is
+    /// not installed. Starts nothing.
+    pub fn check_ready(&self) -> Result<()> {
+        if let Some(package) = &self.package {
+            package.check_installed()?;
+        }
         self.server.secret_refs().try_for_each(|one| reveal_value(&self.secrets, one).map(drop))
     }
 
@@ -138,10 +149,17 @@ fn sandbox_name(server_id: &str) -> String {
     format!("upstream:{server_id}")
 }
 
-/// Returns a hash of the server's entry and the values of its secrets, so that a new value makes a
-/// new connection. The hash stays in memory.
-fn digest_definition(server: &UpstreamServer, secrets: &SecretValues) -> String {
+/// Returns a hash of the server's entry, its installed files and the values of its secrets, so that
+/// a new value makes a new connection. The hash stays in memory.
+fn digest_definition(
+    server: &UpstreamServer,
+    secrets: &SecretValues,
+    package: Option<&PackageServer>,
+) -> String {
     let values: Vec<Option<String>> =
         server.secret_refs().map(|one| reveal_secret(secrets, one).ok()).collect();
-    digest_json(&json!([server.trust_fingerprint(), values]))
+    match package.map(PackageServer::recorded_digest) {
+        Some(installed) => digest_json(&json!([server.trust_fingerprint(), values, installed])),
+        None => digest_json(&json!([server.trust_fingerprint(), values])),
+    }
 }

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use ringfence_client::{ClientOptions, ClientStatus, LockFile, LockedServer, ServerClient};
+use ringfence_client::{
+    ClientOptions, ClientStatus, LockFile, LockedPackage, LockedServer, ServerClient,
+};
 
 use super::backend::UpstreamBackend;
 use super::client_error::to_call_error;
@@ -30,21 +32,22 @@ pub async fn ask_server(
     context: StartContext,
     principal: &Principal,
 ) -> Result<ServerOffer> {
-    backend.check_secrets()?;
+    backend.check_ready()?;
     let auth_provider = backend.pool.logins.find_provider(backend, principal)?;
     let server = &backend.server;
     // Some servers offer tools that ask only to clients that can be asked. Nothing is called here.
     let options = client_options(server, &context, true, server.allows_sampling);
-    let spawner = context
-        .sandbox
-        .is_some()
-        .then(|| Arc::new(SandboxSpawner::new(Arc::clone(server), context)) as _);
-    let options = ClientOptions { spawner, ..options };
+    let spawner =
+        context.sandbox.is_some().then(|| Arc::new(SandboxSpawner::new(backend, context)));
+    let options = ClientOptions { spawner: spawner.clone().map(|one| one as _), ..options };
     let config = backend.connection_config()?;
     let client = ServerClient::new(&server.id, config, options, auth_provider);
     let listed = client.list_tools().await;
     let status = client.status();
     client.close().await;
+    if let (Err(_), Some(spawner)) = (&listed, &spawner) {
+        spawner.check_package().await?;
+    }
     let catalog = listed.map_err(|error| to_call_error(&error, &server.id))?;
     match status {
         ClientStatus::Connected(greeting) => Ok(ServerOffer {
@@ -63,6 +66,25 @@ pub fn write_accepted(
     server_id: &str,
     locked: LockedServer,
 ) -> Result<()> {
+    update_lock(config, |file| {
+        file.servers.insert(server_id.to_owned(), locked);
+    })
+}
+
+/// Records in `mcp.lock` what these servers were installed from. Blocks.
+pub fn write_installed(
+    config: &UpstreamConfig,
+    server_ids: &[String],
+    package: &LockedPackage,
+) -> Result<()> {
+    update_lock(config, |file| {
+        for server_id in server_ids {
+            file.packages.insert(server_id.clone(), package.clone());
+        }
+    })
+}
+
+fn update_lock(config: &UpstreamConfig, change: impl FnOnce(&mut LockFile)) -> Result<()> {
     let path = config
         .lock_path
         .as_deref()
@@ -72,8 +94,5 @@ pub fn write_accepted(
             .with_reason("lock_file")
             .with_hint(format!("Make {} readable and writable for this user.", path.display()))
     };
-    LockFile::update(path, |file: &mut LockFile| {
-        file.servers.insert(server_id.to_owned(), locked);
-    })
-    .map_err(lock_error)
+    LockFile::update(path, change).map_err(lock_error)
 }

@@ -15,6 +15,7 @@ mod definition;
 mod failures;
 pub mod learn;
 pub mod meta;
+pub mod packages;
 pub mod pool;
 mod questions;
 mod result;

@@ -19,6 +19,7 @@ use super::catalog::{Observations, OfferedServer, ServerPins};
 use super::client_error::to_call_error;
 use super::failures::{FailureKey, RecentFailures};
 use super::credentials::LoginProviders;
+use super::packages::VerifiedTrees;
 use super::start::{SandboxSpawner, StartContext};
 use super::tool::UpstreamTool;
 use crate::audit::CallEvents;
@@ -60,6 +61,8 @@ pub struct UpstreamPool {
     closings: TaskTracker,
     /// Credentials of servers that someone logs in to.
     pub(super) logins: LoginProviders,
+    /// Installed packages that were compared with `mcp.lock`.
+    pub(super) verified_trees: Arc<VerifiedTrees>,
 }
 
 /// A connection, and who uses it.
@@ -303,13 +306,11 @@ impl PooledConnection {
         context: StartContext,
         key: &ConnectionKey,
     ) -> Result<PooledConnection> {
-        backend.check_secrets()?;
+        backend.check_ready()?;
         let auth_provider = backend.pool.logins.find_provider(backend, &key.principal)?;
         let options = client_options(&backend.server, &context, key.can_answer, key.can_sample);
-        let spawner = context
-            .sandbox
-            .is_some()
-            .then(|| Arc::new(SandboxSpawner::new(Arc::clone(&backend.server), context)));
+        let spawner =
+            context.sandbox.is_some().then(|| Arc::new(SandboxSpawner::new(backend, context)));
         let options = ClientOptions { spawner: spawner.clone().map(|one| one as _), ..options };
         let config = backend.connection_config()?;
         Ok(PooledConnection {
@@ -408,7 +409,15 @@ impl ConnectionLease {
         let client = &self.connection.client;
         let listed = client.list_tools().await;
         self.pool.failures.record_outcome(&self.key.failure_key(), client, listed.as_ref().err());
-        let catalog = listed.map_err(|error| to_call_error(&error, server_id))?;
+        let catalog = match listed {
+            Ok(catalog) => catalog,
+            Err(error) => {
+                if let Some(spawner) = &self.connection.spawner {
+                    spawner.check_package().await?;
+                }
+                return Err(to_call_error(&error, server_id));
+            }
+        };
         let mut seen = self.connection.seen_offer.lock().ignore_poison();
         let connection = client.connection_count();
         if let Some(seen) = &*seen

@@ -12,6 +12,8 @@ use ringfence_client::{
 };
 use tokio_util::task::TaskTracker;
 
+use super::backend::UpstreamBackend;
+use super::packages::{PackageLaunch, PackageServer};
 use crate::audit::CallEvents;
 use crate::base::workspace::Workspace;
 use crate::base::{CancelCause, CancelToken, Error, IgnorePoison, Result};
@@ -98,14 +100,27 @@ impl StartContext {
 /// Starts one server in its sandbox, whenever its connection needs it.
 pub struct SandboxSpawner {
     server: Arc<UpstreamServer>,
+    package: Option<Arc<PackageServer>>,
     /// Of the call that uses the connection now: it answers for a start.
     context: RwLock<StartContext>,
 }
 
 impl SandboxSpawner {
     /// Creates the spawner of one connection.
-    pub fn new(server: Arc<UpstreamServer>, context: StartContext) -> SandboxSpawner {
-        SandboxSpawner { server, context: RwLock::new(context) }
+    pub fn new(backend: &UpstreamBackend, context: StartContext) -> SandboxSpawner {
+        SandboxSpawner {
+            server: Arc::clone(&backend.server),
+            package: backend.package.clone(),
+            context: RwLock::new(context),
+        }
+    }
+
+    /// Fails if the server has a package that is not installed or has changed since.
+    pub async fn check_package(&self) -> Result<()> {
+        match &self.package {
+            Some(package) => package.check_unchanged().await,
+            None => Ok(()),
+        }
     }
 
     /// Makes another call answer for the next start. The sandbox stays the one that the connection
@@ -121,6 +136,8 @@ impl SandboxSpawner {
 
     async fn start_server(&self, request: SpawnRequest) -> Result<SpawnedServer> {
         let context = self.context();
+        self.check_package().await?;
+        let package = self.package.as_ref().map(|package| package.launch()).transpose()?;
         let sandbox =
             context.sandbox.clone().ok_or_else(|| Error::internal("the server has no sandbox"))?;
         let exec_rules = RunExecRules::current_without_call(
@@ -144,11 +161,14 @@ impl SandboxSpawner {
         }
         let (cwd, relative_cwd) = context.workspace.open_dir(&self.cwd(&request))?;
         let launch = LaunchRequest {
-            program: self.find_program(&request, &context)?,
-            args: request.args.clone(),
+            program: match &package {
+                Some(package) => package.program.display().to_string(),
+                None => self.find_program(&request, &context)?,
+            },
+            args: package.as_ref().map_or(&request.args, |package| &package.args).clone(),
             cwd,
             cwd_path: context.workspace.path().join(relative_cwd),
-            env: self.build_env(&context)?,
+            env: self.build_env(&context, package.as_ref())?,
             stdin: StdinSource::Open(Vec::new()),
             merge_stderr: false,
             rights: Some(rights),
@@ -199,7 +219,11 @@ impl SandboxSpawner {
 
     /// Returns the environment. A secret that is missing or empty stops the start: a server that
     /// runs without its key fails later, and no one knows why.
-    fn build_env(&self, context: &StartContext) -> Result<Vec<(String, String)>> {
+    fn build_env(
+        &self,
+        context: &StartContext,
+        package: Option<&PackageLaunch>,
+    ) -> Result<Vec<(String, String)>> {
         let mut own_env = Vec::new();
         for (name, value) in &self.server.env {
             let secrets = &context.config.secrets;
@@ -212,7 +236,11 @@ impl SandboxSpawner {
             })?;
             own_env.push((name.clone(), text));
         }
-        Ok(env::merge_env(program::base_env(&context.session_workspace)?, own_env))
+        let env = env::merge_env(program::base_env(&context.session_workspace)?, own_env);
+        Ok(match package {
+            Some(package) => package.complete_env(env),
+            None => env,
+        })
     }
 }
 

@@ -28,6 +28,9 @@ fn describe_server(config: &Config, backend: &UpstreamBackend, principal: Option
     description["id"] = json!(id);
     description["trust"] = json!(backend.server.server.trust.name());
     description["transport"] = json!(backend.server.server.transport.type_name());
+    if let Some(package) = &backend.package {
+        description["installed"] = json!(package.is_installed());
+    }
     match observations.accepted_server(config, id) {
         Some(locked) => {
             let pins = ServerPins::new(id, &locked);

@@ -89,8 +89,8 @@ impl UpstreamTool {
 
     /// Returns what a call of the tool needs.
     pub fn plan_call(&self) -> Result<CallPlan> {
-        // A missing secret must fail the call before the user is asked.
-        self.backend.check_secrets()?;
+        // What is missing must fail the call before the user is asked.
+        self.backend.check_ready()?;
         // And no one is asked about a tool that is known to be another one by now. A call that asks
         // no one connects instead, and so notices that a change was taken back.
         if self.approval_reason.is_some() {

@@ -178,7 +178,7 @@ impl AccessTable {
         let home_and_scratch = rights.home.iter().chain(&rights.scratch);
         let mut keep: Vec<PathBuf> = operator_roots(rights)
             .map(Path::to_owned)
-            .chain(home_and_scratch.chain(readable_paths).cloned())
+            .chain(home_and_scratch.chain(&rights.readable).chain(readable_paths).cloned())
             .collect();
         keep.extend(system_dirs);
         keep.retain(|visible_path| {
@@ -199,7 +199,8 @@ impl AccessTable {
     /// Returns whether a path stays visible: the client allows it, or it is not the client's to
     /// deny.
     fn stays_visible(&self, path: &Path, rights: &Rights) -> bool {
-        let own = rights.home.iter().chain(&rights.scratch).any(|own| own == path);
+        let mut own_paths = rights.home.iter().chain(&rights.scratch).chain(&rights.readable);
+        let own = own_paths.any(|own| own == path);
         own || REQUIRED_SYSTEM_DIRS.iter().chain(PRIVATE_DIRS).any(|dir| path == Path::new(dir))
             || self.access_to(path) != ClientAccess::Deny
     }

@@ -11,6 +11,7 @@ use super::{LocalServer, load_config, run_connected, show_path};
 use crate::base::Result;
 use crate::cli::config::ConfigLocation;
 use crate::config::{Config, UpstreamServer};
+use crate::upstream::packages::PackageServer;
 use crate::upstream::review::OfferReview;
 
 /// Arguments of `ringfence upstream list`.
@@ -81,6 +82,9 @@ fn describe_server(config: &Config, server: &UpstreamServer, asked: Option<&Aske
         "accepted_tools": locked.map(|locked| locked.tools.len()),
         "bundles": bundles,
     });
+    if let Some(package) = PackageServer::from_server(server, config, &Arc::default()) {
+        row["installed"] = json!(package.is_installed());
+    }
     match asked {
         Some(Ok(state)) => row["state"] = state.clone(),
         Some(Err(error)) => row["error"] = json!(error),
@@ -114,6 +118,10 @@ fn format_rows(config: &Config, rows: &[Value]) -> String {
             text_of(&row["transport"]),
             text_of(&row["trust"])
         );
+        if row["installed"] == false {
+            let id = text_of(&row["id"]);
+            let _ = write!(text, "; not installed: run `ringfence upstream install {id}`");
+        }
         if let Some(state) = row.get("state") {
             let _ = write!(text, "; connected ({}), ", text_of(&state["protocol"]));
             let _ = match (state["changes"].as_u64(), state["findings"].as_u64()) {

@@ -1,0 +1,421 @@
+//! Installs the package of a server: plan, download in a sandbox, check, and take it into use.
+//!
+//! Everything happens in a new directory, which replaces the installed one as a whole or is
+//! removed.
+
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use ringfence_client::LockedPackage;
+
+use super::super::start::StartContext;
+use super::manager::{InstallPaths, InstalledVersion, ManagerCommand};
+use super::python::PythonManager;
+use super::registry::{RegistryAccess, public_registry, registry_from_env};
+use super::request::{PackageRequest, PackageRunner};
+use super::tool_run::{ToolEnd, ToolLaunch, run_tool};
+use super::tree::digest_tree;
+use super::{PACKAGES_DIR, PackageServer, npm, python};
+use crate::base::held_dir::{HeldDir, sweep_abandoned};
+use crate::base::ids::short_id;
+use crate::base::{Error, Kind, Result};
+use crate::config::Config;
+use crate::sandbox::{InstallSpec, SandboxConfig, env, open_install_sandbox};
+use crate::tools::run::program::{self, ProgramEntry};
+
+/// Directory of installations in progress, in the directory of their command.
+const STAGING_DIR: &str = "new";
+/// Held while a process installs.
+const LOCK_FILE: &str = "install.lock";
+/// Starts a program without some of its variables.
+const ENV_PROGRAM: &str = "/usr/bin/env";
+
+/// Program that installs packages.
+enum PackageManager {
+    Npm(PathBuf),
+    Python(PythonManager),
+}
+
+/// Installation that can be shown to the operator and then made.
+pub struct InstallPlan<'a> {
+    package: &'a PackageServer,
+    request: &'a PackageRequest,
+    context: &'a StartContext,
+    manager: PackageManager,
+    pub registry: RegistryAccess,
+    pub run_scripts: bool,
+    staging: HeldDir,
+    lock: File,
+}
+
+/// Package that was installed and is not in use yet. Dropping it removes it.
+pub struct NewPackage {
+    /// What is to be recorded.
+    pub locked: LockedPackage,
+    /// Program that is started.
+    pub program: String,
+    staging: HeldDir,
+    /// Never read: other processes wait until it is in use or removed.
+    _lock: File,
+}
+
+impl<'a> InstallPlan<'a> {
+    /// Finds the package manager and the registry. Nothing is downloaded.
+    pub async fn new(
+        package: &'a PackageServer,
+        context: &'a StartContext,
+        run_scripts: bool,
+    ) -> Result<InstallPlan<'a>> {
+        let request = package.request()?;
+        let lock = lock_packages(&context.config)?;
+        let manager = PackageManager::find(package, request, context)?;
+        sweep_abandoned(&package.directory.join(STAGING_DIR));
+        let staging = create_staging(&package.directory).map_err(|error| {
+            Error::internal("cannot create the directory of the installation").with_source(error)
+        })?;
+        let url = match registry_from_env(request.runner.is_python()) {
+            Some(url) => url,
+            None => manager.ask_registry(package, context, staging.path()).await?,
+        };
+        let registry = RegistryAccess::find(&url).await?;
+        Ok(InstallPlan { package, request, context, manager, registry, run_scripts, staging, lock })
+    }
+
+    /// Returns what it would do, for people.
+    pub fn describe(&self) -> String {
+        let scripts = match (self.run_scripts, self.request.runner.is_python()) {
+            (true, _) => "Code of the packages runs in the sandbox while they are installed.",
+            (false, false) => "Install scripts do not run.",
+            (false, true) => "Only wheels are installed, which run no code.",
+        };
+        let was = match &self.package.locked {
+            Some(locked) => format!(" Version {} is installed now.", locked.version),
+            None => String::new(),
+        };
+        format!(
+            "{} from {}, by {}. {scripts}{was}\n",
+            self.request.packages.join(", "),
+            self.registry.host,
+            self.manager.program().display()
+        )
+    }
+
+    /// Downloads and checks the packages. Every line of the package manager is passed on.
+    pub async fn install(self, on_line: &mut dyn FnMut(&str)) -> Result<NewPackage> {
+        let paths = InstallPaths::new(self.staging.path());
+        let command = self.manager.install_command(self.request, &paths, self.run_scripts);
+        for (name, text) in &command.files {
+            std::fs::write(paths.tree.join(name), text).map_err(|error| {
+                Error::internal("cannot write the files of the installation").with_source(error)
+            })?;
+        }
+        let end = self.run_manager(command, &paths, on_line).await?;
+        if !end.has_succeeded {
+            return Err(self.explain_failure(&end));
+        }
+        let tree = paths.tree.clone();
+        let digest = tokio::task::spawn_blocking(move || digest_tree(&tree)).await;
+        let digest = digest.map_err(io::Error::other).and_then(|digest| digest);
+        // Before anything in the tree is read: a package may have put links and pipes there.
+        let digest = digest.map_err(|error| {
+            Error::permission_denied("package_contents", error.to_string())
+                .with_hint("Do not use this package.")
+        })?;
+        let (program, version) = self.manager.inspect(self.request, &paths)?;
+        let locked = LockedPackage {
+            runner: self.request.runner.name().to_owned(),
+            requested: self.request.packages.clone(),
+            version: version.version,
+            integrity: version.integrity,
+            tree: digest,
+        };
+        let program = program.file_name().unwrap_or_default().display().to_string();
+        Ok(NewPackage { locked, program, staging: self.staging, _lock: self.lock })
+    }
+
+    async fn run_manager(
+        &self,
+        command: ManagerCommand,
+        paths: &InstallPaths,
+        on_line: &mut dyn FnMut(&str),
+    ) -> Result<ToolEnd> {
+        let sandbox_config = SandboxConfig::from_config(&self.context.config);
+        let spec = InstallSpec {
+            directory: &paths.staging,
+            home: &paths.home,
+            workspace: self.context.session_workspace.path(),
+            programs: &[self.manager.program().to_owned()],
+            allow_domains: self.registry.allow_domains.clone(),
+            allow_addresses: self.registry.allow_addresses.clone(),
+        };
+        let sandbox = open_install_sandbox(&sandbox_config, spec)?;
+        let mut own_env = command.env;
+        own_env.extend(env::certificate_settings());
+        own_env.extend(self.manager.registry_env(&self.registry.url));
+        let mut args = vec![command.program.display().to_string()];
+        args.extend(command.args);
+        // The proxy is the only way out, also to this machine.
+        let unset = ["-u", "NO_PROXY", "-u", "no_proxy"].map(str::to_owned);
+        let program = match self.registry.is_loopback {
+            true => ENV_PROGRAM.to_owned(),
+            false => args.remove(0),
+        };
+        if self.registry.is_loopback {
+            args.splice(0..0, unset);
+        }
+        let launch = ToolLaunch {
+            program,
+            args,
+            env: env::merge_env(manager_env(self.package, self.context)?, own_env),
+            directory: &paths.staging,
+            merge_stderr: true,
+        };
+        run_tool(self.context, &sandbox, launch, on_line).await
+    }
+
+    fn explain_failure(&self, end: &ToolEnd) -> Error {
+        let name = self.manager.program().file_name().unwrap_or_default().display();
+        let refused = match end.refused_hosts.is_empty() {
+            true => String::new(),
+            false => format!(
+                "; it tried to reach {}, which is not the registry",
+                end.refused_hosts.join(", ")
+            ),
+        };
+        Error::new(
+            Kind::Unavailable,
+            format!("`{name}` could not install the package: {}{refused}", end.description),
+        )
+        .with_reason("install_failed")
+        .with_hint("Its own words are above. Nothing was changed.")
+    }
+}
+
+impl PackageManager {
+    fn find(
+        package: &PackageServer,
+        request: &PackageRequest,
+        context: &StartContext,
+    ) -> Result<PackageManager> {
+        let find = |name: &str| find_tool(package, context, name);
+        let python = || match &request.python {
+            Some(version) => find(&format!("python{version}")),
+            None => find("python3"),
+        };
+        let uv = || find("uv").map(PythonManager::Uv);
+        let pip = || python().map(PythonManager::Pip);
+        let (found, wanted) = match request.runner {
+            PackageRunner::Npx | PackageRunner::Bunx => {
+                (find("npm").map(PackageManager::Npm), "npm")
+            }
+            PackageRunner::Uvx => (uv().or_else(pip).map(PackageManager::Python), "uv"),
+            PackageRunner::Pipx => {
+                (pip().or_else(uv).map(PackageManager::Python), "Python with pip")
+            }
+        };
+        found.ok_or_else(|| {
+            Error::new(Kind::Unavailable, format!("{wanted} is not installed"))
+                .with_reason("spawn_failed")
+                .with_hint(format!(
+                    "Install {wanted}; or install the package by hand and name its program as `command` of the server `{}`.",
+                    package.server_id
+                ))
+        })
+    }
+
+    fn program(&self) -> &Path {
+        match self {
+            PackageManager::Npm(program)
+            | PackageManager::Python(PythonManager::Uv(program) | PythonManager::Pip(program)) => {
+                program
+            }
+        }
+    }
+
+    fn install_command(
+        &self,
+        request: &PackageRequest,
+        paths: &InstallPaths,
+        run_scripts: bool,
+    ) -> ManagerCommand {
+        match self {
+            PackageManager::Npm(npm) => npm::install_command(npm, request, paths, run_scripts),
+            PackageManager::Python(manager) => manager.install_command(request, paths, run_scripts),
+        }
+    }
+
+    fn registry_env(&self, url: &str) -> Vec<(String, String)> {
+        let names: &[&str] = match self {
+            PackageManager::Npm(_) => &["npm_config_registry"],
+            PackageManager::Python(_) => &["UV_DEFAULT_INDEX", "PIP_INDEX_URL"],
+        };
+        names.iter().map(|name| ((*name).to_owned(), url.to_owned())).collect()
+    }
+
+    /// Asks the package manager which registry the system's configuration names. It has no network
+    /// and sees no configuration of the user, which may contain tokens.
+    async fn ask_registry(
+        &self,
+        package: &PackageServer,
+        context: &StartContext,
+        staging: &Path,
+    ) -> Result<String> {
+        let (args, is_python): (&[&str], bool) = match self {
+            PackageManager::Npm(_) => (&["config", "get", "registry"], false),
+            PackageManager::Python(PythonManager::Pip(_)) => {
+                (&["-I", "-m", "pip", "config", "get", "global.index-url"], true)
+            }
+            // It cannot be asked.
+            PackageManager::Python(PythonManager::Uv(_)) => {
+                return Ok(public_registry(true).to_owned());
+            }
+        };
+        let paths = InstallPaths::new(staging);
+        let spec = InstallSpec {
+            directory: &paths.staging,
+            home: &paths.home,
+            workspace: context.session_workspace.path(),
+            programs: &[self.program().to_owned()],
+            allow_domains: Vec::new(),
+            allow_addresses: Vec::new(),
+        };
+        let sandbox = open_install_sandbox(&SandboxConfig::from_config(&context.config), spec)?;
+        let launch = ToolLaunch {
+            program: self.program().display().to_string(),
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            env: manager_env(package, context)?,
+            directory: staging,
+            merge_stderr: false,
+        };
+        let mut answer = None;
+        let mut on_line = |line: &str| {
+            answer.get_or_insert_with(|| line.to_owned());
+        };
+        let end = run_tool(context, &sandbox, launch, &mut on_line).await?;
+        let configured = answer.filter(|url| end.has_succeeded && url.contains("://"));
+        Ok(configured.unwrap_or_else(|| public_registry(is_python).to_owned()))
+    }
+
+    fn inspect(
+        &self,
+        request: &PackageRequest,
+        paths: &InstallPaths,
+    ) -> Result<(PathBuf, InstalledVersion)> {
+        match self {
+            PackageManager::Npm(_) => Ok((
+                npm::find_program(&paths.tree, request)?,
+                npm::installed_version(&paths.tree, request)?,
+            )),
+            PackageManager::Python(_) => Ok((
+                python::find_program(&paths.tree, request)?,
+                python::installed_version(paths, request)?,
+            )),
+        }
+    }
+}
+
+impl NewPackage {
+    /// Replaces what is installed. Blocks.
+    pub fn activate(&self, package: &PackageServer) -> Result<()> {
+        let tree = package.tree();
+        // The same files stay where they are: servers may be running from them.
+        if digest_tree(&tree).is_ok_and(|digest| digest == self.locked.tree) {
+            return Ok(());
+        }
+        let replace = || {
+            match std::fs::rename(&tree, self.staging.path().join("old")) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            std::fs::rename(self.staging.path().join(super::TREE_DIR), &tree)
+        };
+        replace().map_err(|error| {
+            Error::internal("the installed files cannot be taken into use").with_source(error)
+        })
+    }
+}
+
+impl PackageServer {
+    /// Returns whether both are the same command with the same arguments, and so the same files.
+    pub fn shares_directory(&self, other: &PackageServer) -> bool {
+        self.directory == other.directory
+    }
+}
+
+/// Removes the directories that none of these servers uses.
+pub fn remove_unused<'a>(config: &Config, servers: impl Iterator<Item = &'a PackageServer>) {
+    let used: BTreeSet<&Path> = servers.map(|server| server.directory.as_path()).collect();
+    let entries = std::fs::read_dir(config.root.join(PACKAGES_DIR)).into_iter().flatten();
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.is_dir()
+            && !used.contains(path.as_path())
+            && let Err(error) = std::fs::remove_dir_all(&path)
+        {
+            tracing::warn!("cannot remove an unused package: {error}");
+        }
+    }
+}
+
+/// Keeps other processes from installing at the same time.
+fn lock_packages(config: &Config) -> Result<File> {
+    let directory = config.root.join(PACKAGES_DIR);
+    let lock_error = |error: io::Error| {
+        Error::internal("cannot lock the directory of the packages").with_source(error)
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(lock_error)?;
+    let options = OpenOptions::new().write(true).create(true).mode(0o600).clone();
+    let file = options.open(directory.join(LOCK_FILE)).map_err(lock_error)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(Error::new(Kind::Conflict, "another installation is in progress")
+                .with_hint("Wait until it ends."))
+        }
+        Err(std::fs::TryLockError::Error(error)) => Err(lock_error(error)),
+    }
+}
+
+fn create_staging(directory: &Path) -> io::Result<HeldDir> {
+    let staging = HeldDir::create(directory.join(STAGING_DIR).join(short_id("i")))?;
+    let paths = InstallPaths::new(staging.path());
+    for directory in [&paths.tree, &paths.home, &paths.cache] {
+        DirBuilder::new().mode(0o755).create(directory)?;
+    }
+    Ok(staging)
+}
+
+/// Returns the environment of a package manager. The directory of the runner comes first on PATH:
+/// its interpreter is there.
+fn manager_env(package: &PackageServer, context: &StartContext) -> Result<Vec<(String, String)>> {
+    let base = program::base_env(&context.session_workspace)?;
+    let mut env = prepend_path(base, package.runner_dir().as_deref());
+    // Interpreters that uv has installed for the user can be used, but not changed.
+    if let Some(home) = &context.config.home {
+        let interpreters = home.join(".local/share/uv/python").display().to_string();
+        env.push(("UV_PYTHON_INSTALL_DIR".to_owned(), interpreters));
+    }
+    Ok(env)
+}
+
+/// Returns the environment with a directory before all others on PATH.
+pub fn prepend_path(
+    mut env: Vec<(String, String)>,
+    directory: Option<&Path>,
+) -> Vec<(String, String)> {
+    if let Some(directory) = directory {
+        for (_, path) in env.iter_mut().filter(|(name, _)| name == "PATH") {
+            *path = format!("{}:{path}", directory.display());
+        }
+    }
+    env
+}
+
+/// Finds a program next to the runner, or on PATH where no agent can write.
+fn find_tool(package: &PackageServer, context: &StartContext, name: &str) -> Option<PathBuf> {
+    let sibling = package.runner_dir().map(|dir| dir.join(name)).filter(|path| path.is_file());
+    let entry = ProgramEntry { command: name, path: None, is_privileged: false };
+    sibling.or_else(|| program::find_program(&entry, &context.session_workspace).ok())
+}
