@@ -35,6 +35,7 @@ mod file_search;
 mod footprint;
 mod git_covers;
 mod hints;
+mod install;
 mod journey;
 mod logs;
 mod malformed;

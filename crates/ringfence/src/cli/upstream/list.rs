@@ -83,7 +83,11 @@ fn describe_server(config: &Config, server: &UpstreamServer, asked: Option<&Aske
         "bundles": bundles,
     });
     if let Some(package) = PackageServer::from_server(server, config, &Arc::default()) {
-        row["installed"] = json!(package.is_installed());
+        let checked = package.check_installed();
+        row["installed"] = json!(checked.is_ok());
+        if let Err(error) = checked {
+            row["hint"] = json!(error.hint_text());
+        }
     }
     match asked {
         Some(Ok(state)) => row["state"] = state.clone(),
@@ -118,9 +122,8 @@ fn format_rows(config: &Config, rows: &[Value]) -> String {
             text_of(&row["transport"]),
             text_of(&row["trust"])
         );
-        if row["installed"] == false {
-            let id = text_of(&row["id"]);
-            let _ = write!(text, "; not installed: run `ringfence upstream install {id}`");
+        if let Some(hint) = row["hint"].as_str() {
+            let _ = write!(text, "; not installed. {hint}");
         }
         if let Some(state) = row.get("state") {
             let _ = write!(text, "; connected ({}), ", text_of(&state["protocol"]));

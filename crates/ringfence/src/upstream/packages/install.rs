@@ -76,11 +76,15 @@ impl<'a> InstallPlan<'a> {
         let staging = create_staging(&package.directory).map_err(|error| {
             Error::internal("cannot create the directory of the installation").with_source(error)
         })?;
-        let url = match registry_from_env(request.runner.is_python()) {
-            Some(url) => url,
-            None => manager.ask_registry(package, context, staging.path()).await?,
+        let is_python = request.runner.is_python();
+        let (url, is_named) = match registry_from_env(is_python) {
+            Some(url) => (url, true),
+            None => match manager.ask_registry(package, context, staging.path()).await? {
+                Some(url) => (url, true),
+                None => (public_registry(is_python).to_owned(), false),
+            },
         };
-        let registry = RegistryAccess::find(&url).await?;
+        let registry = RegistryAccess::find(&url, is_named).await?;
         Ok(InstallPlan { package, request, context, manager, registry, run_scripts, staging, lock })
     }
 
@@ -180,10 +184,7 @@ impl<'a> InstallPlan<'a> {
         let name = self.manager.program().file_name().unwrap_or_default().display();
         let refused = match end.refused_hosts.is_empty() {
             true => String::new(),
-            false => format!(
-                "; it tried to reach {}, which is not the registry",
-                end.refused_hosts.join(", ")
-            ),
+            false => format!("; it was not let through to {}", end.refused_hosts.join(", ")),
         };
         Error::new(
             Kind::Unavailable,
@@ -262,16 +263,14 @@ impl PackageManager {
         package: &PackageServer,
         context: &StartContext,
         staging: &Path,
-    ) -> Result<String> {
-        let (args, is_python): (&[&str], bool) = match self {
-            PackageManager::Npm(_) => (&["config", "get", "registry"], false),
+    ) -> Result<Option<String>> {
+        let args: &[&str] = match self {
+            PackageManager::Npm(_) => &["config", "get", "registry"],
             PackageManager::Python(PythonManager::Pip(_)) => {
-                (&["-I", "-m", "pip", "config", "get", "global.index-url"], true)
+                &["-I", "-m", "pip", "config", "get", "global.index-url"]
             }
             // It cannot be asked.
-            PackageManager::Python(PythonManager::Uv(_)) => {
-                return Ok(public_registry(true).to_owned());
-            }
+            PackageManager::Python(PythonManager::Uv(_)) => return Ok(None),
         };
         let paths = InstallPaths::new(staging);
         let spec = InstallSpec {
@@ -295,8 +294,9 @@ impl PackageManager {
             answer.get_or_insert_with(|| line.to_owned());
         };
         let end = run_tool(context, &sandbox, launch, &mut on_line).await?;
+        let is_public = |url: &String| [true, false].map(public_registry).contains(&url.as_str());
         let configured = answer.filter(|url| end.has_succeeded && url.contains("://"));
-        Ok(configured.unwrap_or_else(|| public_registry(is_python).to_owned()))
+        Ok(configured.filter(|url| !is_public(url)))
     }
 
     fn inspect(

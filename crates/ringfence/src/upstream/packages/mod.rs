@@ -120,10 +120,7 @@ impl PackageServer {
             )
             .with_reason("not_installed")
             .with_fact("upstream", self.server_id.as_str())
-            .with_hint(format!(
-                "Have the operator run `ringfence upstream install {}`.",
-                self.server_id
-            ))),
+            .with_hint(format!("Install it: `ringfence upstream install {}`.", self.server_id))),
         }
     }
 

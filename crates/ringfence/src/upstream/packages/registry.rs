@@ -9,8 +9,9 @@ use crate::sandbox::env::registry_setting;
 
 const NPM_REGISTRY: &str = "https://registry.npmjs.org/";
 const PYTHON_INDEX: &str = "https://pypi.org/simple/";
-/// Host of the files that the public index lists.
-const PYTHON_FILES: &str = "files.pythonhosted.org";
+/// Host of the public index, and of the files that it lists.
+const PYTHON_HOST: &str = "pypi.org";
+const PYTHON_FILES: &str = "files.pythonhosted.org:443";
 const NPM_VARIABLES: &[&str] = &["npm_config_registry", "NPM_CONFIG_REGISTRY"];
 const PYTHON_VARIABLES: &[&str] = &["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"];
 
@@ -40,16 +41,15 @@ pub fn public_registry(is_python: bool) -> &'static str {
 impl RegistryAccess {
     /// Finds the way to a registry. One that the operator names may have a private address: exactly
     /// that address becomes reachable.
-    pub async fn find(url: &str) -> Result<RegistryAccess> {
+    pub async fn find(url: &str, is_named: bool) -> Result<RegistryAccess> {
         let mut access = RegistryAccess::parse(url)?;
-        if [NPM_REGISTRY, PYTHON_INDEX].contains(&url) || access.allow_domains.is_empty() {
-            return Ok(access);
+        for domain in access.allow_domains.iter().filter(|_| is_named) {
+            let addresses = tokio::net::lookup_host(domain).await.map_err(|error| {
+                Error::new(Kind::Unavailable, format!("the registry {domain} is not found"))
+                    .with_source(error)
+            })?;
+            access.allow_addresses.extend(addresses.map(|address| address.to_string()));
         }
-        let addresses = tokio::net::lookup_host(&access.host).await.map_err(|error| {
-            Error::new(Kind::Unavailable, format!("the registry {} is not found", access.host))
-                .with_source(error)
-        })?;
-        access.allow_addresses = addresses.map(|address| address.to_string()).collect();
         Ok(access)
     }
 
@@ -82,7 +82,7 @@ impl RegistryAccess {
             }
             Err(_) => access.allow_domains.push(access.host.clone()),
         }
-        if url == PYTHON_INDEX {
+        if name == PYTHON_HOST {
             access.allow_domains.push(PYTHON_FILES.to_owned());
         }
         Ok(access)
@@ -114,8 +114,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_private_registry_is_reachable_by_exactly_its_address() {
-        let access = RegistryAccess::find("http://localhost:4873/").await.unwrap();
+    async fn a_private_registry_is_reachable_by_exactly_its_address_if_it_is_named() {
+        let access = RegistryAccess::find("http://localhost:4873/", false).await.unwrap();
+        assert!(access.allow_addresses.is_empty(), "{access:?}");
+        let access = RegistryAccess::find("http://localhost:4873/", true).await.unwrap();
         assert_eq!(access.allow_domains, ["localhost:4873"]);
         assert!(access.allow_addresses.contains(&"127.0.0.1:4873".to_owned()), "{access:?}");
         assert!(access.is_loopback);

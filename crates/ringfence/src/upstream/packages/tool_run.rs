@@ -38,7 +38,7 @@ pub struct ToolEnd {
     pub has_succeeded: bool,
     /// How it ended, for people.
     pub description: String,
-    /// Hosts that it tried to reach in vain.
+    /// Hosts that it tried to reach in vain, with the reason.
     pub refused_hosts: Vec<String>,
 }
 
@@ -117,11 +117,13 @@ fn describe_end(outcome: &RunOutcome) -> ToolEnd {
         (None, None) => "it was lost".to_owned(),
     };
     let refused = result.denials.iter().filter(|denial| denial["kind"] == "network");
-    let refused = refused.filter_map(|denial| denial["name"].as_str());
+    let refused = refused.filter_map(|denial| {
+        Some(format!("{} ({})", denial["name"].as_str()?, denial["reason"].as_str()?))
+    });
     ToolEnd {
         has_succeeded: result.exit_code == Some(0) && result.stop_reason.is_none(),
         description,
-        refused_hosts: refused.take(5).map(|name| clean_text(name, 200)).collect(),
+        refused_hosts: refused.take(5).map(|host| clean_text(&host, 200)).collect(),
     }
 }
 
