@@ -183,7 +183,8 @@ fn reads_that_nothing_allows_are_hidden_around_what_is_needed() {
     let scratch = Scratch::new();
     let at = workspace(&scratch);
     let home = scratch.dir("home").canonicalize().unwrap();
-    let rights = Rights { home: Some(home), ..rights(&at) };
+    let installed = PathBuf::from("/var/lib/ringfence/tree");
+    let rights = Rights { home: Some(home), readable: vec![installed.clone()], ..rights(&at) };
     let narrowed = narrowing(vec![ClientAccessEntry::for_path(&at, ClientAccess::Write)])
         .apply_to(&rights)
         .unwrap()
@@ -202,7 +203,7 @@ fn reads_that_nothing_allows_are_hidden_around_what_is_needed() {
         assert!(!sees(folder), "{folder}: {narrowed:?}");
     }
     let var = narrowed.partial_covers.iter().find(|veil| veil.path == Path::new("/var")).unwrap();
-    assert_eq!(var.keep, [PathBuf::from("/var/tmp")]);
+    assert_eq!(var.keep, [installed, PathBuf::from("/var/tmp")]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use ringfence_client::clean_text;
 use serde_json::{Value, json};
 
 use super::{LocalServer, confirm, run_connected, write_text};
+use crate::audit::CallEvents;
 use crate::base::{Error, Result};
 use crate::cli::config::ConfigLocation;
 use crate::upstream::learn::write_installed;
@@ -54,7 +55,7 @@ pub fn run(args: &UpstreamInstallArgs, out: &mut impl Write) -> Result<String> {
 
 /// Recorded first: what is not in the log must not take effect.
 fn record_install(
-    events: &crate::audit::CallEvents,
+    events: &CallEvents,
     mut facts: Value,
     installed: &Result<NewPackage>,
 ) -> Result<()> {
@@ -80,15 +81,10 @@ fn record_install(
 /// Replaces the installed files and records them for every server with the same command.
 fn take_into_use(local: &LocalServer, package: &PackageServer, new: &NewPackage) -> Result<String> {
     let state = local.state();
-    let packages = || {
-        let backends = state.registry.upstreams.backends.values();
-        backends.filter_map(|backend| Some((&backend.server.id, backend.package.as_deref()?)))
-    };
-    let users = packages().filter(|(_, other)| other.shares_directory(package));
-    let users: Vec<String> = users.map(|(id, _)| id.clone()).collect();
+    let users = package.list_users(&state.config);
     new.activate(package)?;
     write_installed(&state.config.upstreams, &users, &new.locked)?;
-    remove_unused(&state.config, packages().map(|(_, package)| package));
+    remove_unused(&state.config);
     Ok(describe_installed(&users, package, new))
 }
 

@@ -10,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ringfence_client::LockedPackage;
+use ringfence_client::config::TransportConfig;
 
 use super::super::start::StartContext;
 use super::manager::{InstallPaths, InstalledVersion, ManagerCommand};
@@ -18,7 +19,7 @@ use super::registry::{RegistryAccess, public_registry, registry_from_env};
 use super::request::{PackageRequest, PackageRunner};
 use super::tool_run::{ToolEnd, ToolLaunch, run_tool};
 use super::tree::digest_tree;
-use super::{PACKAGES_DIR, PackageServer, npm, python};
+use super::{PACKAGES_DIR, PackageServer, npm, package_dir, python};
 use crate::base::held_dir::{HeldDir, sweep_abandoned};
 use crate::base::ids::short_id;
 use crate::base::{Error, Kind, Result};
@@ -339,24 +340,34 @@ impl NewPackage {
 }
 
 impl PackageServer {
-    /// Returns whether both are the same command with the same arguments, and so the same files.
-    pub fn shares_directory(&self, other: &PackageServer) -> bool {
-        self.directory == other.directory
+    /// Returns all servers with the same command and arguments, and so with the same files.
+    pub fn list_users(&self, config: &Config) -> Vec<String> {
+        let servers = package_dirs(config).filter(|(_, directory)| *directory == self.directory);
+        servers.map(|(id, _)| id.to_owned()).collect()
     }
 }
 
-/// Removes the directories that none of these servers uses.
-pub fn remove_unused<'a>(config: &Config, servers: impl Iterator<Item = &'a PackageServer>) {
-    let used: BTreeSet<&Path> = servers.map(|server| server.directory.as_path()).collect();
+/// Removes the directories that no configured server uses.
+pub fn remove_unused(config: &Config) {
+    let used: BTreeSet<PathBuf> = package_dirs(config).map(|(_, directory)| directory).collect();
     let entries = std::fs::read_dir(config.root.join(PACKAGES_DIR)).into_iter().flatten();
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
         if path.is_dir()
-            && !used.contains(path.as_path())
+            && !used.contains(&path)
             && let Err(error) = std::fs::remove_dir_all(&path)
         {
             tracing::warn!("cannot remove an unused package: {error}");
         }
     }
+}
+
+/// Returns the servers whose command is a package runner, each with its directory.
+fn package_dirs(config: &Config) -> impl Iterator<Item = (&str, PathBuf)> {
+    config.upstreams.servers.values().filter_map(|server| match &server.server.transport {
+        TransportConfig::Stdio(stdio) => PackageRunner::from_command(&stdio.command)
+            .map(|_| (server.id.as_str(), package_dir(config, &stdio.command, &stdio.args))),
+        TransportConfig::Http(_) | TransportConfig::Sse(_) => None,
+    })
 }
 
 /// Keeps other processes from installing at the same time.

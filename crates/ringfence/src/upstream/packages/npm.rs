@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::manager::{
     InstallPaths, InstalledVersion, ManagerCommand, read_json, too_many_programs,
 };
-use super::request::PackageRequest;
+use super::request::{PackageRequest, is_program_name};
 use crate::base::{Error, Result};
 
 /// Most programs that an error lists.
@@ -71,9 +71,12 @@ fn choose_program(tree: &Path, package: &str) -> Result<String> {
     let unscoped = package.rsplit('/').next().unwrap_or(package);
     let programs: BTreeMap<&str, &str> = match &manifest["bin"] {
         Value::String(file) => BTreeMap::from([(unscoped, file.as_str())]),
-        Value::Object(bin) => {
-            bin.iter().filter_map(|(name, file)| Some((name.as_str(), file.as_str()?))).collect()
-        }
+        // A name may be anything, also a path to somewhere else.
+        Value::Object(bin) => bin
+            .iter()
+            .filter(|(name, _)| is_program_name(name))
+            .filter_map(|(name, file)| Some((name.as_str(), file.as_str()?)))
+            .collect(),
         _ => BTreeMap::new(),
     };
     // Several names for one file are one program.
@@ -120,6 +123,7 @@ mod tests {
             ("one", json!({"b": "cli.js", "a": "cli.js"}), Some("a")),
             ("@a/one", json!({"x": "x.js", "one": "cli.js"}), Some("one")),
             ("one", json!({"x": "x.js", "y": "y.js"}), None),
+            ("one", json!({"../../../../bin/sh": "x.js"}), None),
             ("one", Value::Null, None),
         ] {
             let scratch = Scratch::new();

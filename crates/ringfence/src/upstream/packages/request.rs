@@ -261,7 +261,7 @@ fn is_requirement(requirement: &str) -> bool {
 }
 
 /// Returns whether a name is a file in the directory of programs, and nowhere else.
-fn is_program_name(name: &str) -> bool {
+pub fn is_program_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }

@@ -173,18 +173,19 @@ mod tests {
         let renamed = scratch.path().join("renamed");
         std::fs::rename(&tree, &renamed).unwrap();
         assert_eq!(digest, digest_tree(&renamed).unwrap());
-        let changes: [(&str, &dyn Fn(&Path)); 5] = [
-            ("contents", &|tree| std::fs::write(tree.join("two"), "3").unwrap()),
-            ("path", &|tree| std::fs::rename(tree.join("two"), tree.join("three")).unwrap()),
-            ("mode", &|tree| {
+        type TreeChange = fn(&Path);
+        let changes: [(&str, TreeChange); 5] = [
+            ("contents", |tree| std::fs::write(tree.join("two"), "3").unwrap()),
+            ("path", |tree| std::fs::rename(tree.join("two"), tree.join("three")).unwrap()),
+            ("mode", |tree| {
                 std::fs::set_permissions(tree.join("two"), PermissionsExt::from_mode(0o755))
                     .unwrap();
             }),
-            ("link", &|tree| {
+            ("link", |tree| {
                 std::fs::remove_file(tree.join("a/link")).unwrap();
                 symlink("one", tree.join("a/link")).unwrap();
             }),
-            ("new file", &|tree| std::fs::write(tree.join("a/new"), "").unwrap()),
+            ("new file", |tree| std::fs::write(tree.join("a/new"), "").unwrap()),
         ];
         for (name, change) in changes {
             let tree = make_tree(&scratch, name);

@@ -1,6 +1,7 @@
 //! Packages for npm.
 
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -22,7 +23,11 @@ fn publish(place: &Place, version: &str, manifest: Value) {
 
 /// A place with an installed and accepted server.
 fn installed(args: &[&str]) -> Place {
-    let place = Place::new("npx", args);
+    installed_on(Scratch::new(), args)
+}
+
+fn installed_on(scratch: Arc<Scratch>, args: &[&str]) -> Place {
+    let place = Place::on(scratch, "npx", args);
     publish(&place, "1.0.0", json!({}));
     place.install(&[]);
     place.accept();
@@ -37,7 +42,13 @@ fn connect(place: &Place) -> (Server, Client) {
 
 #[test]
 fn an_installed_server_starts_from_its_tree_and_cannot_change_it() {
-    let place = installed(&["-y", "tiny@1.0.0", "--flag", "value"]);
+    // The root is in a directory that each sandbox has for itself, or in one that it must hide.
+    for scratch in [Scratch::new(), Scratch::within(visible_folder())] {
+        start_from_tree(&installed_on(scratch, &["-y", "tiny@1.0.0", "--flag", "value"]));
+    }
+}
+
+fn start_from_tree(place: &Place) {
     let requests = place.registry.request_count();
     assert_holds(
         json!({"tiny": {
@@ -46,12 +57,14 @@ fn an_installed_server_starts_from_its_tree_and_cannot_change_it() {
         }}),
         &place.lock()["packages"],
     );
-    let (_server, mut client) = connect(&place);
+    let (_server, mut client) = connect(place);
     let seen = look(&mut client, json!({"path": place.path("root/audit/key")}));
     assert_eq!(seen["argv"], json!(["--flag", "value"]));
     assert_eq!(seen["env"]["npm_config_offline"], "true");
     assert_eq!((&seen["own"], &seen["beside"]), (&json!("EROFS"), &json!("EROFS")));
     assert_ne!(seen["reads"], "done", "the rest of the root stays hidden");
+    let listed = look(&mut client, json!({"path": place.tree().join("package-lock.json")}));
+    assert_eq!(listed["reads"], "done");
     let home = seen["env"]["HOME"].as_str().unwrap();
     assert!(home.starts_with(place.path("root/homes").to_str().unwrap()), "{home}");
     assert_eq!(place.registry.request_count(), requests, "only `install` may download");
