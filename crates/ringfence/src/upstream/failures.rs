@@ -10,6 +10,7 @@ use ringfence_client::{ClientError, ClientStatus, ErrorKind, ServerClient};
 
 use super::client_error::to_call_error;
 use crate::base::{IgnorePoison, Result};
+use crate::session::Principal;
 
 /// Wait after the second failure in a row; each further one is twice as long.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -21,7 +22,7 @@ const MAX_FAILURES: usize = 10_000;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FailureKey {
     pub definition: String,
-    pub principal: String,
+    pub principal: Principal,
 }
 
 struct RecentFailure {

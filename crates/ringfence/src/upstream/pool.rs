@@ -17,8 +17,8 @@ use tokio_util::task::TaskTracker;
 use super::backend::UpstreamBackend;
 use super::catalog::{Observations, OfferedServer, ServerPins};
 use super::client_error::to_call_error;
-use super::failures::{FailureKey, RecentFailures};
 use super::credentials::LoginProviders;
+use super::failures::{FailureKey, RecentFailures};
 use super::packages::VerifiedTrees;
 use super::start::{SandboxSpawner, StartContext};
 use super::tool::UpstreamTool;
@@ -230,7 +230,7 @@ impl UpstreamPool {
     ) -> Vec<Arc<PooledConnection>> {
         let connections = self.lock_connections();
         let is_wanted =
-            |key: &ConnectionKey| key.server_id == server_id && key.principal == principal;
+            |key: &ConnectionKey| key.server_id == server_id && key.principal.name() == principal;
         let of_server = connections.iter().filter(|(key, _)| is_wanted(key));
         of_server.map(|(_, connection)| Arc::clone(connection)).collect()
     }
