@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ringfence_client::{
-    ClientOptions, ClientProfile, ClientStatus, Limits, LockedServer, Root, ServerClient,
-    ToolCatalog, clean_text,
+    ClientOptions, ClientProfile, ClientStatus, ErrorKind, Limits, LockedServer, Root,
+    ServerClient, ToolCatalog, clean_text,
 };
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -69,6 +69,8 @@ pub struct UpstreamPool {
 pub struct PooledConnection {
     pub client: ServerClient,
     spawner: Option<Arc<SandboxSpawner>>,
+    /// Its credentials come from a login.
+    has_login: bool,
     users: AtomicUsize,
     last_used: Mutex<Instant>,
     /// The entry has changed: it ends with its last user.
@@ -77,9 +79,14 @@ pub struct PooledConnection {
     seen_offer: Mutex<Option<SeenOffer>>,
 }
 
+#[derive(Clone)]
 struct SeenOffer {
     catalog: Arc<ToolCatalog>,
     offer: Arc<OfferedServer>,
+    /// What it was compared with.
+    pins: Arc<ServerPins>,
+    /// Where a change is recorded: with the call that connected.
+    call_events: CallEvents,
     /// Number of the connection that it came on.
     connection: u64,
 }
@@ -151,18 +158,23 @@ impl UpstreamPool {
         cancel: CancelToken,
         idle_timeout: Duration,
     ) {
+        let mut list_changes = connection.client.watch_list_changes();
         let (pool, key, connection) =
             (Arc::downgrade(self), key.clone(), Arc::downgrade(connection));
         self.watchers.spawn(async move {
             let mut wait = idle_timeout;
             loop {
-                let is_over = tokio::select! {
-                    _ = cancel.cancelled() => true,
-                    () = tokio::time::sleep(wait) => false,
+                let (is_over, is_changed) = tokio::select! {
+                    _ = cancel.cancelled() => (true, false),
+                    () = tokio::time::sleep(wait) => (false, false),
+                    changed = list_changes.changed() => (changed.is_err(), true),
                 };
                 let (Some(pool), Some(connection)) = (pool.upgrade(), connection.upgrade()) else {
                     return;
                 };
+                if is_changed && !is_over {
+                    connection.follow_list_change(&pool).await;
+                }
                 // No call can begin to use it while the connections are locked.
                 let connections = pool.lock_connections();
                 wait = connection.time_until_idle(idle_timeout);
@@ -308,6 +320,7 @@ impl PooledConnection {
     ) -> Result<PooledConnection> {
         backend.check_ready()?;
         let auth_provider = backend.pool.logins.find_provider(backend, &key.principal)?;
+        let has_login = auth_provider.is_some();
         let options = client_options(&backend.server, &context, key.can_answer, key.can_sample);
         let spawner =
             context.sandbox.is_some().then(|| Arc::new(SandboxSpawner::new(backend, context)));
@@ -316,11 +329,30 @@ impl PooledConnection {
         Ok(PooledConnection {
             client: ServerClient::new(&backend.server.id, config, options, auth_provider),
             spawner,
+            has_login,
             users: AtomicUsize::new(0),
             last_used: Mutex::new(Instant::now()),
             is_outdated: AtomicBool::new(false),
             seen_offer: Mutex::default(),
         })
+    }
+
+    /// Compares the list again after the server has said that it changed.
+    async fn follow_list_change(&self, pool: &UpstreamPool) {
+        let Some(seen) = self.seen_offer.lock().ignore_poison().clone() else { return };
+        let ClientStatus::Connected(greeting) = self.client.status() else { return };
+        // The next call says what is wrong with the list.
+        let Ok(catalog) = self.client.list_tools().await else { return };
+        if Arc::ptr_eq(&seen.catalog, &catalog) {
+            return;
+        }
+        let offer = Arc::new(OfferedServer::new(&greeting, &catalog));
+        if let Some(drift) = pool.observations.record_offer(&seen.pins, &offer)
+            && let Err(error) = seen.call_events.write_upstream("upstream.offer", drift.to_fields())
+        {
+            tracing::error!("a changed offer could not be recorded: {}", error.log_line());
+        }
+        *self.seen_offer.lock().ignore_poison() = Some(SeenOffer { catalog, offer, ..seen });
     }
 
     fn user_count(&self) -> usize {
@@ -401,14 +433,20 @@ impl ConnectionLease {
     /// tool. A new connection and a changed offer are recorded.
     pub async fn check_offer(
         &self,
-        pins: &ServerPins,
+        pins: &Arc<ServerPins>,
         tool: &UpstreamTool,
         call_events: &CallEvents,
     ) -> Result<()> {
         let server_id = &self.key.server_id;
         let client = &self.connection.client;
         let listed = client.list_tools().await;
-        self.pool.failures.record_outcome(&self.key.failure_key(), client, listed.as_ref().err());
+        let error = listed.as_ref().err();
+        // A login may be made at any time; the client itself notices it.
+        if error.is_none_or(|error| {
+            error.kind() != ErrorKind::Unauthenticated || !self.connection.has_login
+        }) {
+            self.pool.failures.record_outcome(&self.key.failure_key(), client, error);
+        }
         let catalog = match listed {
             Ok(catalog) => catalog,
             Err(error) => {
@@ -434,9 +472,15 @@ impl ConnectionLease {
             return Err(ended_error(server_id));
         };
         let offer = Arc::new(OfferedServer::new(&greeting, &catalog));
-        *seen = Some(SeenOffer { catalog, offer: Arc::clone(&offer), connection });
-        drop(seen);
         let call_events = call_events.with_field("upstream", server_id.as_str());
+        *seen = Some(SeenOffer {
+            catalog,
+            offer: Arc::clone(&offer),
+            pins: Arc::clone(pins),
+            call_events: call_events.clone(),
+            connection,
+        });
+        drop(seen);
         if is_new {
             call_events.write_upstream("upstream.connect", describe_connection(client))?;
         }
