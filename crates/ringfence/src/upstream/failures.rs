@@ -1,6 +1,6 @@
 //! Failures to connect, remembered across sessions: a server that refuses or crashes is not tried
 //! again by every new session at once, and one that refused our credentials not at all until the
-//! entry changes.
+//! entry changes. A server with logins is tried again once there is another login.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -48,11 +48,17 @@ impl RecentFailures {
         }
     }
 
+    /// Forgets the failures of a server, because there is another login.
+    pub fn forget_failure(&self, key: &FailureKey) {
+        self.lock().remove(key);
+    }
+
     /// Records whether a server could be connected.
     pub fn record_outcome(
         &self,
         key: &FailureKey,
         client: &ServerClient,
+        has_logins: bool,
         error: Option<&ClientError>,
     ) {
         let Some(error) = error else {
@@ -63,7 +69,9 @@ impl RecentFailures {
         let ClientStatus::Failed { retry_in, .. } = client.status() else { return };
         let mut failures = self.lock();
         let count = failures.get(key).map_or(0, |failure| failure.count).saturating_add(1);
-        let is_refused = error.kind() == ErrorKind::Unauthenticated && retry_in.is_none();
+        // A login comes from outside, so that its lack must not be remembered without an end.
+        let is_refused =
+            error.kind() == ErrorKind::Unauthenticated && retry_in.is_none() && !has_logins;
         let failure = RecentFailure {
             server_id: client.server_id().to_owned(),
             error: error.clone(),

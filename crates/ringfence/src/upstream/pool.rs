@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ringfence_client::{
-    ClientOptions, ClientProfile, ClientStatus, ErrorKind, Limits, LockedServer, Root,
+    ClientOptions, ClientProfile, ClientStatus, Limits, LockedServer, Root,
     ServerClient, ToolCatalog, clean_text,
 };
 use serde_json::{Map, Value};
@@ -68,9 +68,9 @@ pub struct UpstreamPool {
 /// A connection, and who uses it.
 pub struct PooledConnection {
     pub client: ServerClient,
+    /// The server has logins.
+    has_logins: bool,
     spawner: Option<Arc<SandboxSpawner>>,
-    /// Its credentials come from a login.
-    has_login: bool,
     users: AtomicUsize,
     last_used: Mutex<Instant>,
     /// The entry has changed: it ends with its last user.
@@ -123,6 +123,21 @@ impl UpstreamPool {
             spawner.set_call_events(events);
         }
         Ok(ConnectionLease { pool: Arc::clone(self), key, connection, ends_with_call })
+    }
+
+    /// Forgets that a server refused a principal who has logged in since, in any process.
+    pub async fn notice_login(&self, backend: &UpstreamBackend, principal: &Principal) {
+        let (definition, principal) = (backend.definition.clone(), principal.clone());
+        let key = FailureKey { definition, principal };
+        if self.failures.check_retry(&key).is_ok() {
+            return;
+        }
+        // A provider that cannot be made fails the call itself, with its reason.
+        if let Ok(Some(provider)) = self.logins.find_provider(backend, &key.principal)
+            && provider.has_new_credentials(&backend.server.id).await
+        {
+            self.failures.forget_failure(&key);
+        }
     }
 
     /// Closes the connection that has been idle for longest if the principal has as many as it may.
@@ -320,16 +335,15 @@ impl PooledConnection {
     ) -> Result<PooledConnection> {
         backend.check_ready()?;
         let auth_provider = backend.pool.logins.find_provider(backend, &key.principal)?;
-        let has_login = auth_provider.is_some();
         let options = client_options(&backend.server, &context, key.can_answer, key.can_sample);
         let spawner =
             context.sandbox.is_some().then(|| Arc::new(SandboxSpawner::new(backend, context)));
         let options = ClientOptions { spawner: spawner.clone().map(|one| one as _), ..options };
         let config = backend.connection_config()?;
         Ok(PooledConnection {
+            has_logins: auth_provider.is_some(),
             client: ServerClient::new(&backend.server.id, config, options, auth_provider),
             spawner,
-            has_login,
             users: AtomicUsize::new(0),
             last_used: Mutex::new(Instant::now()),
             is_outdated: AtomicBool::new(false),
@@ -440,13 +454,12 @@ impl ConnectionLease {
         let server_id = &self.key.server_id;
         let client = &self.connection.client;
         let listed = client.list_tools().await;
-        let error = listed.as_ref().err();
-        // A login may be made at any time; the client itself notices it.
-        if error.is_none_or(|error| {
-            error.kind() != ErrorKind::Unauthenticated || !self.connection.has_login
-        }) {
-            self.pool.failures.record_outcome(&self.key.failure_key(), client, error);
-        }
+        self.pool.failures.record_outcome(
+            &self.key.failure_key(),
+            client,
+            self.connection.has_logins,
+            listed.as_ref().err(),
+        );
         let catalog = match listed {
             Ok(catalog) => catalog,
             Err(error) => {

@@ -112,6 +112,7 @@ impl UpstreamTool {
     /// Calls the tool on its server.
     pub async fn call(&self, cx: &RunCx, arguments: Map<String, Value>) -> Result<ToolOutput> {
         let backend = &self.backend;
+        backend.pool.notice_login(backend, &cx.session().principal).await;
         let lease = backend.pool.lease_connection(backend, cx)?;
         let checking = lease.check_offer(&self.pins, self, &cx.control.call_events);
         tokio::select! {

@@ -246,6 +246,8 @@ fn a_login_is_of_one_principal_and_a_refusal_is_no_401_of_ours() {
     gateway.log_in(&[]);
     assert_refused(&whoami(&mut ann), &hint("ann"));
     gateway.log_in(&["--principal", "ann@"]);
+    // A session that did not exist when the server refused its principal.
+    assert_works(&whoami(&mut connect("ann")));
     assert_works(&whoami(&mut ann));
     assert_refused(&whoami(&mut bob), &hint("bob"));
     let status = text(&gateway.auth(&["status"]));
