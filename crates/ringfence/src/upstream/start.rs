@@ -137,7 +137,9 @@ impl SandboxSpawner {
     async fn start_server(&self, request: SpawnRequest) -> Result<SpawnedServer> {
         let context = self.context();
         self.check_package().await?;
-        let package = self.package.as_ref().map(|package| package.launch()).transpose()?;
+        let package = self.package.as_ref();
+        let package =
+            package.map(|package| package.launch(&context.session_workspace)).transpose()?;
         let sandbox =
             context.sandbox.clone().ok_or_else(|| Error::internal("the server has no sandbox"))?;
         let exec_rules = RunExecRules::current_without_call(

@@ -101,7 +101,7 @@ fn describe_installed(users: &[String], package: &PackageServer, new: &NewPackag
     if package.has_other_archive(locked) {
         let _ = writeln!(
             text,
-            "WARNING: version {version} was installed before from an archive with other contents."
+            "WARNING: mcp.lock had version {version} with another archive. It was made for another platform, or the registry has replaced it."
         );
     }
     let _ = writeln!(text, "Running servers take it over at once.");

@@ -96,7 +96,7 @@ impl<'a> InstallPlan<'a> {
             (false, false) => "Install scripts do not run.",
             (false, true) => "Only wheels are installed, which run no code.",
         };
-        let was = match &self.package.locked {
+        let was = match self.package.installed() {
             Some(locked) => format!(" Version {} is installed now.", locked.version),
             None => String::new(),
         };
@@ -402,7 +402,7 @@ fn create_staging(directory: &Path) -> io::Result<HeldDir> {
 /// its interpreter is there.
 fn manager_env(package: &PackageServer, context: &StartContext) -> Result<Vec<(String, String)>> {
     let base = program::base_env(&context.session_workspace)?;
-    let mut env = prepend_path(base, package.runner_dir().as_deref());
+    let mut env = prepend_path(base, package.runner_dir(&context.session_workspace).as_deref());
     // Interpreters that uv has installed for the user can be used, but not changed.
     if let Some(home) = &context.config.home {
         let interpreters = home.join(".local/share/uv/python").display().to_string();
@@ -426,7 +426,8 @@ pub fn prepend_path(
 
 /// Finds a program next to the runner, or on PATH where no agent can write.
 fn find_tool(package: &PackageServer, context: &StartContext, name: &str) -> Option<PathBuf> {
-    let sibling = package.runner_dir().map(|dir| dir.join(name)).filter(|path| path.is_file());
+    let runner_dir = package.runner_dir(&context.session_workspace);
+    let sibling = runner_dir.map(|dir| dir.join(name)).filter(|path| path.is_file());
     let entry = ProgramEntry { command: name, path: None, is_privileged: false };
     sibling.or_else(|| program::find_program(&entry, &context.session_workspace).ok())
 }

@@ -23,9 +23,11 @@ use ringfence_client::config::TransportConfig;
 use serde_json::json;
 
 use crate::base::call::digest_json;
+use crate::base::workspace::Workspace;
 use crate::base::{Error, IgnorePoison, Kind, Result};
 use crate::config::{Config, UpstreamServer};
 use crate::sandbox::env::merge_env;
+use crate::tools::run::program::{ProgramEntry, find_program};
 use install::prepend_path;
 use request::{PackageRequest, PackageRunner};
 use tree::{TreeStamp, digest_tree, stamp_tree};
@@ -96,11 +98,13 @@ impl PackageServer {
         self.installed().map(|locked| locked.tree.as_str())
     }
 
-    /// Returns whether the same version was recorded with another archive, which no registry should
-    /// allow.
+    /// Returns whether `mcp.lock` has the same version with another archive.
     pub fn has_other_archive(&self, new: &LockedPackage) -> bool {
-        self.installed().is_some_and(|old| {
-            old.version == new.version && old.integrity.is_some() && old.integrity != new.integrity
+        self.locked.as_ref().is_some_and(|old| {
+            (&old.runner, &old.requested, &old.version)
+                == (&new.runner, &new.requested, &new.version)
+                && old.integrity.is_some()
+                && old.integrity != new.integrity
         })
     }
 
@@ -155,20 +159,25 @@ impl PackageServer {
         }
     }
 
-    /// Returns what is started of it.
-    pub fn launch(&self) -> Result<PackageLaunch> {
+    /// Returns what is started of it, by a session with this workspace.
+    pub fn launch(&self, workspace: &Workspace) -> Result<PackageLaunch> {
         let (request, tree) = (self.request()?, self.tree());
         let (program, env) = match request.runner.is_python() {
             true => (python::find_program(&tree, request)?, python::start_env(&tree)),
             false => (npm::find_program(&tree, request)?, npm::start_env()),
         };
         let args = request.args.clone();
-        Ok(PackageLaunch { program, args, env, runner_dir: self.runner_dir() })
+        Ok(PackageLaunch { program, args, env, runner_dir: self.runner_dir(workspace) })
     }
 
-    /// Returns the directory of the runner, if the command names it.
-    fn runner_dir(&self) -> Option<PathBuf> {
-        Path::new(&self.command).parent().filter(|dir| dir.is_absolute()).map(Path::to_owned)
+    /// Returns the directory of the runner, if the command names it and no agent can write there:
+    /// what is next to the runner is started too.
+    fn runner_dir(&self, workspace: &Workspace) -> Option<PathBuf> {
+        if !Path::new(&self.command).is_absolute() {
+            return None;
+        }
+        let entry = ProgramEntry { command: &self.command, path: None, is_privileged: true };
+        find_program(&entry, workspace).ok()?.parent().map(Path::to_owned)
     }
 
     fn request(&self) -> Result<&PackageRequest> {

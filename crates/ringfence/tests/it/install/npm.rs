@@ -1,6 +1,7 @@
 //! Packages for npm.
 
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -233,4 +234,52 @@ fn a_running_server_takes_a_new_version_over() {
     crate::support::eventually(crate::support::DEADLINE, "the new version runs", || {
         look(&mut client, json!({}))["argv"] == "newer"
     });
+}
+
+#[test]
+fn a_package_manager_in_the_workspace_is_not_used() {
+    let place = Place::new("npx", &[]);
+    publish(&place, "1.0.0", json!({}));
+    let folder = place.path("workspace/bin");
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["npx", "npm", "node"] {
+        let program = folder.join(name);
+        std::fs::write(&program, "#!/bin/sh\nexit 7\n").unwrap();
+        std::fs::set_permissions(program, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    place.configure(folder.join("npx").to_str().unwrap(), &["tiny"]);
+    place.install(&[]);
+    place.accept();
+    let (_server, mut client) = connect(&place);
+    look(&mut client, json!({}));
+}
+
+#[test]
+fn servers_with_the_same_command_share_an_installation() {
+    let place = installed(&["tiny"]);
+    let file = place.path("upstreams/upstreams.json");
+    let mut upstreams: Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    upstreams["servers"]["twin"] = upstreams["servers"]["tiny"].clone();
+    std::fs::write(&file, upstreams.to_string()).unwrap();
+    let text = place.install(&[]);
+    assert!(text.contains("for tiny, twin;"), "{text}");
+    let packages = &place.lock()["packages"];
+    assert!(packages["tiny"].is_object() && packages["tiny"] == packages["twin"], "{packages}");
+    let changes = said(&place.upstream(&["diff", "twin"]));
+    assert!(changes.contains("new server `twin`"), "{changes}");
+}
+
+#[test]
+fn a_version_that_the_registry_has_replaced_is_reported() {
+    let place = installed(&["tiny"]);
+    let changed = SERVER.replace("no such method", "changed");
+    place.registry.publish_npm(
+        "tiny",
+        "1.0.0",
+        json!({"bin": "server.js"}),
+        &[("server.js", &changed)],
+    );
+    assert!(place.install(&[]).contains("WARNING"));
+    assert!(!place.install(&[]).contains("WARNING"));
 }
