@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ringfence_client::{
-    ClientOptions, ClientProfile, ClientStatus, Limits, LockedServer, Root,
-    ServerClient, ToolCatalog, clean_text,
+    ClientOptions, ClientProfile, ClientStatus, Limits, LockedServer, Root, ServerClient,
+    ToolCatalog, clean_text,
 };
 use serde_json::{Map, Value};
 use tokio::sync::watch;

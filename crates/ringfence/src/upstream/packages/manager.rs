@@ -1,14 +1,28 @@
-//! What both kinds of package managers have in common.
+//! Package managers: which one installs a request, and what they have in common.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::super::start::StartContext;
+use super::python::PythonManager;
+use super::registry::public_registry;
+use super::request::{PackageRequest, PackageRunner};
+use super::tool_run::{ToolLaunch, run_tool};
+use super::{PackageServer, npm, python};
 use crate::base::{Error, Kind, Result};
+use crate::sandbox::{InstallSpec, SandboxConfig, open_install_sandbox};
+use crate::tools::run::program::{self, ProgramEntry};
 
 /// Longest JSON file of a package manager.
 const MAX_JSON_BYTES: u64 = 64 << 20;
+
+/// Program that installs packages.
+pub enum PackageManager {
+    Npm(PathBuf),
+    Python(PythonManager),
+}
 
 /// Directories of one installation.
 pub struct InstallPaths {
@@ -50,6 +64,133 @@ pub struct InstalledVersion {
     pub integrity: Option<String>,
 }
 
+impl PackageManager {
+    /// Finds the package manager for a request.
+    pub fn find(
+        package: &PackageServer,
+        request: &PackageRequest,
+        context: &StartContext,
+    ) -> Result<PackageManager> {
+        let find = |name: &str| find_tool(package, context, name);
+        let python = || match &request.python {
+            Some(version) => find(&format!("python{version}")),
+            None => find("python3"),
+        };
+        let uv = || find("uv").map(PythonManager::Uv);
+        let pip = || python().map(PythonManager::Pip);
+        let (found, wanted) = match request.runner {
+            PackageRunner::Npx | PackageRunner::Bunx => {
+                (find("npm").map(PackageManager::Npm), "npm")
+            }
+            PackageRunner::Uvx => (uv().or_else(pip).map(PackageManager::Python), "uv"),
+            PackageRunner::Pipx => {
+                (pip().or_else(uv).map(PackageManager::Python), "Python with pip")
+            }
+        };
+        found.ok_or_else(|| {
+            Error::new(Kind::Unavailable, format!("{wanted} is not installed"))
+                .with_reason("spawn_failed")
+                .with_hint(format!(
+                    "Install {wanted}; or install the package by hand and name its program as `command` of the server `{}`.",
+                    package.server_id
+                ))
+        })
+    }
+
+    /// Returns its program.
+    pub fn program(&self) -> &Path {
+        match self {
+            PackageManager::Npm(program)
+            | PackageManager::Python(PythonManager::Uv(program) | PythonManager::Pip(program)) => {
+                program
+            }
+        }
+    }
+
+    /// Returns the command that installs the packages.
+    pub fn install_command(
+        &self,
+        request: &PackageRequest,
+        paths: &InstallPaths,
+        run_scripts: bool,
+    ) -> ManagerCommand {
+        match self {
+            PackageManager::Npm(npm) => npm::install_command(npm, request, paths, run_scripts),
+            PackageManager::Python(manager) => manager.install_command(request, paths, run_scripts),
+        }
+    }
+
+    /// Returns the variables that name the registry. Arguments would show a password to others.
+    pub fn registry_env(&self, url: &str) -> Vec<(String, String)> {
+        let names: &[&str] = match self {
+            PackageManager::Npm(_) => &["npm_config_registry"],
+            PackageManager::Python(_) => &["UV_DEFAULT_INDEX", "PIP_INDEX_URL"],
+        };
+        names.iter().map(|name| ((*name).to_owned(), url.to_owned())).collect()
+    }
+
+    /// Asks the package manager which registry the system's configuration names. It has no network
+    /// and sees no configuration of the user, which may contain tokens.
+    pub async fn ask_registry(
+        &self,
+        package: &PackageServer,
+        context: &StartContext,
+        staging: &Path,
+    ) -> Result<Option<String>> {
+        let args: &[&str] = match self {
+            PackageManager::Npm(_) => &["config", "get", "registry"],
+            PackageManager::Python(PythonManager::Pip(_)) => {
+                &["-I", "-m", "pip", "config", "get", "global.index-url"]
+            }
+            // It cannot be asked.
+            PackageManager::Python(PythonManager::Uv(_)) => return Ok(None),
+        };
+        let paths = InstallPaths::new(staging);
+        let spec = InstallSpec {
+            directory: &paths.staging,
+            home: &paths.home,
+            workspace: context.session_workspace.path(),
+            programs: &[self.program().to_owned()],
+            allow_domains: Vec::new(),
+            allow_addresses: Vec::new(),
+        };
+        let sandbox = open_install_sandbox(&SandboxConfig::from_config(&context.config), spec)?;
+        let launch = ToolLaunch {
+            program: self.program().display().to_string(),
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            env: manager_env(package, context)?,
+            directory: staging,
+            merge_stderr: false,
+        };
+        let mut answer = None;
+        let mut on_line = |line: &str| {
+            answer.get_or_insert_with(|| line.to_owned());
+        };
+        let end = run_tool(context, &sandbox, launch, &mut on_line).await?;
+        let is_public = |url: &String| [true, false].map(public_registry).contains(&url.as_str());
+        let configured = answer.filter(|url| end.has_succeeded && url.contains("://"));
+        Ok(configured.filter(|url| !is_public(url)))
+    }
+
+    /// Returns the program of an installed tree, and what was installed.
+    pub fn inspect(
+        &self,
+        request: &PackageRequest,
+        paths: &InstallPaths,
+    ) -> Result<(PathBuf, InstalledVersion)> {
+        match self {
+            PackageManager::Npm(_) => Ok((
+                npm::find_program(&paths.tree, request)?,
+                npm::installed_version(&paths.tree, request)?,
+            )),
+            PackageManager::Python(_) => Ok((
+                python::find_program(&paths.tree, request)?,
+                python::installed_version(paths, request)?,
+            )),
+        }
+    }
+}
+
 /// Reads a JSON file of an installed tree, which has been checked for special files.
 pub fn read_json(path: &Path) -> Result<Value> {
     let name = path.file_name().unwrap_or_default().display().to_string();
@@ -74,4 +215,41 @@ pub fn too_many_programs(message: String, programs: Vec<String>, advice: &str) -
     Error::new(Kind::Unavailable, message)
         .with_reason("package_program")
         .with_hint(format!("{advice}: {}.", ringfence_client::clean_text(&listed, 500)))
+}
+
+/// Returns the environment of a package manager. The directory of the runner comes first on PATH:
+/// its interpreter is there.
+pub fn manager_env(
+    package: &PackageServer,
+    context: &StartContext,
+) -> Result<Vec<(String, String)>> {
+    let base = program::base_env(&context.session_workspace)?;
+    let mut env = prepend_path(base, package.runner_dir(&context.session_workspace).as_deref());
+    // Interpreters that uv has installed for the user can be used, but not changed.
+    if let Some(home) = &context.config.home {
+        let interpreters = home.join(".local/share/uv/python").display().to_string();
+        env.push(("UV_PYTHON_INSTALL_DIR".to_owned(), interpreters));
+    }
+    Ok(env)
+}
+
+/// Returns the environment with a directory before all others on PATH.
+pub fn prepend_path(
+    mut env: Vec<(String, String)>,
+    directory: Option<&Path>,
+) -> Vec<(String, String)> {
+    if let Some(directory) = directory {
+        for (_, path) in env.iter_mut().filter(|(name, _)| name == "PATH") {
+            *path = format!("{}:{path}", directory.display());
+        }
+    }
+    env
+}
+
+/// Finds a program next to the runner, or on PATH where no agent can write.
+fn find_tool(package: &PackageServer, context: &StartContext, name: &str) -> Option<PathBuf> {
+    let runner_dir = package.runner_dir(&context.session_workspace);
+    let sibling = runner_dir.map(|dir| dir.join(name)).filter(|path| path.is_file());
+    let entry = ProgramEntry { command: name, path: None, is_privileged: false };
+    sibling.or_else(|| program::find_program(&entry, &context.session_workspace).ok())
 }

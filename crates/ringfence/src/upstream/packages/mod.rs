@@ -28,7 +28,7 @@ use crate::base::{Error, IgnorePoison, Kind, Result};
 use crate::config::{Config, UpstreamServer};
 use crate::sandbox::env::merge_env;
 use crate::tools::run::program::{ProgramEntry, find_program};
-use install::prepend_path;
+use manager::prepend_path;
 use request::{PackageRequest, PackageRunner};
 use tree::{TreeStamp, digest_tree, stamp_tree};
 
