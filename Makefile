@@ -172,3 +172,4 @@ bench: ## Measure start, memory, every tool, the sandbox and watched execs, next
 	bench/fence --binary $(RELEASE)
 	bench/execs --binary $(RELEASE)
 	bench/tools --binary $(RELEASE)
+	bench/gateway --binary $(RELEASE)
