@@ -33,7 +33,7 @@ pub fn clean_text(text: &str, max_chars: usize) -> String {
     }
 }
 
-/// Replaces each character that [`clean_text`] removes by its code (`<U+200B>`), so that a
+/// Replaces each character that [`clean_text()`] removes by its code (`<U+200B>`), so that a
 /// difference between two texts can be seen.
 pub fn show_invisible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
