@@ -25,7 +25,7 @@ use crate::sandbox::SandboxConfig;
 /// Names of tools in one record.
 const MAX_RECORDED: usize = 50;
 
-/// What was accepted of a server.
+/// Accepted definitions of a server, as digests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerPins {
     server_id: String,
@@ -36,7 +36,7 @@ pub struct ServerPins {
     tools: BTreeMap<String, String>,
 }
 
-/// What a server offered when it was last asked.
+/// Last offer of a server, as digests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OfferedServer {
     identity: Value,
@@ -157,7 +157,7 @@ impl OfferedServer {
     }
 }
 
-/// What is known about the offers of servers, beyond `mcp.lock`.
+/// Offers of servers as they were last seen, beyond `mcp.lock`.
 pub struct Observations {
     servers: Mutex<BTreeMap<String, ObservedServer>>,
     changes: watch::Sender<u64>,

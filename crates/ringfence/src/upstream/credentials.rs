@@ -230,7 +230,7 @@ impl LoginProviders {
         let key = LoginKey { definition, principal: principal.clone() };
         let mut providers = self.0.lock().ignore_poison();
         if providers.len() >= MAX_PROVIDERS && !providers.contains_key(&key) {
-            // What no connection uses any more.
+            // Providers that no connection uses any more.
             providers.retain(|_, provider| Arc::strong_count(provider) > 1);
         }
         let provider = providers.entry(key).or_insert_with(|| {
