@@ -70,8 +70,12 @@ fn convert_value(result: Value, bytes: usize, options: &ResultOptions<'_>) -> Re
         _ => Vec::new(),
     };
     let mut media = Vec::new();
+    let left_out = blocks.len().saturating_sub(MAX_BLOCKS);
     for block in blocks.into_iter().take(MAX_BLOCKS) {
         output.content.push(convert_block(block, options, &mut media)?);
+    }
+    if left_out > 0 {
+        output.content.push(OutputBlock::Text(format!("[{left_out} more blocks were left out]")));
     }
     remove_repeated_media(&mut output, &media);
     check_structured(&mut output, options);
@@ -188,11 +192,7 @@ fn check_structured(output: &mut ToolOutput, options: &ResultOptions<'_>) {
             violations => violations.join("; "),
         },
     };
-    if let Some(value) = output.structured.take()
-        && output.content.is_empty()
-    {
-        output.content.push(OutputBlock::Text(value.to_string()));
-    }
+    keep_structured_as_text(output);
     output.is_error = true;
     output.facts.status = Some(CallStatus::Failed);
     let note = format!(
@@ -208,12 +208,23 @@ fn drop_long_structured(output: &mut ToolOutput, options: &ResultOptions<'_>) {
     if options.output_check.is_some() {
         return;
     }
-    let text = output.structured.as_ref().map(Value::to_string);
-    if let Some(text) = text.filter(|text| text.len() > options.text_budget) {
-        output.structured = None;
-        if output.content.is_empty() {
-            output.content.push(OutputBlock::Text(text));
+    let length = output.structured.as_ref().map_or(0, |value| value.to_string().len());
+    if length > options.text_budget {
+        keep_structured_as_text(output);
+    }
+}
+
+/// Replaces structured content by its text, unless a text says the same already.
+fn keep_structured_as_text(output: &mut ToolOutput) {
+    let Some(value) = output.structured.take() else { return };
+    let is_same = |block: &OutputBlock| match block {
+        OutputBlock::Text(text) => {
+            serde_json::from_str::<Value>(text).is_ok_and(|said| said == value)
         }
+        OutputBlock::Image { .. } | OutputBlock::Wire(_) => false,
+    };
+    if !output.content.iter().any(is_same) {
+        output.content.push(OutputBlock::Text(value.to_string()));
     }
 }
 

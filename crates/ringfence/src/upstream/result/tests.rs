@@ -143,6 +143,12 @@ fn what_does_not_match_its_own_schema_is_an_error_that_loses_nothing() {
             assert_eq!(texts(&output)[1], r#"{"n":"x"}"#);
         }
     }
+    // What other texts do not say is kept, and what they say is not repeated.
+    let text = |text: &str| json!({"content": [{"type": "text", "text": text}], "structuredContent": {"n": "x"}});
+    for (said, count) in [("something else", 3), (r#"{ "n": "x" }"#, 2)] {
+        let output = place.convert(&text(said), true, Some(schema.clone()));
+        assert_eq!(texts(&output).len(), count, "{said}");
+    }
     let error = json!({"isError": true, "content": [{"type": "text", "text": "no"}]});
     assert_eq!(texts(&place.convert(&error, true, Some(schema))), ["no"]);
 }
@@ -165,4 +171,11 @@ fn an_embedded_resource_is_bounded_and_cleaned_like_text() {
     let long = json!({"type": "resource", "resource": {"uri": "x:y", "blob": blob}});
     let output = place.convert(&json!({"content": [long]}), true, None);
     assert!(texts(&output)[0].contains("stored as output:"), "{:?}", texts(&output));
+}
+
+#[test]
+fn blocks_that_are_left_out_are_counted() {
+    let blocks = vec![json!({"type": "text", "text": ""}); MAX_BLOCKS + 3];
+    let output = Place::new().convert(&json!({"content": blocks}), true, None);
+    assert_eq!(texts(&output).last(), Some(&"[3 more blocks were left out]"));
 }
