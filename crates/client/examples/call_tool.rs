@@ -65,6 +65,7 @@ async fn main() -> ringfence_client::Result<()> {
                 timeout: None,
                 is_read_only: false,
                 runs_as_task: false,
+                connection: None,
             };
             manager.call_tool(&server, &call, &PrintingHandler).await.map(|result| {
                 println!("{}", result.get());

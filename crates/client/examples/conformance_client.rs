@@ -115,8 +115,14 @@ async fn run_scenario(client: &ServerClient, scenario: &str, context: &Value) ->
     let calls = plan_calls(scenario, context, &catalog)?;
     let calls = calls.into_iter().map(|(tool, arguments)| async move {
         let arguments = arguments.as_object().cloned().unwrap_or_default();
-        let call =
-            ToolCall { tool, arguments, timeout: None, is_read_only: false, runs_as_task: false };
+        let call = ToolCall {
+            tool,
+            arguments,
+            timeout: None,
+            is_read_only: false,
+            runs_as_task: false,
+            connection: None,
+        };
         let result = client.call_tool(&call, &AcceptingUser).await?;
         println!("{}: {}", call.tool, result.get());
         Ok::<(), ClientError>(())

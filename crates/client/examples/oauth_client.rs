@@ -34,7 +34,14 @@ async fn call_first_tool(client: &ServerClient) -> Result<String, ClientError> {
         .cloned()
         .ok_or_else(|| ClientError::new(ErrorKind::NotFound, "the server has no tools"))?;
     let arguments = serde_json::Map::new();
-    let call = ToolCall { tool, arguments, timeout: None, is_read_only: true, runs_as_task: false };
+    let call = ToolCall {
+        tool,
+        arguments,
+        timeout: None,
+        is_read_only: true,
+        runs_as_task: false,
+        connection: None,
+    };
     let result = client.call_tool(&call, &UnattendedCall).await?;
     Ok(result.get().to_owned())
 }

@@ -34,6 +34,11 @@ pub struct ToolCall {
     ///
     /// [`ToolDefinition::requires_task`]: crate::ToolDefinition::requires_task
     pub runs_as_task: bool,
+    /// Number of the connection that the call is for ([`ServerClient::connection_count`]): it is not
+    /// sent on a later one, whose server may offer something else. Any connection if absent.
+    ///
+    /// [`ServerClient::connection_count`]: crate::ServerClient::connection_count
+    pub connection: Option<u64>,
 }
 
 /// Question of a server.

@@ -50,6 +50,10 @@ pub struct ToolCatalog {
     pub rejected: Vec<String>,
     /// Parameters that go into headers, of the tools that have any.
     pub(crate) header_params: BTreeMap<String, Vec<HeaderParam>>,
+    /// Number of the connection that listed them ([`ServerClient::connection_count`]).
+    ///
+    /// [`ServerClient::connection_count`]: crate::ServerClient::connection_count
+    pub connection: u64,
     /// How long the server says that the list is valid.
     pub ttl: Option<Duration>,
     pub(crate) listed_at: Instant,
@@ -92,6 +96,7 @@ async fn list_pages(
         tools: BTreeMap::new(),
         rejected: Vec::new(),
         header_params: BTreeMap::new(),
+        connection: 0,
         ttl: None,
         listed_at: Instant::now(),
     };
@@ -341,6 +346,7 @@ mod tests {
                 tools: BTreeMap::new(),
                 rejected: Vec::new(),
                 header_params: BTreeMap::new(),
+                connection: 0,
                 ttl: None,
                 listed_at: Instant::now(),
             };

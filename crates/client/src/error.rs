@@ -48,6 +48,8 @@ enum ErrorCause {
     HttpStatus,
     /// The answer broke off; whether the request ran is not known.
     Interruption,
+    /// The call is for a connection that has ended; it was not sent on the next one.
+    OtherConnection,
     /// The credentials are valid, but this request needs more rights.
     ScopeMissing,
 }
@@ -136,6 +138,19 @@ impl ClientError {
     pub(crate) fn with_interruption(mut self) -> ClientError {
         self.cause = ErrorCause::Interruption;
         self
+    }
+
+    /// Returns the error of a call whose connection has been replaced.
+    pub(crate) fn other_connection() -> ClientError {
+        ClientError {
+            cause: ErrorCause::OtherConnection,
+            ..ClientError::new(ErrorKind::Unavailable, "the connection was lost before the call")
+        }
+    }
+
+    /// Returns whether the call was not made because its connection has been replaced by another.
+    pub fn is_other_connection(&self) -> bool {
+        self.cause == ErrorCause::OtherConnection
     }
 
     /// Returns whether the answer broke off.

@@ -129,6 +129,8 @@ struct Established {
     connection: Connection,
     greeting: ServerGreeting,
     since: Instant,
+    /// Counts the connections of the client.
+    number: u64,
 }
 
 impl Established {
@@ -193,7 +195,8 @@ impl ServerClient {
             let (connection, era) = (&established.connection, established.greeting.era);
             let error = match list_tools(connection, era, &options.profile, &options.limits).await {
                 Ok(catalog) => {
-                    let catalog = Arc::new(catalog);
+                    let catalog =
+                        Arc::new(ToolCatalog { connection: established.number, ..catalog });
                     cached.set(Arc::clone(&catalog), changes);
                     *self.lock_last_catalog() = Some(Arc::clone(&catalog));
                     return Ok(catalog);
@@ -220,6 +223,9 @@ impl ServerClient {
         let mut may_repeat = true;
         loop {
             let established = self.core.connect().await?;
+            if call.connection.is_some_and(|number| number != established.number) {
+                return Err(self.core.name_server(ClientError::other_connection()));
+            }
             let mut run = CallRun {
                 connection: &established.connection,
                 era: established.greeting.era,
@@ -401,10 +407,10 @@ impl ClientCore {
                 // It was given up, and the state may belong to another attempt already.
                 Ok(established) if cancelled.is_cancelled() => established,
                 Err(_) if cancelled.is_cancelled() => return Err(closed_by_us()),
-                Ok(established) => {
+                Ok(mut established) => {
+                    established.number = self.connection_count.fetch_add(1, Ordering::AcqRel) + 1;
                     let established = Arc::new(established);
                     link.state = LinkState::Connected(Arc::clone(&established));
-                    self.connection_count.fetch_add(1, Ordering::AcqRel);
                     drop(link);
                     self.list_changes.send_modify(|changes| *changes += 1);
                     return Ok(established);
@@ -459,7 +465,8 @@ impl ClientCore {
                 if greeting.era == Era::Initialized || greeting.reports_list_changes() {
                     connection.listen(greeting.era, &options.profile).await;
                 }
-                Ok(Established { connection, greeting, since: Instant::now() })
+                // The number is set when the connection is taken into use.
+                Ok(Established { connection, greeting, since: Instant::now(), number: 0 })
             }
             Err(error) => {
                 connection.close().await;
@@ -636,7 +643,14 @@ mod tests {
         let client = ServerClient::new("test", config, ClientOptions::default(), None);
         let arguments = json!({"region": "eu"}).as_object().cloned().unwrap();
         let (tool, timeout, is_read_only) = ("find".to_owned(), None, false);
-        let call = ToolCall { tool, arguments, timeout, is_read_only, runs_as_task: false };
+        let call = ToolCall {
+            tool,
+            arguments,
+            timeout,
+            is_read_only,
+            runs_as_task: false,
+            connection: None,
+        };
         client.call_tool(&call, &UnattendedCall).await.unwrap();
         let requests = server.await.unwrap();
         let count_sent =

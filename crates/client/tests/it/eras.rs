@@ -359,3 +359,23 @@ async fn a_tool_that_only_runs_as_a_task_is_followed_to_its_result() {
         pair.client.close().await;
     }
 }
+
+/// A call for one connection is never sent on the next, whose server may be another by then.
+#[tokio::test]
+async fn a_call_for_a_connection_is_not_sent_on_the_next() {
+    for (era, kind) in ALL_PAIRS {
+        let pair = start(kind, Script::echo(era), test_limits()).await;
+        let first = pair.client.list_tools().await.unwrap().connection;
+        assert_eq!(first, pair.client.connection_count());
+        let call = ToolCall { connection: Some(first), ..tool_call("x") };
+        pair.client.call_tool(&call, &UnattendedCall).await.unwrap();
+        pair.client.close().await;
+        let error = pair.client.call_tool(&call, &UnattendedCall).await.unwrap_err();
+        assert!(error.is_other_connection(), "{era:?} {kind:?}: {error}");
+        assert_eq!(pair.server.count("tools/call"), 1, "{era:?} {kind:?}");
+        let next = pair.client.list_tools().await.unwrap().connection;
+        let call = ToolCall { connection: Some(next), ..tool_call("x") };
+        pair.client.call_tool(&call, &UnattendedCall).await.unwrap();
+        pair.client.close().await;
+    }
+}

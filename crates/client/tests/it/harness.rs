@@ -633,6 +633,7 @@ pub fn tool_call(tool: &str) -> ToolCall {
         timeout: None,
         is_read_only: false,
         runs_as_task: false,
+        connection: None,
     }
 }
 

@@ -14,8 +14,9 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::client_error::to_call_error;
+use super::pool::ended_error;
 use super::questions::answer_questions;
-use crate::base::{CancelCause, CancelToken, Error, IgnorePoison, Kind, Result};
+use crate::base::{CancelCause, CancelToken, Error, IgnorePoison, Kind};
 use crate::config::UpstreamServer;
 use crate::tools::RunCx;
 
@@ -33,7 +34,7 @@ pub async fn call_server(
     server: &UpstreamServer,
     client: &ServerClient,
     call: &ToolCall,
-) -> Result<RawJson> {
+) -> std::result::Result<RawJson, CallFailure> {
     let bridge = CallBridge { cx, server, waiting: Mutex::default(), has_news: Notify::new() };
     let answer = async {
         let forwarding = bridge.forward_messages();
@@ -43,13 +44,33 @@ pub async fn call_server(
         }
     };
     let answer = tokio::select! {
-        answer = answer => answer.map_err(|error| to_call_error(&error, &server.id)),
+        answer = answer => answer.map_err(|error| match error.is_other_connection() {
+            true => CallFailure::OtherConnection,
+            false => CallFailure::Failed(to_call_error(&error, &server.id)),
+        }),
         // Dropping the call tells the server that it is cancelled.
-        _ = cx.control.cancel.cancelled() => Err(cancelled_error(&cx.control.cancel)),
+        _ = cx.control.cancel.cancelled() => Err(CallFailure::Failed(cancelled_error(&cx.control.cancel))),
     };
     // The answer must not overtake what was said before it.
     let _ = tokio::time::timeout(LAST_MESSAGES_TIMEOUT, bridge.forward_waiting()).await;
     answer
+}
+
+/// Why a call has no result.
+pub enum CallFailure {
+    /// Its connection was replaced by another, which is to be compared first.
+    OtherConnection,
+    Failed(Error),
+}
+
+impl CallFailure {
+    /// Returns the error of the call.
+    pub fn into_error(self, server_id: &str) -> Error {
+        match self {
+            CallFailure::OtherConnection => ended_error(server_id),
+            CallFailure::Failed(error) => error,
+        }
+    }
 }
 
 /// Returns the error of a call that was cancelled or took too long.

@@ -1,6 +1,8 @@
 //! Description of a server's tool, from its accepted definition. A trusted server's texts are
 //! passed on as they came; an untrusted one's lose what a human could not see.
 
+use std::collections::BTreeSet;
+
 use ringfence_client::{ToolAnnotations, ToolDefinition, clean_text};
 use serde_json::{Map, Value};
 
@@ -87,6 +89,29 @@ pub fn approval_reason(backend: &UpstreamBackend, hints: ToolAnnotations) -> Opt
     }
 }
 
+/// Returns the arguments that the schema marks as secret, at any depth. Each part of the schema is
+/// looked at once, however it refers to itself.
+pub fn find_secret_arguments(schema: &Map<String, Value>) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut waiting: Vec<&Map<String, Value>> = vec![schema];
+    while let Some(members) = waiting.pop() {
+        for (key, value) in members {
+            if let ("properties", Value::Object(properties)) = (key.as_str(), value) {
+                let secret = properties.iter().filter(|(_, property)| {
+                    property["writeOnly"] == true || property["format"] == "password"
+                });
+                found.extend(secret.map(|(name, _)| name.clone()));
+            }
+            match value {
+                Value::Object(inner) => waiting.push(inner),
+                Value::Array(items) => waiting.extend(items.iter().filter_map(Value::as_object)),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
 /// Cleans every text that a model or a human reads. Values that a call must repeat exactly (names,
 /// `enum`, `const`, `pattern`) stay as they are.
 fn clean_definition(members: &mut Map<String, Value>) {
@@ -126,6 +151,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn secret_arguments_are_found_at_any_depth() {
+        let Value::Object(schema) = json!({
+            "properties": {"plain": {}, "key": {"type": "string", "writeOnly": true}},
+            "anyOf": [{"properties": {"nested": {"properties": {"pin": {"format": "password"}}}}}],
+        }) else {
+            unreachable!()
+        };
+        assert_eq!(Vec::from_iter(find_secret_arguments(&schema)), ["key", "pin"]);
+    }
 
     #[test]
     fn hidden_characters_go_and_values_stay() {

@@ -87,8 +87,6 @@ struct SeenOffer {
     pins: Arc<ServerPins>,
     /// Where a change is recorded: with the call that connected.
     call_events: CallEvents,
-    /// Number of the connection that it came on.
-    connection: u64,
 }
 
 impl UpstreamPool {

@@ -1,14 +1,16 @@
 //! A tool of another server, as one of our tools.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use ringfence_client::{ToolCall, ToolDefinition};
 use serde_json::{Map, Value, json};
 
 use super::backend::UpstreamBackend;
-use super::bridge::call_server;
+use super::bridge::{CallFailure, call_server, cancelled_error};
 use super::catalog::ServerPins;
-use super::definition::{approval_reason, build_spec};
+use super::definition::{approval_reason, build_spec, find_secret_arguments};
+use super::pool::ConnectionLease;
 use super::result::{ResultOptions, convert_result};
 use crate::approval::Granted;
 use crate::base::Result;
@@ -30,6 +32,8 @@ pub struct UpstreamTool {
     pins: Arc<ServerPins>,
     definition_hash: String,
     approval_reason: Option<String>,
+    /// Arguments whose values are not shown.
+    hidden_arguments: BTreeSet<String>,
     /// The server has changed it since it was accepted.
     pub is_withheld: bool,
     /// Compiled with the first call. A schema that is none checks nothing; the server will.
@@ -50,6 +54,7 @@ impl UpstreamTool {
         let spec = build_spec(name, backend, definition, version, config);
         let definition_hash =
             digest_json(&json!([spec.name, definition.text, backend.server.trust_fingerprint()]));
+        let hidden_arguments = find_secret_arguments(&spec.input_schema);
         UpstreamTool {
             spec,
             server_tool: definition.name.clone(),
@@ -58,6 +63,7 @@ impl UpstreamTool {
             backend: Arc::clone(backend),
             pins: Arc::clone(pins),
             definition_hash,
+            hidden_arguments,
             is_withheld: false,
             input_check: OnceLock::new(),
             output_check: OnceLock::new(),
@@ -99,6 +105,7 @@ impl UpstreamTool {
         let place = self.backend.describe_place();
         Ok(CallPlan {
             approval_reason: self.approval_reason.clone(),
+            hidden_arguments: self.hidden_arguments.clone(),
             command: Some(format!(
                 "{} on the MCP server {} ({place})",
                 self.server_tool,
@@ -114,21 +121,25 @@ impl UpstreamTool {
         let backend = &self.backend;
         backend.pool.notice_login(backend, &cx.session().principal).await;
         let lease = backend.pool.lease_connection(backend, cx)?;
-        let checking = lease.check_offer(&self.pins, self, &cx.control.call_events);
-        tokio::select! {
-            checked = checking => checked?,
-            _ = cx.control.cancel.cancelled() => {
-                return Err(super::bridge::cancelled_error(&cx.control.cancel));
-            }
-        }
-        let call = ToolCall {
+        let mut call = ToolCall {
             tool: self.server_tool.clone(),
             arguments,
             timeout: None,
             is_read_only: self.spec.hints.read_only,
             runs_as_task: self.definition.requires_task,
+            connection: None,
         };
-        let raw = call_server(cx, &backend.server, &lease.connection.client, &call).await?;
+        let client = &lease.connection.client;
+        call.connection = Some(self.check_connection(cx, &lease).await?);
+        let raw = match call_server(cx, &backend.server, client, &call).await {
+            // The connection that was compared is gone, and the call did not run or may run again.
+            Err(CallFailure::OtherConnection) => {
+                call.connection = Some(self.check_connection(cx, &lease).await?);
+                call_server(cx, &backend.server, client, &call).await
+            }
+            answer => answer,
+        };
+        let raw = raw.map_err(|failure| failure.into_error(&backend.server.id))?;
         let output_check = self.spec.output_schema.as_ref().and_then(|schema| {
             self.output_check.get_or_init(|| self.compile_schema(schema)).as_ref()
         });
@@ -140,6 +151,17 @@ impl UpstreamTool {
             output_check,
         };
         convert_result(&raw, &options)
+    }
+}
+
+impl UpstreamTool {
+    /// Returns the number of a connection that offers what was accepted, unless the call is
+    /// cancelled meanwhile.
+    async fn check_connection(&self, cx: &RunCx, lease: &ConnectionLease) -> Result<u64> {
+        tokio::select! {
+            checked = lease.check_offer(&self.pins, self, &cx.control.call_events) => checked,
+            _ = cx.control.cancel.cancelled() => Err(cancelled_error(&cx.control.cancel)),
+        }
     }
 }
 

@@ -24,13 +24,14 @@ pub struct ConnectionLease {
 
 impl ConnectionLease {
     /// Connects if necessary and fails unless the server offers exactly what was accepted of this
-    /// tool. A new connection and a changed offer are recorded.
+    /// tool. A new connection and a changed offer are recorded. Returns the number of the connection
+    /// that was compared: the call is for this one alone.
     pub async fn check_offer(
         &self,
         pins: &Arc<ServerPins>,
         tool: &UpstreamTool,
         call_events: &CallEvents,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let server_id = &self.key.server_id;
         let client = &self.connection.client;
         let listed = client.list_tools().await;
@@ -50,16 +51,17 @@ impl ConnectionLease {
             }
         };
         let mut seen = self.connection.seen_offer.lock().ignore_poison();
-        let connection = client.connection_count();
-        if let Some(seen) = &*seen
+        let connection = catalog.connection;
+        if let Some(seen) = &mut *seen
             && Arc::ptr_eq(&seen.catalog, &catalog)
-            && seen.connection == connection
             // What another connection has seen may be out of date.
             && !tool.is_withheld
         {
-            return pins.check_tool(&seen.offer, &tool.server_tool);
+            // Someone may have accepted another offer meanwhile.
+            seen.pins = Arc::clone(pins);
+            return pins.check_tool(&seen.offer, &tool.server_tool).map(|()| connection);
         }
-        let is_new = seen.as_ref().is_none_or(|seen| seen.connection != connection);
+        let is_new = seen.as_ref().is_none_or(|seen| seen.catalog.connection != connection);
         let ClientStatus::Connected(greeting) = client.status() else {
             // It is not known whose offer this is, so that nothing may follow from it.
             return Err(ended_error(server_id));
@@ -71,7 +73,6 @@ impl ConnectionLease {
             offer: Arc::clone(&offer),
             pins: Arc::clone(pins),
             call_events: call_events.clone(),
-            connection,
         });
         drop(seen);
         if is_new {
@@ -80,7 +81,7 @@ impl ConnectionLease {
         if let Some(drift) = self.pool.observations.record_offer(pins, &offer) {
             call_events.write_upstream("upstream.offer", drift.to_fields())?;
         }
-        pins.check_tool(&offer, &tool.server_tool)
+        pins.check_tool(&offer, &tool.server_tool).map(|()| connection)
     }
 }
 
