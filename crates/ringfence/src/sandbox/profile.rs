@@ -142,7 +142,10 @@ pub fn workspace_hiding_private(
 }
 
 pub(super) fn hides_private_paths(rights: &Rights, config: &SandboxConfig) -> bool {
-    config.host.private_paths.iter().all(|path| rights.hidden.contains(path))
+    // As text: to compare as paths means to parse both, for each pair, with each call.
+    let is_hidden =
+        |path: &PathBuf| rights.hidden.iter().any(|other| other.as_os_str() == path.as_os_str());
+    config.host.private_paths.iter().all(is_hidden)
 }
 
 pub(super) fn hide_private_paths(rights: &mut Rights, config: &SandboxConfig) {
