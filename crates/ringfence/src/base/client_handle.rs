@@ -108,12 +108,34 @@ pub struct ClientHandle {
     capabilities: ClientCapabilities,
 }
 
+/// Receives the events of a call.
+pub struct ClientEventReceiver {
+    /// Event that its receiver could not handle.
+    returned: Option<ClientEvent>,
+    inbox: mpsc::Receiver<ClientEvent>,
+}
+
+impl ClientEventReceiver {
+    /// Receives the next event; `None` if there will be no more.
+    pub async fn recv(&mut self) -> Option<ClientEvent> {
+        match self.returned.take() {
+            Some(event) => Some(event),
+            None => self.inbox.recv().await,
+        }
+    }
+
+    /// Gives an event back: it is the next that is received.
+    pub fn return_event(&mut self, event: ClientEvent) {
+        self.returned = Some(event);
+    }
+}
+
 impl ClientHandle {
     /// Creates a handle, and the receiver for the request handler.
-    pub fn new(capabilities: ClientCapabilities) -> (Self, mpsc::Receiver<ClientEvent>) {
+    pub fn new(capabilities: ClientCapabilities) -> (Self, ClientEventReceiver) {
         // One slot: each event is received before the next one is created.
         let (events, inbox) = mpsc::channel(1);
-        (ClientHandle { events, capabilities }, inbox)
+        (ClientHandle { events, capabilities }, ClientEventReceiver { returned: None, inbox })
     }
 
     /// Returns whether no request handler is attached any more, because the call is over.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use super::prepare::{find_tool, prepare_call, restrict_workspace, timeout_hint};
@@ -13,7 +13,7 @@ use super::{CallRequest, Pipeline, PipelineState, overrides};
 use crate::approval::{Granted, QuestionContext};
 use crate::audit::CallRecord;
 use crate::base::call::{CallFacts, CallStatus, Prepared, ToolOutput, digest_json};
-use crate::base::client_handle::{ClientEvent, ClientHandle};
+use crate::base::client_handle::{ClientEventReceiver, ClientHandle};
 use crate::base::client_sandbox;
 use crate::base::clock::Deadline;
 use crate::base::{CancelCause, CancelToken, Error, Kind, Result, TraceId};
@@ -24,7 +24,7 @@ use crate::tools::{CallControl, CallServices, CallSettings, DelegatedCall, RunCx
 pub struct RunningCall {
     /// Trace id of the audit record, whichever request the result goes to.
     pub trace_id: TraceId,
-    pub events: mpsc::Receiver<ClientEvent>,
+    pub events: ClientEventReceiver,
     pub done: oneshot::Receiver<Result<ToolOutput>>,
     pub cancel: CancelToken,
     /// Hash of tool and arguments: a retry must be for the same call.

@@ -152,7 +152,8 @@ async fn wait_for_end(
     result.unwrap_or_else(|_| Err(missing_result_error()))
 }
 
-fn missing_result_error() -> Error {
+/// Returns the error for a call whose task ended without a result.
+pub fn missing_result_error() -> Error {
     Error::internal("the call ended without a result")
 }
 

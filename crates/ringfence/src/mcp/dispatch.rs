@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::methods::{
     METHODS, REMOVED_IN_STATELESS, initialize, mcp_capabilities, tools_call, tools_list,
 };
-use super::server::ClientConnection;
+use super::server::{ClientConnection, DeclaredClient};
 use super::{Server, codex, codex_legacy, meta, overrides, render, version};
 use crate::base::list_changes::ChangedList;
 use crate::base::{Error, Kind, Result, TraceId};
@@ -76,7 +76,7 @@ pub(super) fn refuse_request(error: Error) -> ErrorData {
 pub(super) struct ConfigChecked;
 
 /// Returns whether the transport has reloaded the config for this request.
-pub(super) fn is_config_checked(extensions: &Extensions) -> bool {
+fn is_config_checked(extensions: &Extensions) -> bool {
     let parts = extensions.get::<::http::request::Parts>();
     parts.is_some_and(|parts| parts.extensions.get::<ConfigChecked>().is_some())
 }
@@ -128,6 +128,13 @@ impl ServerHandler for ProtocolHandler {
         let mut info = initialize::server_info(&self.server, &client, workspace);
         info.protocol_version = wire_version(agreed_version);
         request.protocol_version = info.protocol_version.clone();
+        if let Some(connection) = &connection {
+            connection.set_client(DeclaredClient {
+                info: client,
+                capabilities: Some(request.capabilities.clone()),
+                protocol: request.protocol_version.as_str().to_owned(),
+            });
+        }
         context.peer.set_peer_info(request);
         Ok(info)
     }
@@ -174,16 +181,22 @@ impl ServerHandler for ProtocolHandler {
         context: RequestContext<RoleServer>,
     ) -> MethodResult<CallToolResponse> {
         let (connection, protocol, stateless) = self.admit_request(&context)?;
-        let client_info = client_info_of(&context);
+        let client = DeclaredClient {
+            info: client_info_of(&context),
+            capabilities: context.client_capabilities(),
+            protocol,
+        };
+        let parts = context.extensions.get::<::http::request::Parts>();
         let incoming = tools_call::IncomingCall {
             server: &self.server,
             connection,
-            client_info,
-            protocol,
+            client: Arc::new(client),
             stateless,
-            context: &context,
+            request_meta: &context.meta,
+            headers: parts.map(|parts| &parts.headers),
+            is_config_checked: is_config_checked(&context.extensions),
         };
-        tools_call::answer_call(incoming, request).await
+        tools_call::answer_call(incoming, request, &context).await
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {

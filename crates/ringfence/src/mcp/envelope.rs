@@ -215,8 +215,7 @@ fn check_message(message: &Map<String, Value>) -> Result<()> {
         return Err(Error::invalid_arguments("`_meta` must be an object"));
     }
     // A request that states its protocol version must conform to it.
-    let protocol_version =
-        params.get("_meta").and_then(|meta| meta.get("io.modelcontextprotocol/protocolVersion"));
+    let protocol_version = params.get("_meta").and_then(|meta| meta.get(version::VERSION_META));
     if protocol_version.is_some_and(|protocol_version| protocol_version == version::STATELESS)
         && REMOVED_IN_STATELESS.contains(&method)
     {

@@ -4,6 +4,7 @@
 
 mod access;
 mod connection_activity;
+mod direct_call;
 mod guarded_body;
 mod json_answer;
 pub(super) mod limits;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
@@ -29,6 +31,7 @@ use rmcp::transport::streamable_http_server::{
 };
 use serde_json::{Map, Value, json};
 
+use self::direct_call::try_direct_call;
 pub(super) use self::guarded_body::{hold_guards, hold_guards_until};
 use self::json_answer::prefer_json;
 use self::limits::{LimitedResource, PrincipalLimits};
@@ -139,10 +142,8 @@ impl HttpServer {
         if let Some(connection) = ambient.get(principal) {
             return Ok(connection.clone());
         }
-        let connection = ClientConnection {
-            persistent: false,
-            ..self.server.connect_client(principal.clone(), "http")?
-        };
+        let mut connection = self.server.connect_client(principal.clone(), "http")?;
+        connection.persistent = false;
         ambient.insert(principal.clone(), connection.clone());
         Ok(connection)
     }
@@ -285,7 +286,7 @@ async fn handle_post(
         .await
         .map_err(|_| (None, slow_body_error()))?
         .map_err(|error| (None, too_long_error(limit).with_source(error)))?;
-    let message = match envelope::judge_message(&bytes) {
+    let mut message = match envelope::judge_message(&bytes) {
         EnvelopeVerdict::Pass(message) => message,
         EnvelopeVerdict::Refuse(kind, refusal) => {
             return Ok(json_response(kind.table_row().http, &refusal));
@@ -367,11 +368,13 @@ async fn handle_post(
         app.server.pipeline.reload_if_changed().await;
         parts.extensions.insert(ConfigChecked);
     }
-    // The engine reads the message that was validated, not the original bytes.
-    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
-    let body = Body::from(Value::Object(message).to_string());
-    let response = app.engine.handle(Request::from_parts(parts, body)).await.map(Body::new);
+    if method == "tools/call" && session.is_some() && id.is_some() {
+        (parts, message) = match try_direct_call(app, &connection, parts, message).await {
+            Ok(response) => return Ok(hold_guards(response, (streams, place))),
+            Err(request) => request,
+        };
+    }
+    let response = forward_to_engine(app, parts, message).await;
     if let (Some(reservation), Some(new)) =
         (reservation, header_text(response.headers(), &SESSION_HEADER))
     {
@@ -379,6 +382,18 @@ async fn handle_post(
     }
     let response = prefer_json(complete_error_response(response, id).await).await;
     Ok(hold_guards(response, (streams, place)))
+}
+
+/// Passes a message to the engine, which reads what was validated, not the original bytes.
+async fn forward_to_engine(
+    app: &HttpServer,
+    mut parts: Parts,
+    message: Map<String, Value>,
+) -> Response {
+    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
+    let body = Body::from(Value::Object(message).to_string());
+    app.engine.handle(Request::from_parts(parts, body)).await.map(Body::new)
 }
 
 /// Stores the sandbox state that a client pushes, before the message is passed on. Without a
@@ -448,7 +463,7 @@ fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<boo
     let body_version = message
         .get("params")
         .and_then(|params| params.get("_meta"))
-        .and_then(|meta| meta.get("io.modelcontextprotocol/protocolVersion"));
+        .and_then(|meta| meta.get(version::VERSION_META));
     let header_version =
         headers.get(VERSION_HEADER).map(|value| value.to_str().unwrap_or_default());
     if body_version.is_none()

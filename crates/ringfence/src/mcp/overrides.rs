@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use rmcp::model::{Extensions, RequestMetaObject};
+use http::HeaderMap;
+use rmcp::model::RequestMetaObject;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -65,7 +66,7 @@ pub fn update_session(
 /// Returns the overrides of a request: its `_meta` takes precedence over its headers.
 pub fn read_request(
     request_meta: &RequestMetaObject,
-    extensions: &Extensions,
+    headers: Option<&HeaderMap>,
 ) -> Result<Overrides> {
     let invalid_error = |label: &str| {
         Error::invalid_arguments(format!("{label} is invalid"))
@@ -76,7 +77,6 @@ pub fn read_request(
             serde_json::from_value(value).map_err(|_| invalid_error(label))?;
         Ok(map.into_iter().collect())
     };
-    let headers = extensions.get::<::http::request::Parts>().map(|parts| &parts.headers);
     let header = |name: &str| -> Result<Option<String>> {
         let value = headers.and_then(|headers| headers.get(name));
         value

@@ -17,7 +17,7 @@ use crate::base::{CancelCause, CancelToken, Error, Result};
 use crate::call::{ConfigReloader, Pipeline};
 use crate::config::{Config, ConfigSource, FileStamps};
 use crate::sandbox::SandboxConfig;
-use crate::session::{OutputQuotas, Principal, Session};
+use crate::session::{ClientInfo, OutputQuotas, Principal, Session};
 use crate::tools::{SessionRef, SessionState};
 
 /// Connection that a message arrived on; its transport attaches it to each request.
@@ -30,12 +30,33 @@ pub struct ClientConnection {
     /// False if the session only serves requests that have none of their own: nothing granted there
     /// outlives the request.
     pub persistent: bool,
+    /// Set by the handshake of the 2025 protocols.
+    client: Arc<Mutex<Option<Arc<DeclaredClient>>>>,
+}
+
+/// What a client has said about itself.
+#[derive(Debug, Clone)]
+pub struct DeclaredClient {
+    pub info: ClientInfo,
+    pub capabilities: Option<rmcp::model::ClientCapabilities>,
+    /// Protocol version that was agreed on.
+    pub protocol: String,
 }
 
 impl ClientConnection {
     /// Returns the session of the connection.
     pub fn session(&self) -> &Arc<Session> {
         &self.state.session
+    }
+
+    /// Notes what the client said in its handshake.
+    pub fn set_client(&self, client: DeclaredClient) {
+        *lock(&self.client) = Some(Arc::new(client));
+    }
+
+    /// Returns what the client said in its handshake, if there was one.
+    pub fn declared_client(&self) -> Option<Arc<DeclaredClient>> {
+        lock(&self.client).clone()
     }
 }
 
@@ -129,7 +150,13 @@ impl Server {
         let session =
             Session::new(principal.clone(), transport, workspace, root, self.shutdown.new_child());
         let state = Arc::new(SessionState::new(Arc::new(session.with_quota(quota, root))));
-        Ok(ClientConnection { principal, state, transport, persistent: true })
+        Ok(ClientConnection {
+            principal,
+            state,
+            transport,
+            persistent: true,
+            client: Arc::default(),
+        })
     }
 
     /// Asks servers that no one has accepted yet for their tools, now and after each reload.
@@ -231,10 +258,15 @@ impl Server {
     }
 
     /// Registers a call in flight, until the guard is dropped.
-    pub fn track_call(&self, session: &str, request: &str, cancel: CancelToken) -> CallGuard<'_> {
+    pub fn track_call(
+        self: &Arc<Self>,
+        session: &str,
+        request: &str,
+        cancel: CancelToken,
+    ) -> CallGuard {
         let key = (session.to_owned(), request.to_owned());
         lock(&self.calls_in_flight).insert(key.clone(), cancel);
-        CallGuard { server: self, key }
+        CallGuard { server: Arc::clone(self), key }
     }
 
     /// Cancels a call in flight. Returns false if there is none.
@@ -275,12 +307,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Entry in the list of calls that can be cancelled; removed on drop.
-pub struct CallGuard<'a> {
-    server: &'a Server,
+pub struct CallGuard {
+    server: Arc<Server>,
     key: (String, String),
 }
 
-impl Drop for CallGuard<'_> {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         lock(&self.server.calls_in_flight).remove(&self.key);
     }

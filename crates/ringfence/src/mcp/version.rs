@@ -8,6 +8,8 @@ use crate::base::{Error, Kind, Result};
 pub const WITH_INITIALIZE: &[&str] = &["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 /// Version with `server/discover` and per-request `_meta`.
 pub const STATELESS: &str = "2026-07-28";
+/// Key in the `_meta` of a request that carries its version.
+pub const VERSION_META: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// Returns all supported versions, oldest first.
 pub fn supported_versions() -> Vec<&'static str> {

@@ -65,6 +65,27 @@ fn a_client_cancels_with_a_notification() {
     }
 }
 
+/// Over HTTP, a call that takes long is passed from one part of the server to another after a while.
+/// A cancellation may come at any moment of that.
+#[test]
+fn a_call_is_not_answered_whenever_it_is_cancelled() {
+    let mut server = graceful(Options::new(Transport::Http)).spawn();
+    let mut client = server.connect(SESSIONS);
+    trust(&mut client);
+    let moments = [0, 20, 50, 70, 80, 85, 90, 95, 100, 105, 110, 150];
+    for (count, after_ms) in moments.into_iter().enumerate() {
+        let id = client.start_call("shell.exec", &json!({"command": "sleep 60"}));
+        eventually(DEADLINE, "it has begun", || server.events("call.start").len() == count + 2);
+        // Not to wait for anything: to cancel at another moment than before.
+        std::thread::sleep(Duration::from_millis(after_ms));
+        client.cancel(&id);
+        let stop = &server.stops(count + 2)[count + 1];
+        assert_holds(json!({"status": "cancelled", "cause": "client"}), stop);
+    }
+    assert!(client.request("tools/list", json!({}))["result"]["tools"].is_array());
+    assert!(client.stray().is_empty(), "a cancelled request was answered");
+}
+
 #[test]
 fn a_notification_cancels_its_own_sessions_call_alone() {
     for transport in [Transport::Http, Transport::Sse] {

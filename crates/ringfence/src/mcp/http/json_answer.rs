@@ -5,8 +5,6 @@
 //! and it arrives soon, the client gets it as JSON. Any other stream is passed on unchanged, from
 //! its first byte.
 
-use std::time::Duration;
-
 use axum::body::{Body, BodyDataStream};
 use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -16,9 +14,7 @@ use futures::{StreamExt, stream};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// How long the head of a response waits for the first message. Clients and proxies that wait for
-/// the head see it no later, however long the call takes.
-const FIRST_MESSAGE_WAIT: Duration = Duration::from_millis(100);
+use super::direct_call::FIRST_MESSAGE_WAIT;
 
 /// Turns an event stream into a JSON body if the answer is its first message and arrives soon.
 pub async fn prefer_json(response: Response) -> Response {
