@@ -324,8 +324,8 @@ mod tests {
             let body = error.to_body(&crate::base::TraceId::generate());
             assert_eq!(body["requiredCapabilities"], json!({"sampling": {}}));
         }
-        assert!(events.try_recv().is_err(), "nothing was sent");
+        assert!(events.inbox.try_recv().is_err(), "nothing was sent");
         caller.move_to_background().await;
-        assert!(events.try_recv().is_err(), "a client without tasks gets none");
+        assert!(events.inbox.try_recv().is_err(), "a client without tasks gets none");
     }
 }

@@ -259,7 +259,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::base::client_handle::ClientCapabilities;
+    use crate::base::client_handle::{ClientCapabilities, ClientHandle};
     use crate::base::workspace::Workspace;
     use crate::base::{CancelToken, TraceId};
     use crate::call::{CallRequest, Pipeline};
@@ -276,8 +276,8 @@ mod tests {
         (ClientQuestion { key, method: "elicitation/create", params: json!({}), reply }, answer)
     }
 
-    fn held() -> (ResumableCall, mpsc::Sender<ClientEvent>) {
-        let (speaker, events) = mpsc::channel(1);
+    fn held() -> (ResumableCall, ClientHandle) {
+        let (speaker, events) = ClientHandle::new(ClientCapabilities::default());
         let run = RunningCall {
             trace_id: TraceId::generate(),
             events,
