@@ -13,7 +13,7 @@ mod word_groups;
 mod words;
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 pub use definition_text::compact_signature;
 use definition_text::{DefinitionText, cut_text};
@@ -63,6 +63,8 @@ struct IndexedTool {
     key: ToolKey,
     /// Name among the tools of all servers.
     name: String,
+    /// Stems of the words of its name on its own server.
+    name_stems: Vec<String>,
 }
 
 impl ToolIndex {
@@ -89,6 +91,10 @@ impl ToolIndex {
             indexed.push(IndexedTool {
                 key: ToolKey { server_id: server_id.to_owned(), tool: definition.name.clone() },
                 name: namespaced_name(server_id, &definition.name),
+                name_stems: split_words(&definition.name)
+                    .iter()
+                    .map(|word| stem_word(word))
+                    .collect(),
             });
         }
         ToolIndex {
@@ -126,13 +132,15 @@ impl ToolIndex {
     /// Returns the score of each tool: for each word of the query, the best of the scores of the
     /// word itself, of the other words of its group, and of its parts. The sum is multiplied by the
     /// share of the words that the tool has: without it, one rare word (`Friday`) would outweigh
-    /// several that describe the task.
+    /// several that describe the task. It is raised by the share of the tool's name that the query
+    /// covers: `delete note` means `delete_note` rather than `delete_note_history`.
     fn score_query(&self, query: &str) -> Vec<f32> {
         let mut scores = vec![0.0; self.tools.len()];
         let mut matched_words = vec![0.0_f32; self.tools.len()];
         let mut word_scores = ScoreBoard::new(self.tools.len());
         let mut gram_scores = ScoreBoard::new(self.tools.len());
         let mut shared_grams = ScoreBoard::new(self.tools.len());
+        let mut query_stems = HashSet::new();
         let words = query_words(query);
         for word in &words {
             let stem = stem_word(word);
@@ -143,7 +151,9 @@ impl ToolIndex {
                 for (tool, score) in self.words.find_term(related) {
                     word_scores.raise_score(tool, self.weights.related_word * score);
                 }
+                query_stems.insert(related.clone());
             }
+            query_stems.insert(stem);
             let grams = four_grams(word);
             for (tool, score) in grams.iter().flat_map(|gram| self.grams.find_term(gram)) {
                 gram_scores.add_score(tool, score);
@@ -162,11 +172,13 @@ impl ToolIndex {
             }
         }
         let word_count = words.len().max(1) as f32;
+        for ((score, matched), tool) in scores.iter_mut().zip(matched_words).zip(&self.tools) {
+            if *score > 0.0 {
+                let name_share = self.weights.name_share * tool.covered_name_share(&query_stems);
+                *score *= matched / word_count * (1.0 + name_share);
+            }
+        }
         scores
-            .iter()
-            .zip(matched_words)
-            .map(|(score, matched)| score * matched / word_count)
-            .collect()
     }
 }
 
@@ -174,6 +186,12 @@ impl IndexedTool {
     /// Tells whether a query is the name of this tool, alone or with its server.
     fn has_name(&self, query: &str) -> bool {
         self.key.tool.eq_ignore_ascii_case(query) || self.name.eq_ignore_ascii_case(query)
+    }
+
+    /// Returns the share of the words of its name that are among these stems.
+    fn covered_name_share(&self, stems: &HashSet<String>) -> f32 {
+        let covered = self.name_stems.iter().filter(|stem| stems.contains(*stem)).count();
+        covered as f32 / self.name_stems.len().max(1) as f32
     }
 
     fn compare_names(&self, other: &IndexedTool) -> Ordering {
@@ -299,6 +317,18 @@ mod tests {
         assert_eq!(find_names(&index, "c__list_all")[0], "c/list_all");
         assert_eq!(find_names(&index, "___"), ["d/___"]);
         assert_eq!(find_names(&index, "the")[0], "e/the");
+    }
+
+    #[test]
+    fn a_name_that_the_query_covers_comes_before_a_longer_one() {
+        let index = index_tools(&[
+            ("notes", "delete_history_of_note", "Delete a note."),
+            ("notes", "delete_note", "Delete a note."),
+        ]);
+        for query in ["delete a note", "erase the memo"] {
+            let names = find_names(&index, query);
+            assert_eq!(names, ["notes/delete_note", "notes/delete_history_of_note"], "{query}");
+        }
     }
 
     #[test]

@@ -106,6 +106,7 @@ fn print_contribution_of_each_part() {
             "all, name as the others",
             SearchWeights { fields: [1.0, 1.0, 1.0, 0.7, 0.4, 1.0], ..weights.clone() },
         ),
+        ("all, without share of name", SearchWeights { name_share: 0.0, ..weights.clone() }),
         ("all", weights),
     ] {
         print_quality(title, &measure_quality(&index_tools(&tools, weights), &queries));

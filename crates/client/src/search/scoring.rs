@@ -33,11 +33,18 @@ pub(super) struct SearchWeights {
     pub(super) related_word: f32,
     /// Weight of the character 4-grams of a word, against the word itself.
     pub(super) four_grams: f32,
+    /// How much the score of a tool rises if the query covers all words of its name.
+    pub(super) name_share: f32,
 }
 
 impl Default for SearchWeights {
     fn default() -> SearchWeights {
-        SearchWeights { fields: [3.0, 1.0, 1.0, 0.7, 0.4, 1.0], related_word: 0.6, four_grams: 0.5 }
+        SearchWeights {
+            fields: [3.0, 1.0, 1.0, 0.7, 0.4, 1.0],
+            related_word: 0.6,
+            four_grams: 0.5,
+            name_share: 1.0,
+        }
     }
 }
 
