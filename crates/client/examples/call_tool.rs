@@ -66,6 +66,7 @@ async fn main() -> ringfence_client::Result<()> {
                 is_read_only: false,
                 runs_as_task: false,
                 connection: None,
+                is_repeated: false,
             };
             manager.call_tool(&server, &call, &PrintingHandler).await.map(|result| {
                 println!("{}", result.get());

@@ -122,6 +122,7 @@ async fn run_scenario(client: &ServerClient, scenario: &str, context: &Value) ->
             is_read_only: false,
             runs_as_task: false,
             connection: None,
+            is_repeated: false,
         };
         let result = client.call_tool(&call, &AcceptingUser).await?;
         println!("{}: {}", call.tool, result.get());

@@ -41,6 +41,7 @@ async fn call_first_tool(client: &ServerClient) -> Result<String, ClientError> {
         is_read_only: true,
         runs_as_task: false,
         connection: None,
+        is_repeated: false,
     };
     let result = client.call_tool(&call, &UnattendedCall).await?;
     Ok(result.get().to_owned())

@@ -5,6 +5,7 @@
 //! sees the same questions in both cases. While it answers, the clock of the call stands still.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,13 +13,15 @@ use futures::future::BoxFuture;
 use http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::connection::Connection;
 use crate::connection::inbox::{CallEvent, CallInbox, ServerRequest};
-use crate::error::{ClientError, ErrorKind, Result, too_long};
+use crate::error::{ClientError, ErrorKind, Result, closed_by_us, too_long};
 use crate::handshake::{ClientProfile, Era};
 use crate::limits::Limits;
 use crate::message::{METHOD_NOT_FOUND, RawJson, Reply};
+use crate::pages::RequiredPages;
 
 /// Call of a tool.
 #[derive(Debug, Clone)]
@@ -39,6 +42,9 @@ pub struct ToolCall {
     ///
     /// [`ServerClient::connection_count`]: crate::ServerClient::connection_count
     pub connection: Option<u64>,
+    /// The caller makes the call again because its first connection was lost: a server that ends
+    /// once more has failed once, not twice.
+    pub is_repeated: bool,
 }
 
 /// Question of a server.
@@ -100,6 +106,13 @@ pub(crate) struct CallRun<'a> {
     pub(crate) headers: HeaderMap,
     /// Time that is left.
     pub(crate) remaining: Duration,
+    /// Places of calls in flight.
+    pub(crate) places: &'a Semaphore,
+    /// The call's own place. It has none while someone is being asked: a human who takes long must
+    /// not keep other calls waiting.
+    pub(crate) place: Option<SemaphorePermit<'a>>,
+    /// Rounds of questions so far.
+    pub(crate) rounds: usize,
 }
 
 #[derive(Deserialize, Default)]
@@ -122,12 +135,18 @@ struct InputRound {
     request_state: Option<Value>,
 }
 
-impl CallRun<'_> {
+impl<'a> CallRun<'a> {
     /// Runs the call to its result, through as many rounds of questions as are allowed.
     pub(crate) async fn run(&mut self, call: &ToolCall) -> Result<RawJson> {
-        let mut input = None;
-        for _ in 0..=self.limits.input_rounds {
-            let result = self.run_round(call, input.as_ref()).await?;
+        let (mut input, mut opened_pages) = (None, BTreeSet::new());
+        loop {
+            let result = match self.run_round(call, input.as_ref()).await {
+                Err(error) if self.era == Era::Initialized => {
+                    self.open_pages(error, &mut opened_pages).await?;
+                    continue;
+                }
+                result => result?,
+            };
             match (self.era, call.runs_as_task) {
                 (Era::Initialized, true) => return self.follow_task(&result).await,
                 (Era::Initialized, false) => return Ok(result),
@@ -143,10 +162,50 @@ impl CallRun<'_> {
             }
             input = Some(self.answer_round(result.parse()?).await?);
         }
-        Err(ClientError::new(
-            ErrorKind::BadResponse,
-            format!("the server asked more than {} times in one call", self.limits.input_rounds),
-        ))
+    }
+
+    /// Counts a round of questions. Fails if there were as many as are allowed.
+    fn count_round(&mut self) -> Result<()> {
+        let allowed = self.limits.input_rounds;
+        self.rounds += 1;
+        match self.rounds > allowed {
+            false => Ok(()),
+            true => Err(ClientError::new(
+                ErrorKind::BadResponse,
+                format!("the server asked more than {allowed} times in one call"),
+            )),
+        }
+    }
+
+    /// Puts a round of questions to the handler.
+    async fn ask_handler(&mut self, questions: Vec<Question>) -> Result<Vec<QuestionAnswer>> {
+        self.count_round()?;
+        self.place = None;
+        let answers = self.handler.answer_questions(questions).await;
+        self.place = Some(take_place(self.places).await?);
+        Ok(answers)
+    }
+
+    /// Has the user open the pages that a call needs. Fails with the error of the call if it asks for
+    /// none, or if the user does not open them.
+    async fn open_pages(
+        &mut self,
+        error: ClientError,
+        opened: &mut BTreeSet<String>,
+    ) -> Result<()> {
+        let Some(pages) = RequiredPages::from_error(&error, self.limits) else { return Err(error) };
+        if pages.were_opened(opened) {
+            return Err(pages.describe_in(error));
+        }
+        let answers = self.ask_handler(pages.to_questions()).await?;
+        let is_accepted = |answer: &QuestionAnswer| match answer {
+            QuestionAnswer::Result(result) => result["action"] == "accept",
+            QuestionAnswer::NoOne => false,
+        };
+        match answers.iter().all(is_accepted) {
+            true => Ok(()),
+            false => Err(pages.describe_in(error)),
+        }
     }
 
     /// Sends the call once and follows it to its answer.
@@ -191,13 +250,13 @@ impl CallRun<'_> {
         method: &str,
         params: impl FnOnce(u64) -> Value,
     ) -> Result<RawJson> {
-        let (connection, handler) = (self.connection, self.handler);
+        let (connection, handler, places) = (self.connection, self.handler, self.places);
         let inbox = Arc::new(CallInbox::new(self.limits));
         let headers = self.headers.clone();
         let answer = connection.call(method, Some(&headers), params, &inbox);
         tokio::pin!(answer);
         // The question that the handler is answering. It is dropped if the call ends before that.
-        let mut question: Option<BoxFuture<'_, Result<()>>> = None;
+        let mut question: Option<BoxFuture<'a, Result<SemaphorePermit<'a>>>> = None;
         loop {
             if self.remaining.is_zero() {
                 return Err(call_expired());
@@ -207,7 +266,7 @@ impl CallRun<'_> {
                 biased;
                 replied = poll_question(&mut question) => {
                     question = None;
-                    replied?;
+                    self.place = Some(replied?);
                     continue;
                 }
                 event = inbox.next_event(), if !is_asking => event,
@@ -232,15 +291,19 @@ impl CallRun<'_> {
                 CallEvent::Progress(params) => handler.handle_progress(&params),
                 CallEvent::Log(params) => handler.handle_log(&params),
                 CallEvent::Request(request) => {
+                    self.count_round()?;
+                    self.place = None;
                     let reply_timeout = self.remaining;
                     question = Some(Box::pin(async move {
                         let reply = answer_request(handler, &request).await;
+                        let place = take_place(places).await?;
                         let sending = connection.reply(&request.id, &reply);
                         tokio::time::timeout(reply_timeout, sending)
                             .await
                             .map_err(|_| call_expired())?
                             // The call has begun to run, so that it must not be repeated.
-                            .map_err(ClientError::without_cause)
+                            .map_err(ClientError::without_cause)?;
+                        Ok(place)
                     }));
                 }
             }
@@ -248,7 +311,7 @@ impl CallRun<'_> {
     }
 
     /// Answers the questions of an `input_required`.
-    async fn answer_round(&self, head: InputRequired) -> Result<InputRound> {
+    async fn answer_round(&mut self, head: InputRequired) -> Result<InputRound> {
         if head.input_requests.len() > self.limits.server_requests {
             return Err(ClientError::new(
                 ErrorKind::TooLarge,
@@ -267,7 +330,7 @@ impl CallRun<'_> {
             .unzip();
         let methods: Vec<String> =
             questions.iter().map(|question| question.method.clone()).collect();
-        let mut answers = self.handler.answer_questions(questions).await.into_iter();
+        let mut answers = self.ask_handler(questions).await?.into_iter();
         let mut responses = Map::new();
         for (key, method) in keys.into_iter().zip(methods) {
             let response = match (answers.next(), method.as_str()) {
@@ -303,12 +366,19 @@ impl Drop for TaskCancelGuard<'_> {
     }
 }
 
+/// Waits for a place among the calls in flight.
+pub(crate) async fn take_place(places: &Semaphore) -> Result<SemaphorePermit<'_>> {
+    places.acquire().await.map_err(|_| closed_by_us())
+}
+
 fn call_expired() -> ClientError {
     ClientError::new(ErrorKind::DeadlineExceeded, "the server did not answer the call in time")
 }
 
 /// Waits for the open question, or without end if there is none.
-async fn poll_question(question: &mut Option<BoxFuture<'_, Result<()>>>) -> Result<()> {
+async fn poll_question<'a>(
+    question: &mut Option<BoxFuture<'a, Result<SemaphorePermit<'a>>>>,
+) -> Result<SemaphorePermit<'a>> {
     match question {
         Some(question) => question.await,
         None => std::future::pending().await,

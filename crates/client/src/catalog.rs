@@ -83,6 +83,7 @@ pub(crate) async fn list_tools(
             ErrorKind::DeadlineExceeded,
             format!("the server did not list its tools within {:?}", limits.list_timeout),
         )
+        .with_start_timeout()
     })?
 }
 

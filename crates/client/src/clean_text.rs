@@ -33,6 +33,12 @@ pub fn clean_text(text: &str, max_chars: usize) -> String {
     }
 }
 
+/// Cleans a text as [`clean_text()`] does and joins its lines, so that no part of it can pass for a
+/// line of another.
+pub fn clean_line(text: &str, max_chars: usize) -> String {
+    clean_text(text, max_chars).replace(['\n', '\t'], " ")
+}
+
 /// Replaces each character that [`clean_text()`] removes by its code (`<U+200B>`), so that a
 /// difference between two texts can be seen.
 pub fn show_invisible(text: &str) -> String {
@@ -131,6 +137,12 @@ mod tests {
             assert_eq!(show_invisible(text), *text);
         }
         assert_eq!(clean_text("\r\na\u{200b}\r\nb", 9), "\na\nb");
+    }
+
+    #[test]
+    fn a_line_has_no_further_lines() {
+        assert_eq!(clean_line("a\u{2028}b\r\nc\u{b}d\te\u{1b}[2J", 100), "a b c d e");
+        assert_eq!(clean_line("a\nbc", 2), "a … [2 more characters were cut]");
     }
 
     #[test]

@@ -48,8 +48,10 @@ enum ErrorCause {
     HttpStatus,
     /// The answer broke off; whether the request ran is not known.
     Interruption,
-    /// The call is for a connection that has ended; it was not sent on the next one.
+    /// The call is for a connection that is lost; it was not sent on the next one.
     OtherConnection,
+    /// The server was too slow before it could be called.
+    StartTimeout,
     /// The credentials are valid, but this request needs more rights.
     ScopeMissing,
 }
@@ -148,7 +150,28 @@ impl ClientError {
         }
     }
 
-    /// Returns whether the call was not made because its connection has been replaced by another.
+    /// Marks the end of a connection whose call did not run, or may run again on another.
+    pub(crate) fn into_other_connection(mut self) -> ClientError {
+        self.cause = ErrorCause::OtherConnection;
+        self
+    }
+
+    /// Marks a server that took too long to start, to greet us or to list its tools.
+    pub(crate) fn with_start_timeout(mut self) -> ClientError {
+        self.cause = ErrorCause::StartTimeout;
+        self
+    }
+
+    /// Returns whether the server took too long before it could be called.
+    pub fn is_start_timeout(&self) -> bool {
+        self.cause == ErrorCause::StartTimeout
+    }
+
+    /// Returns whether the connection that the call is for ([`ToolCall::connection`]) is lost, and
+    /// the call did not run or may run again. The message says how the connection ended, if that is
+    /// known.
+    ///
+    /// [`ToolCall::connection`]: crate::ToolCall::connection
     pub fn is_other_connection(&self) -> bool {
         self.cause == ErrorCause::OtherConnection
     }

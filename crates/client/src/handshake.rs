@@ -122,8 +122,9 @@ pub(crate) async fn greet_server(
         move |_| {
             ClientError::new(
                 ErrorKind::DeadlineExceeded,
-                format!("the server did not answer `{what}` within {} seconds", wait.as_secs()),
+                format!("the server did not answer `{what}` within {wait:?}"),
             )
+            .with_start_timeout()
         }
     };
     let mut late_discovery = None;

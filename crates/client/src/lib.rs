@@ -17,6 +17,7 @@ mod message;
 mod names;
 #[cfg(feature = "oauth")]
 pub mod oauth;
+mod pages;
 mod scan;
 mod search;
 mod server_client;
@@ -25,7 +26,7 @@ mod spawn;
 
 pub use call::{CallHandler, Question, QuestionAnswer, ToolCall, UnattendedCall};
 pub use catalog::{ToolAnnotations, ToolCatalog, ToolDefinition};
-pub use clean_text::{clean_text, show_invisible};
+pub use clean_text::{clean_line, clean_text, show_invisible};
 pub use connection::process::{ServerProcess, SpawnRequest, SpawnedServer, Spawner};
 pub use connection::router::Root;
 pub use error::{ClientError, ErrorKind, Result, RpcError};

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,8 @@ use crate::limits::Limits;
 const FORMAT_VERSION: u32 = 1;
 /// Longest file that is read.
 const MAX_FILE_BYTES: u64 = 64 << 20;
+/// Permission of users that are neither the owner nor in the group.
+const WRITABLE_BY_EVERYONE: u32 = 0o002;
 
 /// Accepted definitions of all servers, and their installed packages.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -95,11 +98,18 @@ struct FileContents {
 }
 
 impl LockFile {
-    /// Reads the file. A file that does not exist is empty.
+    /// Reads the file. A file that does not exist is empty; one that every user can write is refused,
+    /// because it could have any definitions.
     pub fn read(path: &Path) -> Result<LockFile> {
         let mut text = String::new();
         match File::open(path) {
             Ok(file) => {
+                let metadata = file.metadata().map_err(|error| file_error(path, &error))?;
+                if metadata.mode() & WRITABLE_BY_EVERYONE != 0 {
+                    return Err(file_error(path, &"it is writable by everyone").with_hint(
+                        "Compare it with the version that you know, then run `chmod o-w` on it.",
+                    ));
+                }
                 let count = file
                     .take(MAX_FILE_BYTES + 1)
                     .read_to_string(&mut text)

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::AuthProvider;
-use crate::call::{CallHandler, CallRun, ToolCall};
+use crate::call::{CallHandler, CallRun, ToolCall, take_place};
 use crate::catalog::{CachedCatalog, ToolCatalog, list_tools};
 use crate::config::ServerConfig;
 use crate::connection::process::Spawner;
@@ -203,7 +203,8 @@ impl ServerClient {
                 }
                 Err(error) => error,
             };
-            if !self.core.can_repeat(&established, &error, true) || !mem::take(&mut may_repeat) {
+            let can_repeat = self.core.can_repeat(&established, &error, true, false);
+            if !can_repeat || !mem::take(&mut may_repeat) {
                 return Err(self.core.name_server(error));
             }
         }
@@ -217,15 +218,15 @@ impl ServerClient {
 
     /// Calls a tool and returns its result as it came.
     pub async fn call_tool(&self, call: &ToolCall, handler: &dyn CallHandler) -> Result<RawJson> {
-        let _permit = self.calls.acquire().await.map_err(|_| closed_by_us())?;
         let options = &self.core.options;
         let mut remaining = call.timeout.unwrap_or(options.limits.call_timeout);
         let mut may_repeat = true;
         loop {
-            let established = self.core.connect().await?;
-            if call.connection.is_some_and(|number| number != established.number) {
-                return Err(self.core.name_server(ClientError::other_connection()));
-            }
+            let place = take_place(&self.calls).await?;
+            let established = match call.connection {
+                Some(number) => self.core.find_connection(number)?,
+                None => self.core.connect().await?,
+            };
             let mut run = CallRun {
                 connection: &established.connection,
                 era: established.greeting.era,
@@ -234,6 +235,9 @@ impl ServerClient {
                 handler,
                 headers: self.call_headers(&established, call).await,
                 remaining,
+                places: &self.calls,
+                place: Some(place),
+                rounds: 0,
             };
             let error = match run.run(call).await {
                 Ok(result) => return Ok(result),
@@ -245,11 +249,20 @@ impl ServerClient {
                 && error.rpc().is_some_and(|rpc| rpc.code == HEADER_MISMATCH);
             if is_outdated {
                 self.forget_tools().await;
+                if call.connection.is_some() {
+                    // The caller has compared a definition that the server no longer has.
+                    return Err(self.core.name_server(error.into_other_connection()));
+                }
             }
-            let can_repeat =
-                is_outdated || self.core.can_repeat(&established, &error, call.is_read_only);
+            let can_repeat = is_outdated || {
+                let is_repetition = call.is_repeated || !may_repeat;
+                self.core.can_repeat(&established, &error, call.is_read_only, is_repetition)
+            };
             if !can_repeat || !mem::take(&mut may_repeat) {
                 return Err(self.core.name_server(error));
+            }
+            if call.connection.is_some() && !self.core.is_current(&established) {
+                return Err(self.core.name_server(error.into_other_connection()));
             }
         }
     }
@@ -357,7 +370,7 @@ impl ClientCore {
                 Some(established) if established.connection.closed_error().is_none() => {
                     return Ok(established);
                 }
-                Some(established) => self.retire(&mut link, &established),
+                Some(established) => self.retire(&mut link, &established, false),
                 None => {}
             }
             match &link.state {
@@ -369,6 +382,34 @@ impl ClientCore {
             }
         };
         outcome.await
+    }
+
+    /// Returns the connection with this number. If it is lost, no other is made: the caller has to
+    /// compare that one first.
+    fn find_connection(&self, number: u64) -> Result<Arc<Established>> {
+        let mut link = self.lock_link();
+        let established = match &link.state {
+            LinkState::Connected(current) if current.number == number => Arc::clone(current),
+            _ => return Err(self.name_server(ClientError::other_connection())),
+        };
+        match established.connection.closed_error() {
+            None => Ok(established),
+            Some(end) => {
+                self.retire(&mut link, &established, false);
+                let error = match end.kind() {
+                    // Closed by us, which says nothing about the server.
+                    ErrorKind::Cancelled => ClientError::other_connection(),
+                    _ => end.into_other_connection(),
+                };
+                Err(self.name_server(error))
+            }
+        }
+    }
+
+    /// Returns whether this is the connection that the next request uses.
+    fn is_current(&self, established: &Arc<Established>) -> bool {
+        let link = self.lock_link();
+        matches!(&link.state, LinkState::Connected(current) if Arc::ptr_eq(current, established))
     }
 
     /// Forgets that the server refused us if there are other credentials by now.
@@ -447,7 +488,8 @@ impl ClientCore {
             Some(Err(_)) => Err(ClientError::new(
                 ErrorKind::DeadlineExceeded,
                 "the server did not start in time",
-            )),
+            )
+            .with_start_timeout()),
             None => Err(closed_by_us()),
         };
         let connection = match opened {
@@ -477,12 +519,14 @@ impl ClientCore {
 
     /// Draws the consequences of an error for the connection. Returns whether the request may be
     /// made again: a lost session means that it did not run, but a lost connection says nothing about
-    /// that, so that only a request that changes nothing is repeated.
+    /// that, so that only a request that changes nothing is repeated. `is_repetition` says that the
+    /// request was made before.
     fn can_repeat(
         &self,
         established: &Arc<Established>,
         error: &ClientError,
         is_read_only: bool,
+        is_repetition: bool,
     ) -> bool {
         let end = established.connection.closed_error();
         if end.as_ref().is_some_and(|end| end.kind() == ErrorKind::Cancelled) {
@@ -495,19 +539,22 @@ impl ClientCore {
             if is_refused {
                 link.note_failure(self.name_server(error.clone()));
             }
-            self.retire(&mut link, established);
+            self.retire(&mut link, established, is_repetition);
         }
         error.is_session_lost() || is_read_only && (end.is_some() || error.is_interruption())
     }
 
-    /// Closes a connection in the background, unless another one has taken its place already.
-    fn retire(&self, link: &mut Link, established: &Arc<Established>) {
+    /// Closes a connection in the background, unless another one has taken its place already. An early
+    /// end counts as a failure, unless a request that was repeated caused it: we, not the caller,
+    /// have started the server for that.
+    fn retire(&self, link: &mut Link, established: &Arc<Established>, is_repetition: bool) {
         let LinkState::Connected(current) = &link.state else { return };
         if !Arc::ptr_eq(current, established) {
             return;
         }
         let is_stable = established.since.elapsed() >= STABLE_AFTER;
         match established.connection.closed_error() {
+            Some(_) if !is_stable && is_repetition => {}
             Some(error) if !is_stable => link.note_early_end(self.name_server(error)),
             _ if is_stable && link.may_retry() => link.failure = None,
             _ => {}
@@ -522,7 +569,7 @@ impl ClientCore {
         let mut link = self.lock_link();
         if let LinkState::Connected(established) = &link.state {
             let established = Arc::clone(established);
-            self.retire(&mut link, &established);
+            self.retire(&mut link, &established, false);
         }
         // Dropping an attempt cancels it.
         link.state = LinkState::Idle;
@@ -530,7 +577,8 @@ impl ClientCore {
 
     fn name_server(&self, error: ClientError) -> ClientError {
         let name = format!("`{}`", self.id);
-        match error.message().contains(&name) {
+        // An error of the server's own could quote its name, to pass for ours.
+        match error.rpc().is_none() && error.message().contains(&name) {
             true => error,
             false => error.with_context(format_args!("server {name}")),
         }
@@ -650,6 +698,7 @@ mod tests {
             is_read_only,
             runs_as_task: false,
             connection: None,
+            is_repeated: false,
         };
         client.call_tool(&call, &UnattendedCall).await.unwrap();
         let requests = server.await.unwrap();

@@ -46,6 +46,11 @@ impl KeyLocations {
         format!("{}{path}", location.unwrap_or_default())
     }
 
+    /// Returns the line of a key in its source.
+    pub fn find_line(&self, keys: &[&str]) -> Option<usize> {
+        self.positions.get(&join_keys(keys))?.line
+    }
+
     /// Returns the source that a key comes from.
     pub fn find_origin(&self, keys: &[&str]) -> Option<&ConfigOrigin> {
         let position = self.positions.get(&join_keys(keys))?;

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use url::Url;
 
 use crate::auth::{AuthProvider, AuthRefusal, Authorization};
+use crate::clean_text::clean_line;
 use crate::config::RemoteTransport;
 use crate::error::{ClientError, ErrorKind, Result, too_long};
 use crate::limits::Limits;
@@ -234,8 +235,7 @@ impl WebClient {
         }
         let text = Limited::new(response.into_body(), MAX_REFUSAL_BYTES).collect().await;
         let text = text.map(|body| body.to_bytes()).unwrap_or_default();
-        let text: String =
-            String::from_utf8_lossy(&text).chars().filter(|c| !c.is_control()).collect();
+        let text = clean_line(&String::from_utf8_lossy(&text), MAX_REFUSAL_BYTES);
         Err(ClientError::new(
             ErrorKind::Unavailable,
             format!("the server answered with HTTP status {status} {text}").trim_end().to_owned(),

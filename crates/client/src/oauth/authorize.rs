@@ -61,13 +61,22 @@ impl PendingAuthorization {
         })
     }
 
-    /// Reads the query that the browser brings back, and returns the authorization code.
-    pub(super) fn read_callback(&self, query: &str) -> Result<SecretText> {
+    /// Reads the query that a browser brings back, and returns the authorization code. `None` if it
+    /// does not have our `state`: any page in the browser can send such a request, and it must not
+    /// end the login.
+    pub(super) fn read_callback(&self, query: &str) -> Option<Result<SecretText>> {
+        let mut states = find_values(query, "state");
+        let (state, further) = (states.next()?, states.next());
+        let is_ours =
+            verify_slices_are_equal(state.as_bytes(), self.state.expose().as_bytes()).is_ok();
+        (is_ours && further.is_none()).then(|| self.read_answer(query))
+    }
+
+    /// Reads the answer to this request.
+    fn read_answer(&self, query: &str) -> Result<SecretText> {
         let fail = |message: &str| Err(ClientError::new(ErrorKind::Unauthenticated, message));
         let find = |name: &str| {
-            let mut values = url::form_urlencoded::parse(query.as_bytes())
-                .filter(|(key, _)| key == name)
-                .map(|(_, value)| value.into_owned());
+            let mut values = find_values(query, name);
             match (values.next(), values.next()) {
                 (value, None) => Ok(value),
                 // Readers that disagree on which one is meant are a way around checks.
@@ -77,10 +86,6 @@ impl PendingAuthorization {
                 )),
             }
         };
-        let state = find("state")?.unwrap_or_default();
-        if verify_slices_are_equal(state.as_bytes(), self.state.expose().as_bytes()).is_err() {
-            return fail("the browser's answer does not belong to this login (wrong `state`)");
-        }
         // Compared as text: the issuer of an attacker may differ in nothing else.
         match find("iss")? {
             Some(issuer) if issuer != self.issuer => {
@@ -109,6 +114,12 @@ impl PendingAuthorization {
             None => fail("the browser's answer contains no code"),
         }
     }
+}
+
+fn find_values(query: &str, name: &str) -> impl Iterator<Item = String> {
+    url::form_urlencoded::parse(query.as_bytes())
+        .filter(move |(key, _)| key == name)
+        .map(|(_, value)| value.into_owned())
 }
 
 /// Returns 256 random bits as text.

@@ -12,6 +12,7 @@ use super::address::show_url;
 use super::challenge::{BearerChallenge, read_scopes};
 use super::record::AccessDemand;
 use super::web::{OAuthRequest, OAuthWeb};
+use crate::clean_text::clean_line;
 use crate::error::{ClientError, ErrorKind, Result};
 
 /// Authorization servers of one resource that are tried.
@@ -257,7 +258,7 @@ pub(super) fn is_same_issuer(first: &str, second: &str) -> bool {
 
 /// Shows text of a server in an error.
 pub(super) fn show_text(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(200).collect()
+    clean_line(text, 200)
 }
 
 #[cfg(test)]

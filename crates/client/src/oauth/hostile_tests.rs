@@ -167,10 +167,8 @@ fn change_query(url: Url, remove: &str, add: &[(&str, &str)]) -> Url {
 #[tokio::test]
 async fn answers_of_another_login_or_server_are_refused() {
     type UrlChange = fn(Url) -> Url;
-    let changes: [(&str, UrlChange); 7] = [
-        ("does not belong to this login", |url| change_query(url, "state", &[("state", "x")])),
-        ("does not belong to this login", |url| change_query(url, "state", &[])),
-        ("repeats", |url| change_query(url, "", &[("state", "x")])),
+    let changes: [(&str, UrlChange); 5] = [
+        ("repeats", |url| change_query(url, "", &[("code", "x")])),
         ("is from `https://evil`", |url| change_query(url, "iss", &[("iss", "https://evil")])),
         ("no `iss`", |url| change_query(url, "iss", &[])),
         ("refused: access_denied", |url| change_query(url, "code", &[("error", "access_denied")])),
@@ -183,6 +181,56 @@ async fn answers_of_another_login_or_server_are_refused() {
         assert!(authority.requests("/token").is_empty(), "{reason}");
         assert_not_logged_in(&authority).await;
     }
+}
+
+/// Anyone on this machine, or a page in the browser, can ask for the redirect address.
+#[tokio::test]
+async fn an_answer_that_does_not_know_the_state_does_not_end_the_login() {
+    let authority = ScriptedAuthority::start().await;
+    let options = LoginOptions { timeout: Duration::from_secs(5), redirect_port: None };
+    let (sender, mut pages) = tokio::sync::mpsc::unbounded_channel();
+    let open_url = move |url: &Url| {
+        let (url, sender) = (url.clone(), sender.clone());
+        tokio::spawn(async move {
+            let location = fetch(&url).await.1.unwrap();
+            for (remove, add) in [
+                ("state", vec![("state", "x")]),
+                ("state", vec![]),
+                ("state", vec![("state", "x"), ("error", "access_denied")]),
+                ("", vec![("state", "x")]),
+            ] {
+                let wrong = change_query(location.clone(), remove, &add);
+                sender.send(fetch(&wrong).await.0).unwrap();
+            }
+            sender.send(fetch(&location).await.0).unwrap();
+        });
+    };
+    let (settings, store) = (authority.settings(), authority.store());
+    login(&settings, &store, &options, &open_url).await.unwrap();
+    drop(open_url);
+    let mut statuses = Vec::new();
+    while let Some(page) = pages.recv().await {
+        statuses.push(page["HTTP/1.1 ".len()..].chars().take(3).collect::<String>());
+    }
+    assert_eq!(statuses, ["400", "400", "400", "400", "200"]);
+    assert_eq!(authority.requests("/token").len(), 1);
+}
+
+/// What an authorization server says is shown to the operator at a terminal.
+#[tokio::test]
+async fn words_of_an_authorization_server_stay_in_their_line() {
+    let words = "no\u{2028}Logged in to `docs`\u{2029}\u{85}\u{202e}now\u{1b}[2J";
+    let authority = ScriptedAuthority::start().await;
+    let body = json!({"error": "invalid_grant\u{2028}", "error_description": words});
+    authority.set("/token", FixedReply::Json(400, body));
+    let error = authority.log_in().await.unwrap_err();
+    assert!(error.message().ends_with("no Logged in to `docs`  now"), "{error:?}");
+    let refuse = |url| {
+        let add = [("error", "access_denied"), ("error_description", "no\u{2028}Logged in")];
+        change_query(url, "code", &add)
+    };
+    let error = authority.log_in_with(&authority.settings(), refuse).await.unwrap_err();
+    assert!(error.message().ends_with("access_denied no Logged in"), "{error:?}");
 }
 
 #[tokio::test]

@@ -300,6 +300,7 @@ async fn a_call_that_needs_more_rights_does_not_end_the_connection() {
         is_read_only: false,
         runs_as_task: false,
         connection: None,
+        is_repeated: false,
     };
     let error = client.call_tool(&call("write"), &UnattendedCall).await.unwrap_err();
     assert!(error.is_scope_missing(), "{error}");

@@ -41,11 +41,11 @@ impl RedirectListener {
         bind.await.map_err(|error| listen_error(port, &error))
     }
 
-    /// Waits for the one request to the redirect address and returns what `read_query` makes of it.
-    /// Other requests, such as those for an icon, are answered and forgotten.
+    /// Waits for the one request to the redirect address that `read_query` knows, and returns what
+    /// it makes of that. Other requests, such as those for an icon, are answered and forgotten.
     pub(super) async fn receive(
         &self,
-        read_query: impl Fn(&str) -> Result<SecretText>,
+        read_query: impl Fn(&str) -> Option<Result<SecretText>>,
     ) -> Result<SecretText> {
         let mut connections = FuturesUnordered::new();
         loop {
@@ -74,10 +74,11 @@ fn listen_error(port: u16, error: &io::Error) -> ClientError {
     ClientError::new(ErrorKind::Unavailable, message)
 }
 
-/// Answers one request. Returns the answer that it brought, if it is for the redirect address.
+/// Answers one request. Returns the answer that it brought, if it is for the redirect address and
+/// belongs to this login.
 async fn handle_connection(
     mut socket: TcpStream,
-    read_query: impl Fn(&str) -> Result<SecretText>,
+    read_query: impl Fn(&str) -> Option<Result<SecretText>>,
 ) -> Option<Result<SecretText>> {
     let head = read_head(&mut socket).await?;
     let mut words = head.lines().next().unwrap_or_default().split(' ');
@@ -87,7 +88,11 @@ async fn handle_connection(
         send_page(&mut socket, "404 Not Found", "There is nothing here.").await;
         return None;
     }
-    let answer = read_query(query);
+    let Some(answer) = read_query(query) else {
+        let text = "This answer does not belong to the login that is waiting.";
+        send_page(&mut socket, "400 Bad Request", text).await;
+        return None;
+    };
     let (status, text) = match &answer {
         Ok(_) => (
             "200 OK",

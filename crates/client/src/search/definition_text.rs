@@ -10,8 +10,6 @@ use crate::clean_text::clean_text;
 const MAX_TEXT_BYTES: usize = 4096;
 /// Most characters of a compact signature.
 const MAX_SIGNATURE_LENGTH: usize = 200;
-/// Most characters of a compact signature before the description.
-const MAX_CALL_LENGTH: usize = 140;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -57,10 +55,11 @@ impl DefinitionText {
     }
 }
 
-/// Describes a tool in one line of at most 200 characters:
-/// `name(required: type, optional?: type) — first sentence`.
+/// Describes the parameters of a tool in one line of at most 200 characters:
+/// `(required: type, optional?: type)`.
 ///
-/// Invisible characters are left out, because a human could not see what a model reads.
+/// The tool's name is left out, because it is listed under another one. Invisible characters are
+/// left out, because a human could not see what a model reads.
 pub fn compact_signature(definition: &ToolDefinition) -> String {
     let fields = parse_fields(definition);
     let is_required = |name: &str| {
@@ -78,29 +77,21 @@ pub fn compact_signature(definition: &ToolDefinition) -> String {
                 .map(|(name, schema)| format!("{}?: {}", plain_line(name), type_name(schema))),
         );
 
-    let mut call = format!("{}(", plain_line(&definition.name));
-    let mut length = call.chars().count();
+    let mut signature = "(".to_owned();
+    let mut length = "()".len();
     for (position, parameter) in parameters.enumerate() {
         let separator = if position == 0 { "" } else { ", " };
         length += separator.len() + parameter.chars().count();
-        if length > MAX_CALL_LENGTH {
-            call.push_str(separator);
-            call.push('…');
+        signature.push_str(separator);
+        // Room for what says that there are more.
+        if length > MAX_SIGNATURE_LENGTH - ", …".chars().count() {
+            signature.push('…');
             break;
         }
-        call.push_str(separator);
-        call.push_str(&parameter);
+        signature.push_str(&parameter);
     }
-    call.push(')');
-
-    let description = text_value(fields.description.as_ref());
-    let (sentence, _) = split_first_sentence(cut_text(description, MAX_TEXT_BYTES));
-    let sentence = plain_line(sentence);
-    if !sentence.is_empty() {
-        call.push_str(" — ");
-        call.push_str(&sentence);
-    }
-    shorten_line(call, MAX_SIGNATURE_LENGTH)
+    signature.push(')');
+    signature
 }
 
 /// Parses a definition. Those of a catalog are known to be valid.
@@ -173,17 +164,6 @@ fn plain_line(text: &str) -> String {
     clean_text(text, usize::MAX).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Cuts a line, at a space if one is near.
-fn shorten_line(line: String, max_length: usize) -> String {
-    if line.chars().count() <= max_length {
-        return line;
-    }
-    let cut: String = line.chars().take(max_length - 1).collect();
-    let at_space = cut.rfind(' ').filter(|space| cut.len() - space < 20);
-    let kept = at_space.and_then(|space| cut.get(..space)).unwrap_or(&cut);
-    format!("{}…", kept.trim_end())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -212,33 +192,25 @@ mod tests {
         }));
         assert_eq!(
             compact_signature(&tool),
-            "send_mail(to: string, cc?: string[], size?: integer, odd?: any) — \
-             Send a message, e.g. a reply."
+            "(to: string, cc?: string[], size?: integer, odd?: any)"
         );
         let bare = definition(&json!({"name": "ping", "inputSchema": {}}));
-        assert_eq!(compact_signature(&bare), "ping()");
+        assert_eq!(compact_signature(&bare), "()");
     }
 
     #[test]
     fn a_signature_is_one_short_line_whatever_a_server_sends() {
         let properties: Map<String, Value> =
             (0..100).map(|n| (format!("parameter\n{n}"), json!({"type": "string"}))).collect();
-        let hidden = "\u{e0041}\u{202e}\u{1b}";
-        let tool = definition(&json!({
-            "name": format!("tool{}", "x".repeat(120)),
-            "description": format!("A{hidden} long\ndescription {}", "ü word".repeat(500)),
-            "inputSchema": {"properties": properties},
-        }));
+        let tool = definition(&json!({"name": "a", "inputSchema": {"properties": properties}}));
         let line = compact_signature(&tool);
         assert!(line.chars().count() <= MAX_SIGNATURE_LENGTH, "{line}");
-        assert!(line.ends_with('…') && line.contains("(…) — A long description"), "{line}");
+        assert!(line.starts_with("(parameter 0?: string, ") && line.ends_with(", …)"), "{line}");
 
-        let tool = definition(&json!({
-            "name": "a", "description": "x".repeat(500), "inputSchema": {"properties": properties},
-        }));
-        let line = compact_signature(&tool);
-        assert_eq!(line.chars().count(), MAX_SIGNATURE_LENGTH);
-        assert!(line.contains("parameter 0?: string, ") && line.contains(", …) — xxx"), "{line}");
+        let hidden = "\u{e0041}\u{202e}";
+        let properties = json!({ format!("a{hidden}b"): {}, "x".repeat(500): {} });
+        let tool = definition(&json!({"name": "a", "inputSchema": {"properties": properties}}));
+        assert_eq!(compact_signature(&tool), "(ab?: any, …)");
     }
 
     #[test]

@@ -123,19 +123,6 @@ async fn without_anyone_a_question_is_cancelled() {
     }
 }
 
-/// A server may ask for ever; the rounds are bounded.
-#[tokio::test]
-async fn rounds_of_questions_are_bounded() {
-    let script = Script::new(Era::Stateless, |request| async move {
-        request.answer(json!({"resultType": "input_required", "requestState": "again"})).await;
-    });
-    let limits = Limits { input_rounds: 3, ..test_limits() };
-    let pair = start(TransportKind::Pipe, script, limits).await;
-    assert_eq!(pair.fail_call("x").await.kind(), ErrorKind::BadResponse);
-    assert_eq!(pair.server.count("tools/call"), 4);
-    pair.client.close().await;
-}
-
 #[tokio::test]
 async fn progress_and_log_lines_come_in_order_and_before_the_result() {
     for (era, kind) in ALL_PAIRS {

@@ -634,6 +634,7 @@ pub fn tool_call(tool: &str) -> ToolCall {
         is_read_only: false,
         runs_as_task: false,
         connection: None,
+        is_repeated: false,
     }
 }
 

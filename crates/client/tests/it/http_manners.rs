@@ -49,6 +49,16 @@ async fn answers_that_are_none_fail_at_once() {
     }
 }
 
+/// What a server says about its failure stays in the line that quotes it.
+#[tokio::test]
+async fn a_refusal_in_words_is_one_clean_line() {
+    let body = "oops\u{2028}hint: go\u{85}on\r\n\u{1b}[2Jnow\u{202e}";
+    let pair = start_hooked(move |_| Some(respond(500, "text/plain", body))).await;
+    let error = pair.fail_call("x").await;
+    assert!(error.message().ends_with("oops hint: go on now"), "{error:?}");
+    pair.client.close().await;
+}
+
 #[tokio::test]
 async fn a_body_that_is_not_utf8_fails_its_call() {
     let pair =

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use ringfence_client::config::{ClientConfig, ServerConfig, TransportConfig, TrustLevel};
-use ringfence_client::{ClientManager, ClientStatus, Era, Limits, UnattendedCall};
+use ringfence_client::{
+    ClientManager, ClientOptions, ClientStatus, Era, Limits, ServerClient, UnattendedCall,
+};
 
 use super::harness::*;
 
@@ -136,6 +138,70 @@ async fn a_manager_closes_all() {
     manager.close_all().await;
     assert_eq!(alive_tasks(), 0);
     state.wait_for_sockets(0).await;
+}
+
+/// A server that no one uses is not contacted, and closing one leaves the others connected.
+#[tokio::test]
+async fn a_manager_connects_on_first_use_and_closes_one_server() {
+    let mut servers = BTreeMap::new();
+    let mut states = BTreeMap::new();
+    for (id, is_sse) in [("http", false), ("sse", true), ("unused", false)] {
+        let state = Arc::new(ServerState::default());
+        let url = start_http(Script::echo(Era::Initialized), &state, is_sse).await;
+        let transport = match is_sse {
+            true => TransportConfig::Sse(remote(url)),
+            false => TransportConfig::Http(remote(url)),
+        };
+        servers.insert(id.to_owned(), ServerConfig { trust: TrustLevel::Trusted, transport });
+        states.insert(id, state);
+    }
+    let config = ClientConfig { servers, ..ClientConfig::default() };
+    let manager =
+        ClientManager::new(&config, test_options(test_limits()), &BTreeMap::new()).unwrap();
+    let handshakes = || ["http", "sse", "unused"].map(|id| states[id].count("initialize"));
+    let connected = || {
+        let is_connected = |status: &ClientStatus| matches!(status, ClientStatus::Connected(_));
+        manager.status().values().map(is_connected).collect::<Vec<bool>>()
+    };
+    assert_eq!((handshakes(), connected()), ([0, 0, 0], vec![false, false, false]));
+    for id in ["http", "sse"] {
+        manager.call_tool(id, &tool_call("fine"), &UnattendedCall).await.unwrap();
+    }
+    assert_eq!((handshakes(), connected()), ([1, 1, 0], vec![true, true, false]));
+
+    manager.close("http").await.unwrap();
+    states["http"].wait_for_sockets(0).await;
+    assert_eq!(connected(), [false, true, false]);
+    for id in ["http", "sse"] {
+        manager.call_tool(id, &tool_call("fine"), &UnattendedCall).await.unwrap();
+    }
+    assert_eq!(handshakes(), [2, 1, 0], "only the closed server is connected again");
+    assert_eq!(manager.close("other").await.unwrap_err().kind(), ErrorKind::NotFound);
+    manager.close_all().await;
+    assert_eq!(states["unused"].http_requests().len(), 0, "it was contacted unasked");
+    assert_eq!(alive_tasks(), 0);
+}
+
+#[tokio::test]
+async fn a_tool_list_is_used_for_its_time_to_live_and_no_longer() {
+    for (tools_ttl, lists) in [(Duration::from_secs(300), 1), (Duration::ZERO, 3)] {
+        let server = Arc::new(ServerState::default());
+        let script = Script::echo(Era::Initialized);
+        let spawner = PipeSpawner { script, server: Arc::clone(&server) };
+        let options = ClientOptions {
+            spawner: Some(Arc::new(spawner)),
+            tools_ttl,
+            ..test_options(test_limits())
+        };
+        let transport = stdio("scripted", &[]);
+        let config = ServerConfig { trust: TrustLevel::Trusted, transport };
+        let client = ServerClient::new("server", config, options, None);
+        for _ in 0..3 {
+            client.list_tools().await.unwrap();
+        }
+        assert_eq!(server.count("tools/list"), lists, "{tools_ttl:?}");
+        client.close().await;
+    }
 }
 
 #[tokio::test]

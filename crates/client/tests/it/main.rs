@@ -11,4 +11,5 @@ mod lifecycle;
 mod lists;
 mod manners;
 mod processes;
+mod questions;
 mod sse_manners;

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use ringfence_client::config::{ServerConfig, TrustLevel};
 use ringfence_client::{
     ChildSpawner, ClientStatus, Limits, Result, ServerClient, SpawnRequest, SpawnedServer, Spawner,
-    UnattendedCall,
+    ToolCall, UnattendedCall,
 };
 
 use super::harness::*;
@@ -121,6 +121,36 @@ async fn a_death_in_mid_call_fails_it_at_once_with_the_last_words() {
     assert_eq!(server.starts(), 2);
     server.client.close().await;
     assert_eq!(alive_tasks(), 0);
+}
+
+/// The call of a reading tool is made again on a new process. If that ends too, the error is the
+/// end of the process, nothing else is started, and both ends count as one.
+#[tokio::test]
+async fn a_reading_call_that_ends_its_server_is_repeated_once() {
+    let on_call = format!("case $line in *die*) echo 'no more' >&2; exit 3;; esac; {ANSWER}");
+    for is_pinned in [false, true] {
+        let server = ShellServer::new(SERVER, &on_call, test_limits());
+        server.call().await.unwrap();
+        let call = |is_repeated| ToolCall {
+            is_read_only: true,
+            connection: is_pinned.then(|| server.client.connection_count()),
+            is_repeated,
+            ..tool_call("die")
+        };
+        let mut error = server.client.call_tool(&call(false), &UnattendedCall).await.unwrap_err();
+        if is_pinned {
+            // The caller compares the next process first.
+            assert!(error.is_other_connection(), "{error:?}");
+            assert_eq!(server.starts(), 1);
+            server.call().await.unwrap();
+            error = server.client.call_tool(&call(true), &UnattendedCall).await.unwrap_err();
+        }
+        assert!(error.message().contains("no more"), "{error:?}");
+        assert_eq!(server.starts(), 2);
+        server.call().await.unwrap();
+        assert_eq!(server.starts(), 3);
+        server.client.close().await;
+    }
 }
 
 #[tokio::test]
