@@ -20,7 +20,7 @@ use crate::error::{Layer, LayerContext, SandboxError};
 use crate::launch::{self, LaunchContext};
 use crate::limits::{CgroupJoiner, LimitMechanism};
 use crate::mounts;
-use crate::namespaces;
+use crate::namespaces::{self, Tier};
 use crate::packet::PacketChannel;
 use crate::resolver;
 use crate::supervisor::wire::{InitCommand, InitReport};
@@ -32,6 +32,7 @@ pub struct InitContext<'a> {
     pub spec: &'a RunSpec,
     pub covers: &'a [PathBuf],
     pub network: Option<&'a OwnedFd>,
+    pub tier: Tier,
     pub mechanism: LimitMechanism,
     /// Lets this process enter the run's limits.
     pub cgroup_joiner: CgroupJoiner,
@@ -69,6 +70,7 @@ pub fn run(context: InitContext<'_>, fds: RunFds<OwnedFd>) -> ! {
             drop(channel);
             let launch_context = LaunchContext {
                 spec: context.spec,
+                tier: Some(context.tier),
                 mechanism: context.mechanism,
                 cgroup_joiner: None,
                 working_directory: directory,
@@ -114,6 +116,7 @@ pub fn run_on_host(
             launch::become_program(
                 LaunchContext {
                     spec,
+                    tier: None,
                     mechanism,
                     cgroup_joiner: Some(cgroup_joiner),
                     working_directory: directory,

@@ -8,8 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
-    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
 use crate::error::{Layer, SandboxError};
@@ -19,6 +19,10 @@ const MIN_ABI: ABI = ABI::V3;
 /// The newest version in use, where the kernel supports it. Unix sockets by path (`ABI::V9`) are
 /// left to the supervisor, which knows who owns them.
 const MAX_ABI: ABI = ABI::V6;
+
+/// The oldest version that is applied if the mounts decide. Version 1 is not: it forbids every
+/// rename between directories.
+const OLDEST_ABI: ABI = ABI::V2;
 
 /// Write access to grant. Everything visible in the mounts may be read.
 pub struct LandlockRules<'a> {
@@ -43,14 +47,63 @@ pub fn restrict_scope() -> Result<(), SandboxError> {
     ruleset.restrict_self().map(drop).map_err(|error| make_error("restrict", error.to_string()))
 }
 
+/// Returns whether this kernel supports the Landlock version that the profiles require.
+pub fn has_required_version() -> bool {
+    supports_abi(MIN_ABI)
+}
+
+/// Returns whether the kernel supports everything in this Landlock version.
+fn supports_abi(abi: ABI) -> bool {
+    let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    let ruleset = strict.handle_access(AccessFs::from_all(abi)).and_then(|rules| {
+        match AccessNet::from_all(abi) {
+            none if none.is_empty() => Ok(rules),
+            some => rules.handle_access(some),
+        }
+    });
+    let ruleset = ruleset.and_then(|rules| match Scope::from_all(abi) {
+        none if none.is_empty() => Ok(rules),
+        some => rules.scope(some),
+    });
+    ruleset.and_then(Ruleset::create).is_ok()
+}
+
+/// Restricts this thread, and everything it starts, as far as an older kernel can. Only for a
+/// sandbox whose mounts alone already forbid every write outside. A newer kernel, where only tests
+/// ask for this, behaves like one without Landlock, so that the mounts are tested alone.
+pub fn restrict_on_old_kernel(rules: &LandlockRules<'_>) -> Result<(), SandboxError> {
+    match newest_abi() == OLDEST_ABI as i32 {
+        true => restrict_from_version(rules, OLDEST_ABI),
+        false => Ok(()),
+    }
+}
+
 /// Restricts this thread, and everything it starts, permanently.
 pub fn restrict_thread(rules: &LandlockRules<'_>) -> Result<(), SandboxError> {
+    restrict_from_version(rules, MIN_ABI)
+}
+
+fn describe_missing_version(required: ABI) -> String {
+    match newest_abi() {
+        0 => "the kernel does not support it, or a filter blocks it".to_owned(),
+        newest => format!("the kernel has ABI {newest}; ABI {} is required", required as i32),
+    }
+}
+
+/// Returns the newest Landlock version that this kernel supports, among those we know.
+pub(crate) fn newest_abi() -> i32 {
+    let known = [ABI::V1, ABI::V2, ABI::V3, ABI::V4, ABI::V5, ABI::V6];
+    known.into_iter().rev().find(|abi| supports_abi(*abi)).map_or(0, |abi| abi as i32)
+}
+
+fn restrict_from_version(rules: &LandlockRules<'_>, min_abi: ABI) -> Result<(), SandboxError> {
     let make_error =
         |what: &str, text: String| SandboxError::from_message(Layer::Landlock, what, text);
     let handled = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(AccessFs::from_all(MIN_ABI))
-        .map_err(|error| make_error("check the kernel's Landlock version", error.to_string()))?
+        .handle_access(AccessFs::from_all(min_abi))
+        // The library lists every missing right; the version of the kernel is more useful.
+        .map_err(|_| make_error("check the kernel's version", describe_missing_version(min_abi)))?
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(MAX_ABI))
         .map_err(|error| make_error("handle files", error.to_string()))?;

@@ -20,6 +20,7 @@ use crate::error::{Layer, LayerContext, SandboxError};
 use crate::intercept::rename;
 use crate::landlock;
 use crate::limits;
+use crate::namespaces::Tier;
 use crate::packet::PacketChannel;
 use crate::rights::Rights;
 use crate::seccomp;
@@ -66,6 +67,8 @@ const WRITABLE_DEVICES: &[&str] = &[
 /// Everything the process needs to become the program.
 pub struct LaunchContext<'a> {
     pub spec: &'a RunSpec,
+    /// How the session got its namespaces, if it has any.
+    pub tier: Option<Tier>,
     pub mechanism: limits::LimitMechanism,
     /// Lets the process enter the run's limits, unless it is under them already.
     pub cgroup_joiner: Option<limits::CgroupJoiner>,
@@ -147,7 +150,7 @@ fn apply_layers(
             crate::namespaces::become_ordinary_user()?;
         }
         drop_capabilities().in_layer(Layer::Capabilities, "drop every capability")?;
-        restrict_writes(spec.fence, rights)?;
+        restrict_writes(spec.fence, context.tier, rights)?;
         install_filter(context)?;
         run_canary(spec.fence, rights, context.covers)?;
     } else if let Some(user) = &spec.user {
@@ -212,21 +215,34 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
 }
 
 /// Limits writing to the run's writable directories, with Landlock.
-fn restrict_writes(profile: SandboxProfile, rights: &Rights) -> Result<(), SandboxError> {
+fn restrict_writes(
+    profile: SandboxProfile,
+    tier: Option<Tier>,
+    rights: &Rights,
+) -> Result<(), SandboxError> {
     let mut writable: Vec<PathBuf> = rights.writable_roots().map(Path::to_owned).collect();
     if profile == SandboxProfile::Default {
         writable.extend(PRIVATE_DIRS.iter().map(PathBuf::from).filter(|path| path.is_dir()));
+    }
+    let relies_on_mounts = tier == Some(Tier::Mounts);
+    if relies_on_mounts && rights.nested {
+        return Err(SandboxError::from_message(
+            Layer::Landlock,
+            "let a sandbox run inside this one",
+            "the kernel's Landlock is missing or older than version 3",
+        ));
     }
     if rights.nested && profile == SandboxProfile::Default {
         // Landlock forbids every mount to a process with rules for files, and a nested sandbox has
         // to mount. The mounts alone keep it from writing, and the canary tests that.
         return landlock::restrict_scope();
     }
-    landlock::restrict_thread(&landlock::LandlockRules {
-        writable: &writable,
-        files: WRITABLE_DEVICES,
-        scoped: true,
-    })
+    let rules =
+        landlock::LandlockRules { writable: &writable, files: WRITABLE_DEVICES, scoped: true };
+    match relies_on_mounts {
+        true => landlock::restrict_on_old_kernel(&rules),
+        false => landlock::restrict_thread(&rules),
+    }
 }
 
 /// Installs the seccomp filter and sends its listener to the supervisor, which from here on

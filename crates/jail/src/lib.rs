@@ -34,6 +34,7 @@ pub mod supervisor;
 mod sys;
 pub mod zygote;
 
+pub use landlock::has_required_version as has_required_landlock;
 pub use launch::{PORT_PLACEHOLDER, SandboxProfile};
 pub use poison::IgnorePoison;
 pub use protect::paths_to_cover;

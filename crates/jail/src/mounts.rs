@@ -158,7 +158,7 @@ pub fn build_run_mounts(
     let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .in_mounts("open /")?;
     let tree = MountTree { root };
-    mount_proc(&tree)?;
+    mount_proc(&tree, rights.nested)?;
     if let Some(text) = resolv_conf {
         mount_resolv_conf(&tree, text).in_mounts("/etc/resolv.conf")?;
         hide_host_interfaces(&tree).in_mounts(NETWORK_INTERFACES)?;
@@ -519,10 +519,12 @@ fn hide_around_opened(tree: &MountTree, path: &Path) -> io::Result<Option<OwnedF
     Ok(Some(cover))
 }
 
-/// Mounts a fresh `/proc`, which shows only the run's own processes, and makes the kernel controls
-/// in it read-only.
-fn mount_proc(tree: &MountTree) -> Result<(), SandboxError> {
-    let proc = make_file_system("proc", &[], &[], NOSUID | NODEV | NOEXEC)
+/// Mounts a fresh `/proc`, which shows only the run's own processes. It is read-only: uid 0 owns the
+/// files of the first process of the run, which is ours. A nested sandbox has to write to it, and
+/// only its kernel controls are read-only then.
+fn mount_proc(tree: &MountTree, nested: bool) -> Result<(), SandboxError> {
+    let flags = NOSUID | NODEV | NOEXEC;
+    let proc = make_file_system("proc", &[], &[], if nested { flags } else { flags | RDONLY })
         .in_layer(Layer::Proc, "mount /proc")?;
     let Some(mount_point) = tree.open(Path::new("/proc")).in_layer(Layer::Proc, "open /proc")?
     else {

@@ -24,15 +24,22 @@ pub enum Tier {
     Bwrap,
     /// As root, where user namespaces are disabled.
     Root,
+    /// In our own user namespace, on a kernel whose Landlock is missing or older than version 3:
+    /// the mounts alone decide what can be written. No nested sandbox, because it could mount.
+    Mounts,
 }
 
 impl Tier {
+    /// All tiers.
+    pub const ALL: &[Tier] = &[Tier::Namespaces, Tier::Bwrap, Tier::Root, Tier::Mounts];
+
     /// Returns the tier's name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Namespaces => "namespaces",
             Tier::Root => "root",
             Tier::Bwrap => "bwrap",
+            Tier::Mounts => "mounts",
         }
     }
 }
@@ -49,10 +56,10 @@ pub fn enter_session_namespaces(tier: Tier) -> Result<(), SandboxError> {
             sys::unshare(session_flags | UnshareFlags::NEWIPC)
                 .in_layer(Layer::Namespaces, "create namespaces")?;
         }
-        Tier::Namespaces if user == 0 => {
+        Tier::Namespaces | Tier::Mounts if user == 0 => {
             create_user_namespace(session_flags | UnshareFlags::NEWIPC, user, group)?
         }
-        Tier::Namespaces => {
+        Tier::Namespaces | Tier::Mounts => {
             // Only root of the user namespace that owns an IPC namespace may limit what is in it.
             // So we become root in a first user namespace, and ourselves again in a second one
             // inside it.

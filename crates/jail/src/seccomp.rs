@@ -197,6 +197,8 @@ const RULES: &[SyscallRule] = rules![
     SYS_fchmodat2 [ArgumentTest::AnyBit { arg: 2, bits: SET_ID_BITS }] => RuleAction::Fail(libc::EPERM),
     SYS_openat [ArgumentTest::AnyBit { arg: 2, bits: CREATE_FLAGS }, ArgumentTest::AnyBit { arg: 3, bits: SET_ID_BITS }] => RuleAction::Fail(libc::EPERM),
     SYS_mknodat [ArgumentTest::AnyBit { arg: 2, bits: SET_ID_BITS }] => RuleAction::Fail(libc::EPERM),
+    // A queue outlives its run and is charged to no one. Landlock forbids it too, where there is one.
+    SYS_mq_open [ArgumentTest::AnyBit { arg: 1, bits: CREATE_FLAGS }] => RuleAction::Fail(libc::EACCES),
     // Its mode is in memory, which a filter cannot read. No libc depends on it.
     SYS_openat2 => RuleAction::Fail(libc::ENOSYS),
     // A socket path may belong to any process on the host: the supervisor checks who owns it and

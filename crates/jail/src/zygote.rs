@@ -122,6 +122,7 @@ fn take_server_channel() -> std::io::Result<PacketChannel> {
 
 /// State of a zygote whose session is set up.
 struct ZygoteState {
+    tier: Tier,
     networks: HashMap<u32, OwnedFd>,
     cgroup_locations: CgroupLocations,
     /// Pidfds of children that have not been reaped.
@@ -138,7 +139,12 @@ fn set_up_session(setup: &SessionSetup) -> Result<ZygoteState, SandboxError> {
     mounts::build_session_root(&setup.rights)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .in_layer(Layer::Namespaces, "become non-dumpable")?;
-    Ok(ZygoteState { networks: HashMap::new(), cgroup_locations, children: Vec::new() })
+    Ok(ZygoteState {
+        tier: setup.tier,
+        networks: HashMap::new(),
+        cgroup_locations,
+        children: Vec::new(),
+    })
 }
 
 impl ZygoteState {
@@ -252,7 +258,11 @@ impl ZygoteState {
         let network = key.and_then(|key| self.networks.get(&key));
         supervisor::supervise_run(
             control,
-            Some(SessionResources { network, cgroup_locations: &self.cgroup_locations }),
+            Some(SessionResources {
+                network,
+                cgroup_locations: &self.cgroup_locations,
+                tier: self.tier,
+            }),
         )
     }
 
@@ -263,7 +273,11 @@ impl ZygoteState {
         let network = network.and_then(|key| self.networks.get(&key));
         supervisor::supervise_run(
             control,
-            Some(SessionResources { network, cgroup_locations: &self.cgroup_locations }),
+            Some(SessionResources {
+                network,
+                cgroup_locations: &self.cgroup_locations,
+                tier: self.tier,
+            }),
         )
     }
 }

@@ -6,9 +6,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, Scope,
-};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -65,23 +62,12 @@ pub fn apply_landlock(scratch: &Path) -> AttemptResult {
     for directory in [&inside, &outside] {
         fs::create_dir_all(directory).in_layer(layer, "prepare")?;
     }
-    let abi = newest_landlock_abi();
+    let abi = fence::newest_abi();
     rustix::thread::set_no_new_privs(true).in_layer(layer, "refuse new privileges")?;
     fence::restrict_thread(&fence::LandlockRules {
         writable: std::slice::from_ref(&inside),
         files: &[],
         scoped: true,
-    })
-    // The library lists every missing right; the version that the kernel supports is more useful.
-    .map_err(|error| match abi {
-        0 => SandboxError {
-            text: "the kernel does not support it, or a filter blocks it".to_owned(),
-            ..error
-        },
-        1 | 2 => {
-            SandboxError { text: format!("the kernel has ABI {abi}; ABI 3 is required"), ..error }
-        }
-        _ => error,
     })?;
     File::create(inside.join("file")).in_layer(layer, "write in a permitted directory")?;
     if File::create(outside.join("file")).is_ok() {
@@ -94,29 +80,6 @@ pub fn apply_landlock(scratch: &Path) -> AttemptResult {
         (6.., false) => Ok(format!("ABI {abi} or newer")),
         _ => Ok(format!("ABI {abi}: signals and abstract sockets are left to the other layers")),
     }
-}
-
-/// Returns the newest Landlock version that this kernel supports, among those we know.
-fn newest_landlock_abi() -> i32 {
-    let known =
-        [(1, ABI::V1), (2, ABI::V2), (3, ABI::V3), (4, ABI::V4), (5, ABI::V5), (6, ABI::V6)];
-    known.into_iter().rev().find(|(_, abi)| supports_abi(*abi)).map_or(0, |(number, _)| number)
-}
-
-/// Returns whether the kernel supports everything in this Landlock version.
-fn supports_abi(abi: ABI) -> bool {
-    let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-    let ruleset = strict.handle_access(AccessFs::from_all(abi)).and_then(|rules| {
-        match AccessNet::from_all(abi) {
-            none if none.is_empty() => Ok(rules),
-            some => rules.handle_access(some),
-        }
-    });
-    let ruleset = ruleset.and_then(|rules| match Scope::from_all(abi) {
-        none if none.is_empty() => Ok(rules),
-        some => rules.scope(some),
-    });
-    ruleset.and_then(Ruleset::create).is_ok()
 }
 
 /// An error that the kernel never returns for this call, so that it can only come from us.

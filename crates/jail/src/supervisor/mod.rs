@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Layer, LayerContext, SandboxError};
 use crate::intercept::{DenialLog, exec};
 use crate::limits::{CgroupLocations, RunLimits};
+use crate::namespaces::Tier;
 use crate::protect::ProtectionGuard;
 use lifecycle::{Lifecycle, LifecycleStep, MainExit, RunEvent};
 pub use wire::{
@@ -40,6 +41,7 @@ pub use wire::{
 pub struct SessionResources<'a> {
     pub network: Option<&'a OwnedFd>,
     pub cgroup_locations: &'a CgroupLocations,
+    pub tier: Tier,
 }
 
 /// First argument that makes our binary run as a supervisor.
@@ -105,6 +107,8 @@ struct SupervisedRun {
     protection: ProtectionGuard,
     /// Watches the run's execs, unless it is trusted.
     exec_watch: Option<Arc<exec::ExecWatch>>,
+    /// How its session got its namespaces, if it has any.
+    tier: Option<Tier>,
 }
 
 /// Receives the spec and starts the run. Returns the run and its first pid; `None` when the server
@@ -222,6 +226,7 @@ impl SupervisedRun {
             limits: self.run_limits.mechanism().name().to_owned(),
             out_of_memory: self.run_limits.was_out_of_memory(),
             execs: self.exec_watch.as_ref().map(|watch| watch.finish_log()),
+            tier: self.tier,
         }
     }
 }

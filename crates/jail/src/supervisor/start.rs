@@ -57,6 +57,7 @@ pub(super) fn start_in_namespaces(
                 covers: &covers,
                 network: session.network,
                 mechanism: run_limits.mechanism(),
+                tier: session.tier,
                 cgroup_joiner,
                 channel: init_channel,
                 launch_channel: child_launch_channel,
@@ -74,6 +75,7 @@ pub(super) fn start_in_namespaces(
         run_limits,
         protection,
         exec_watch: None,
+        tier: Some(session.tier),
     };
     let ProcessTree::Namespace { talk, .. } = &run.tree else { return Err(lost_init_error()) };
     talk.send(&InitCommand::Go, &[]).in_layer(Layer::Namespaces, "let the run start")?;
@@ -252,6 +254,7 @@ pub(super) fn start_on_host(
             launch::become_program(
                 LaunchContext {
                     spec,
+                    tier: None,
                     mechanism,
                     cgroup_joiner: Some(cgroup_joiner),
                     working_directory: directory,
@@ -278,6 +281,7 @@ pub(super) fn start_on_host(
         run_limits,
         protection: ProtectionGuard::default(),
         exec_watch: None,
+        tier: None,
     };
     let connect_policy = ConnectPolicy {
         mounts: None,

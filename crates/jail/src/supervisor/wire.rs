@@ -21,6 +21,7 @@ use crate::error::SandboxError;
 use crate::intercept::{Denial, exec};
 use crate::launch::SandboxProfile;
 use crate::limits::ResourceLimits;
+use crate::namespaces::Tier;
 use crate::rights::Rights;
 
 /// Largest spec: far above what an exec accepts (2 MiB of arguments and environment on Linux), far
@@ -136,6 +137,9 @@ pub struct RunExit {
     /// Actions that the run was refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denials: Vec<Denial>,
+    /// How the session got its namespaces, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<Tier>,
     /// How the limits were enforced.
     #[serde(default)]
     pub limits: String,

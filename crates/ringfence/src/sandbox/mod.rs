@@ -32,6 +32,7 @@ mod output_pump;
 mod output_spool;
 mod output_window;
 pub mod profile;
+pub mod program_version;
 mod progress;
 pub mod repositories;
 mod restricted;
@@ -74,7 +75,7 @@ pub use run_handle::{OutputFilter, OutputRequest, RunHandle, RunOptions};
 pub use run_result::{
     PartialOutput, ReportCompleteness, RunOutcome, RunResult, RunState, StopReason,
 };
-pub use self_server::{SelfServer, start_self_server};
+pub use self_server::{SelfServer, SelfSpawner, start_self_server};
 pub use session_sandbox::SessionSandbox;
 pub use session_sandboxes::SessionSandboxes;
 pub use wider::WiderRuns;

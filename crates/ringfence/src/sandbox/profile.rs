@@ -17,7 +17,7 @@ use crate::base::held_dir::HeldDir;
 use crate::base::ids::short_id;
 use crate::base::workspace::{Workspace, WriteTarget};
 use crate::base::{Error, Result, lexical};
-use crate::config::ProfileSetting;
+use crate::config::{HostRequirement, ProfileSetting};
 use crate::net::AllowList;
 
 /// Path below HOME at which git looks for its global ignore list.
@@ -162,6 +162,17 @@ pub fn check_profile(config: &SandboxConfig) -> Result<()> {
         return Err(Error::invalid_arguments("`deny_domains` has no effect with `allow_network`")
             .with_fact("key", "sandbox.deny_domains")
             .with_hint("With the host's whole network nothing is filtered. Use `allow_domains`, or remove one of the two."));
+    }
+    if sandbox.profile == ProfileSetting::Default
+        && sandbox.require.contains(&HostRequirement::Landlock3)
+        && !jail::has_required_landlock()
+    {
+        return Err(Error::permission_denied(
+            "sandbox",
+            "this kernel has no Landlock 3, which `require` names",
+        )
+        .with_fact("key", "sandbox.require")
+        .with_hint("Use Linux 6.2 or newer with Landlock enabled, or remove the key to run in the tier `mounts`."));
     }
     if sandbox.profile == ProfileSetting::Contained {
         let unsupported = |action: &str, key: &str| {

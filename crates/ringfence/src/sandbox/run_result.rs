@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jail::namespaces::Tier;
 use jail::supervisor::RunExit;
 use serde_json::Value;
 
@@ -100,6 +101,8 @@ pub struct RunResult {
     pub git_changed: Vec<String>,
     /// Mechanism that enforced its limits: `cgroup2`, `cgroup1` or `rlimits`.
     pub limits_mechanism: String,
+    /// How its session got its namespaces, if it has any.
+    pub tier: Option<Tier>,
     /// Number of programs it ran that no rule names.
     pub execs: Option<u64>,
     /// Audit record about these programs.
@@ -114,6 +117,12 @@ impl RunResult {
             exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()).collect();
         self.limits_mechanism.clone_from(&exit.limits);
         self.execs = exit.execs;
+        self.tier = exit.tier;
+    }
+
+    /// Returns the name of the tier if it keeps fewer promises than the others.
+    pub fn weaker_tier(&self) -> Option<&'static str> {
+        self.tier.filter(|tier| *tier == Tier::Mounts).map(Tier::name)
     }
 
     /// Adds denials that were seen elsewhere. One that is already listed only gets a higher count.

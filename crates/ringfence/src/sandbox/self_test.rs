@@ -17,8 +17,6 @@ use serde::Deserialize;
 use super::tier;
 use crate::config::ProfileSetting;
 
-/// All tiers that exist.
-pub const ALL_TIERS: &[Tier] = &[Tier::Namespaces, Tier::Bwrap, Tier::Root];
 /// Time limit. A run takes milliseconds; one that has not ended by now hangs.
 const RUN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum bytes read of each stream of a run.

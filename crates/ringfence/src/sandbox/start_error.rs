@@ -46,9 +46,15 @@ fn layer_hint(error: &SandboxError) -> &'static str {
             "This process seems to be in a sandbox already, and a sandbox cannot be set up inside one. Run the command \
              directly, or run Ringfence outside."
         }
-        Layer::UserNamespace | Layer::Namespaces | Layer::Mounts | Layer::Proc | Layer::Network => {
+        // `contained` needs Landlock: it is no way out where that is missing.
+        Layer::UserNamespace | Layer::Namespaces | Layer::Mounts | Layer::Proc | Layer::Network
+            if jail::has_required_landlock() =>
+        {
             "Run `ringfence doctor`: it shows what this host refuses and how to allow it. In a container, `profile = \
              \"contained\"` under `[sandbox]` promises less and needs no namespaces."
+        }
+        Layer::UserNamespace | Layer::Namespaces | Layer::Mounts | Layer::Proc | Layer::Network => {
+            "Run `ringfence doctor`: it shows what this host refuses and how to allow it. The sandbox needs Linux 5.14 or newer."
         }
         Layer::Landlock | Layer::Seccomp => {
             "Run `ringfence doctor`: this kernel lacks a feature that the sandbox needs."

@@ -16,6 +16,10 @@ const BWRAP_PATHS: &[&str] = &["/usr/bin/bwrap", "/usr/local/bin/bwrap"];
 
 /// Returns the tiers to try, in order of preference.
 pub fn available_tiers() -> Vec<Tier> {
+    // Where the mounts alone have to hold, they are set up in the one way that is tested for it.
+    if !jail::has_required_landlock() {
+        return vec![Tier::Mounts];
+    }
     let mut tiers = vec![Tier::Namespaces];
     if find_bwrap().is_some() {
         tiers.push(Tier::Bwrap);
