@@ -187,6 +187,11 @@ impl Pipeline {
 }
 
 impl Pipeline {
+    /// Returns the number of calls that have not ended.
+    pub fn running_call_count(&self) -> usize {
+        self.running_calls.len()
+    }
+
     /// Waits until every call has ended and is on record, for `max_wait` at the longest.
     pub async fn wait_until_idle(&self, max_wait: Duration) {
         self.running_calls.close();

@@ -1,5 +1,5 @@
-//! Other servers in the pipeline: their lists are learned in the background, and a changed offer
-//! makes a new state, as a reload does.
+//! Other servers in the pipeline: their lists are learned in the background, which makes a new state,
+//! as a reload does.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{Pipeline, PipelineState};
 use crate::audit::CallEvents;
 use crate::base::list_changes::ChangedList;
-use crate::base::{Result, TraceId};
+use crate::base::{Error, Result, TraceId};
 use crate::session::Principal;
 use crate::tools::SessionState;
 use crate::upstream::backend::UpstreamBackend;
@@ -22,7 +22,7 @@ use crate::upstream::start::StartContext;
 const MAX_ASKED: usize = 4;
 
 impl Pipeline {
-    /// Follows what servers offer until the server stops: a change makes a new state.
+    /// Follows what servers offer until the server stops: a change is announced to clients.
     pub async fn follow_offers(self: Arc<Self>) {
         let mut offers = self.upstreams.watch_offers();
         while offers.changed().await.is_ok() {
@@ -39,9 +39,9 @@ impl Pipeline {
         let current = self.state();
         let state =
             PipelineState::new(Arc::clone(&current.config), &self.upstreams).succeeding(&current);
-        if self.replace_state(&current, state) {
-            self.list_changes.announce_change(ChangedList::Tools);
-        }
+        self.replace_state(&current, state);
+        // Someone sees another list: what was offered to a principal decides what it sees.
+        self.list_changes.announce_change(ChangedList::Tools);
     }
 
     /// Waits until the state changes.
@@ -95,8 +95,14 @@ impl Pipeline {
         // The list is for all principals; it is learned with the operator's own login.
         let offer = self.ask_upstream(state, backend, session, &Principal::local()).await?;
         let (config, id) = (Arc::clone(&state.config), backend.server.id.clone());
-        let review = OfferReview::new(&id, None, &offer.locked, &config);
-        let locked = review.without_dangerous_tools(&offer.locked);
+        // Apart from the thread that serves clients: a long list takes a while to scan.
+        let scanning = tokio::task::spawn_blocking({
+            let (config, id, offered) = (Arc::clone(&config), id.clone(), offer.locked.clone());
+            move || OfferReview::new(&id, None, &offered, &config).without_dangerous_tools(&offered)
+        });
+        let locked = scanning
+            .await
+            .map_err(|error| Error::internal("the tools cannot be scanned").with_source(error))?;
         let left_out = offer.locked.tools.len() - locked.tools.len();
         if left_out > 0 {
             tracing::warn!(

@@ -165,7 +165,7 @@ pub(super) fn run_with_config<T>(
 }
 
 /// Asks for a yes at the terminal. Without one, `--yes` must say it.
-fn confirm(question: &str, is_confirmed: bool, out: &mut impl Write) -> Result<()> {
+pub(super) fn confirm(question: &str, is_confirmed: bool, out: &mut impl Write) -> Result<()> {
     if is_confirmed {
         return Ok(());
     }

@@ -74,6 +74,11 @@ impl ConfigFinding {
             (Some(file), Some(line), Some(column)) => {
                 format!("{}:{line}:{column}: ", file.display())
             }
+            // Nothing shows the line, so the key is named.
+            (Some(file), line, _) => {
+                let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+                format!("{}{line}: {}: ", file.display(), self.key.as_deref().unwrap_or_default())
+            }
             _ => String::new(),
         };
         format!("{location}{}", self.message)
@@ -127,6 +132,27 @@ impl ConfigCheck {
         });
     }
 
+    /// Adds a warning about another file than config.toml.
+    fn add_other_finding(
+        &mut self,
+        (file, line): (PathBuf, Option<usize>),
+        key: String,
+        message: String,
+        hint: String,
+    ) {
+        self.findings.push(ConfigFinding {
+            severity: FindingSeverity::Warning,
+            file: Some(file),
+            line,
+            column: None,
+            key: Some(key),
+            tool: None,
+            message,
+            hint,
+            picture: None,
+        });
+    }
+
     /// Returns the command that a key belongs to.
     fn owning_tool(&self, key: &str) -> Option<String> {
         let key_ends = key.match_indices('.').map(|(index, _)| index).chain([key.len()]);
@@ -144,10 +170,13 @@ impl ConfigCheck {
         }
     }
 
-    /// Sorts the findings in the order of the file; those without a position come last.
+    /// Sorts the findings in the order of the file; those without a position and those of other
+    /// files come last.
     pub fn sort_findings(&mut self) {
+        let config_file = self.source.path.clone();
         self.findings.sort_by_key(|finding| {
-            (finding.line.unwrap_or(usize::MAX), finding.column, finding.severity)
+            let is_other = finding.file.is_some() && finding.file != config_file;
+            (is_other, finding.line.unwrap_or(usize::MAX), finding.column, finding.severity)
         });
         self.findings.dedup();
     }

@@ -6,6 +6,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::base::client_process::find_client_process;
+
 /// The variable that names the home.
 const CODEX_HOME: &str = "CODEX_HOME";
 /// The name of Codex's process.
@@ -16,21 +18,21 @@ const WRITABLE_BY_ALL: u32 = 0o002;
 /// Returns the home of the Codex that started this process, if it can be found out. Only a
 /// directory that belongs to our user and is not writable by everyone is trusted.
 pub fn find_client_home(search_path: Option<&OsStr>) -> Option<PathBuf> {
-    let candidate = home_from_parent().or_else(|| search_path.and_then(home_from_search_path))?;
+    let candidate = home_from_client().or_else(|| search_path.and_then(home_from_search_path))?;
     let home = candidate.canonicalize().ok()?;
     let metadata = home.metadata().ok()?;
     let is_ours = metadata.uid() == rustix::process::geteuid().as_raw();
     (metadata.is_dir() && is_ours && metadata.mode() & WRITABLE_BY_ALL == 0).then_some(home)
 }
 
-/// Reads the home from the parent's environment, if the parent is Codex and its environment is
+/// Reads the home from the client's environment, if the client is Codex and its environment is
 /// readable.
-fn home_from_parent() -> Option<PathBuf> {
-    let parent = rustix::process::getppid()?.as_raw_nonzero();
-    if fs::read_to_string(format!("/proc/{parent}/comm")).ok()?.trim_end() != CODEX_PROCESS {
+fn home_from_client() -> Option<PathBuf> {
+    let client = find_client_process()?;
+    if fs::read_to_string(format!("/proc/{client}/comm")).ok()?.trim_end() != CODEX_PROCESS {
         return None;
     }
-    home_from_environ(&fs::read(format!("/proc/{parent}/environ")).ok()?)
+    home_from_environ(&fs::read(format!("/proc/{client}/environ")).ok()?)
 }
 
 /// Finds CODEX_HOME in the contents of /proc/PID/environ.

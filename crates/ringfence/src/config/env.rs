@@ -35,6 +35,7 @@ variables! {
     RINGFENCE_LOG           "RINGFENCE_LOG"           false "Log level: error, warn, info, debug or trace (`--log-level`).";
     RINGFENCE_LOG_FORMAT    "RINGFENCE_LOG_FORMAT"    false "Log format: pretty or json (`--log-format`).";
     RINGFENCE_LOG_FILE      "RINGFENCE_LOG_FILE"      false "File to log to, instead of standard error (`--log-file`).";
+    RINGFENCE_TOKEN         "RINGFENCE_TOKEN"         true  "Bearer token that `ringfence tools` and `ringfence call` send to the server of `--url`.";
     UPSTREAMS_PATH          "CODEX_TOOLLOOP_MCP_CONFIG_PATH" false "JSON file with other MCP servers (`--upstreams`).";
     UPSTREAMS_JSON          "CODEX_TOOLLOOP_MCP_CONFIG_JSON" true "Other MCP servers as JSON; they take precedence over those of the file.";
     ENABLE_SURFACE          "ENABLE_MCP_SERVER_SURFACE" false "`enable_mcp_server_surface`; its name is accepted in any case.";
@@ -139,6 +140,13 @@ impl ProcessEnv {
         let variables =
             variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         ProcessEnv { variables, cwd: Some(cwd.into()), client_codex_home: None }
+    }
+
+    /// Returns this environment with one variable set.
+    pub fn with_variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.retain(|(other, _)| other != name);
+        self.variables.push((name.into(), value.into()));
+        self
     }
 
     /// Returns the value of a variable. An empty value counts as unset: shells and unit files leave

@@ -41,7 +41,7 @@ pub use resolve::codex_home::find_rules_dirs;
 pub use resolve::command_tool::{BUILT_IN_TOOLS, CommandTool, build_validator};
 use resolve::config_path;
 pub use resolve::declared_access::DeclaredAccess;
-pub use resolve::directories::{open_workspace_for, prepare_root};
+pub use resolve::directories::{open_workspace_for, prepare_root, prepare_root_dir};
 pub use resolve::hidden_dirs::is_system_path;
 pub use resolve::policy::{PolicyFlags, PolicySettings};
 pub use resolve::program::{ProgramError, ProgramSearch, REPLACED_DIRECTORIES};
@@ -56,8 +56,9 @@ pub use template::{TemplatePart, ValueTemplate};
 pub use trusted_files::TrustCandidate;
 pub use upstreams::{UpstreamConfig, UpstreamServer};
 pub use values::{
-    CommandStdin, EscalationMode, HeuristicsMode, LogFormat, LogLevel, NameGlob, ProfileSetting,
-    RiskyEscalation, SideEffect, ToolNameStyle, ToolSet, UpstreamApproval, UpstreamShare,
+    CommandStdin, EscalationMode, HeuristicsMode, HostRequirement, LogFormat, LogLevel, NameGlob,
+    ProfileSetting, RiskyEscalation, SideEffect, ToolNameStyle, ToolSet, UpstreamApproval,
+    UpstreamShare,
 };
 
 /// The defaults, in the form of a config file.

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_client::LockFile;
-use ringfence_client::config::{BundleConfig, BundleMode, ServerConfig, TransportConfig};
+use ringfence_client::config::{
+    BundleConfig, BundleMode, KeyLocations, ServerConfig, TransportConfig,
+};
 use serde_json::{Map, Value, json};
 
 use self::login::UpstreamLogin;
@@ -32,6 +34,8 @@ pub struct UpstreamConfig {
     pub bundles: BTreeMap<String, BundleConfig>,
     /// The upstreams file, if one was read.
     pub file: Option<PathBuf>,
+    /// Where the keys of servers and bundles were written.
+    pub locations: Arc<KeyLocations>,
     /// File with the accepted definitions: `mcp.lock` next to the upstreams file; below the root if
     /// the servers come from the environment alone or from a discovered file.
     pub lock_path: Option<PathBuf>,

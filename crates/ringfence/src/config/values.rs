@@ -84,6 +84,23 @@ impl ProfileSetting {
     }
 }
 
+/// Feature of the host without which no command runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum HostRequirement {
+    /// Landlock version 3 or newer (Linux 6.2). Without it, `default` uses the tier `mounts`
+    Landlock3,
+}
+
+impl HostRequirement {
+    /// Returns the name used in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            HostRequirement::Landlock3 => "landlock3",
+        }
+    }
+}
+
 /// Where to run a command that a rule allows, or that a human approves after a rule asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

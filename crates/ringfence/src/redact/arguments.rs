@@ -13,17 +13,11 @@ pub fn redact_arguments(arguments: &Map<String, Value>, hidden: &BTreeSet<String
     fn redact_json(value: &Value, hidden: &BTreeSet<String>) -> Value {
         match value {
             Value::Object(map) => {
-                let hide = |name: &str, value: &Value| match value {
-                    _ if hidden.contains(name) => json!("[not shown]"),
-                    Value::String(text) if is_sensitive(name) => {
-                        json!(format!(
-                            "[not shown, {} characters given by this call]",
-                            text.chars().count()
-                        ))
-                    }
-                    _ if is_sensitive(name) => json!("[not shown]"),
-                    value => redact_json(value, hidden),
-                };
+                let hide =
+                    |name: &str, value: &Value| match hidden.contains(name) || is_sensitive(name) {
+                        true => json!(describe_hidden(value)),
+                        false => redact_json(value, hidden),
+                    };
                 map.iter().map(|(name, value)| (name.clone(), hide(name, value))).collect()
             }
             Value::Array(items) => items.iter().map(|item| redact_json(item, hidden)).collect(),
@@ -33,4 +27,14 @@ pub fn redact_arguments(arguments: &Map<String, Value>, hidden: &BTreeSet<String
     let mut arguments = arguments.clone();
     known_secrets::redact_map(&mut arguments);
     redact_json(&Value::Object(arguments), hidden)
+}
+
+/// Describes a value that is not shown. The length tells a password from a page of text, and helps
+/// no one to guess the value.
+fn describe_hidden(value: &Value) -> String {
+    let count = match value {
+        Value::String(text) => text.chars().count(),
+        other => other.to_string().chars().count(),
+    };
+    format!("[not shown, {count} characters given by this call]")
 }

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use crate::base::Error;
 use crate::config::{CommandTool, Config, ToolSet};
 use crate::sandbox::SandboxConfig;
+use crate::session::Session;
 use crate::tools::configured::ConfiguredTool;
 use crate::tools::{BUILTIN_TOOLS, DynTool, LEGACY_TOOLS, ToolOrigin, UNLISTED_TOOLS, shell};
 
@@ -151,12 +152,8 @@ impl Registry {
             !config.surface.enabled || config.surface.allows_tool(&tool.spec().name)
         });
         let listed_count = tools.len();
-        let withheld = upstreams.withheld.iter().map(|tool| Arc::clone(tool) as Arc<dyn DynTool>);
         tools.extend(
-            unlisted
-                .into_iter()
-                .chain(withheld)
-                .filter(|tool| config.surface.allows_tool(&tool.spec().name)),
+            unlisted.into_iter().filter(|tool| config.surface.allows_tool(&tool.spec().name)),
         );
         let mut by_name = HashMap::new();
         for (index, tool) in tools.iter().enumerate() {
@@ -202,6 +199,15 @@ impl Registry {
     /// Returns the schemas of the tool with this name, in either spelling.
     pub fn get_schemas(&self, name: &str) -> Option<&ToolSchemas> {
         self.by_name.get(name).map(|index| &self.schemas[*index])
+    }
+
+    /// Returns the tools that a session sees, with their schemas.
+    pub fn tools_for(
+        &self,
+        session: &Session,
+    ) -> impl Iterator<Item = (&Arc<dyn DynTool>, &ToolSchemas)> {
+        let tools = self.visible_tools(Some(session.workspace.path()));
+        tools.filter(|(tool, _)| !tool.is_withheld_from(&session.principal))
     }
 
     /// Returns the listed tools with their schemas; with a workspace, only those visible in it.

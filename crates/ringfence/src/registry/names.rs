@@ -40,6 +40,7 @@ macro_rules! client_patterns {
 }
 
 client_patterns! {
+    "ringfence-cli" Dots "our own command line, which shows names as the audit log does";
     "codex-mcp-client*" Dots "Codex shows the model underscores and calls by the dotted name";
     "mcp" Underscores "default name of the Python SDK: OpenAI Agents, LangChain, LlamaIndex, FastMCP and Pydantic AI send it and hand names to an API that answers 400";
     "ai-sdk*" Underscores "AI SDK (`ai-sdk-mcp-client`): hands names to the model's API";
@@ -52,6 +53,7 @@ client_patterns! {
     "streamable-http: *" Underscores "OpenAI Agents for JavaScript without a name for the server";
     "ringfence*" Underscores "OpenAI Agents for JavaScript and Mastra call themselves what the user called the server";
     "*mastra*" Underscores "Mastra: hands names to the model's API";
+    "mcporter*" Underscores "mcporter takes `ringfence.file.read` for a tool `file`";
     "qwen*" Underscores "Qwen Code (`qwen-cli-mcp-client-…`): hands names to an OpenAI-compatible API";
     "claude-ai*" Underscores "Claude Desktop drops the whole list over one dot";
     "claude-desktop*" Underscores "Claude Desktop drops the whole list over one dot";

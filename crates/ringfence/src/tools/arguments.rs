@@ -2,6 +2,7 @@
 
 pub mod schema_check;
 mod schema_depth;
+mod schema_repeats;
 mod violations;
 
 use schemars::JsonSchema;

@@ -13,7 +13,7 @@ use crate::approval::Granted;
 use crate::base::call::{ParsedArgs, Prepared, ToolOutput};
 use crate::base::{Error, Result};
 use crate::sandbox::DedicatedSandbox;
-use crate::session::{Overrides, Session};
+use crate::session::{Overrides, Principal, Session};
 
 /// Whose tool it is, which decides how its texts are passed on and when its calls need approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +71,12 @@ pub trait Tool: Send + Sync + 'static {
     /// Returns whether the tool is offered to sessions that work in this directory.
     fn is_offered_in(&self, _workspace: &Path) -> bool {
         true
+    }
+
+    /// Returns whether lists leave the tool out for this principal, because it is not what was
+    /// accepted. A call says so.
+    fn is_withheld_from(&self, _principal: &Principal) -> bool {
+        false
     }
 
     /// Returns the working directory and environment that calls start with, for clients that
@@ -134,6 +140,9 @@ pub trait DynTool: Send + Sync + 'static {
     /// See [`Tool::is_offered_in`].
     fn is_offered_in(&self, workspace: &Path) -> bool;
 
+    /// See [`Tool::is_withheld_from`].
+    fn is_withheld_from(&self, principal: &Principal) -> bool;
+
     /// See [`Tool::session_defaults`].
     fn session_defaults(&self, session: &Session, overrides: &Overrides) -> Value;
 
@@ -178,6 +187,10 @@ impl<T: Tool> DynTool for T {
 
     fn is_offered_in(&self, workspace: &Path) -> bool {
         Tool::is_offered_in(self, workspace)
+    }
+
+    fn is_withheld_from(&self, principal: &Principal) -> bool {
+        Tool::is_withheld_from(self, principal)
     }
 
     fn session_defaults(&self, session: &Session, overrides: &Overrides) -> Value {

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use ringfence_client::{
-    CallHandler, Question, QuestionAnswer, RawJson, ServerClient, ToolCall, clean_text,
+    CallHandler, Question, QuestionAnswer, RawJson, ServerClient, ToolCall, clean_line, clean_text,
 };
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::client_error::to_call_error;
-use super::pool::ended_error;
 use super::questions::answer_questions;
 use crate::base::{CancelCause, CancelToken, Error, IgnorePoison, Kind};
 use crate::config::UpstreamServer;
@@ -23,6 +22,8 @@ use crate::tools::RunCx;
 /// Log lines that wait for our client; the oldest go first.
 const MAX_WAITING_LOGS: usize = 100;
 const MAX_MESSAGE_CHARS: usize = 1_000;
+/// Longest name of a logger, or of a member of a log line's data.
+const MAX_NAME_CHARS: usize = 60;
 /// Largest data of a log line.
 const MAX_LOG_BYTES: usize = 16 << 10;
 /// Time for what a server said last, once its answer is here.
@@ -44,9 +45,10 @@ pub async fn call_server(
         }
     };
     let answer = tokio::select! {
-        answer = answer => answer.map_err(|error| match error.is_other_connection() {
-            true => CallFailure::OtherConnection,
-            false => CallFailure::Failed(to_call_error(&error, &server.id)),
+        answer = answer => answer.map_err(|error| {
+            let is_lost = error.is_other_connection();
+            let error = to_call_error(&error, &server.id);
+            if is_lost { CallFailure::ConnectionLost(error) } else { CallFailure::Failed(error) }
         }),
         // Dropping the call tells the server that it is cancelled.
         _ = cx.control.cancel.cancelled() => Err(CallFailure::Failed(cancelled_error(&cx.control.cancel))),
@@ -58,18 +60,17 @@ pub async fn call_server(
 
 /// Why a call has no result.
 pub enum CallFailure {
-    /// Its connection was replaced by another, which is to be compared first.
-    OtherConnection,
+    /// Its connection is lost, and the call did not run or may run again. The next connection is to
+    /// be compared first.
+    ConnectionLost(Error),
     Failed(Error),
 }
 
 impl CallFailure {
-    /// Returns the error of the call.
-    pub fn into_error(self, server_id: &str) -> Error {
-        match self {
-            CallFailure::OtherConnection => ended_error(server_id),
-            CallFailure::Failed(error) => error,
-        }
+    /// Returns the error of the call: what is known about the end of the connection, if it is lost.
+    pub fn into_error(self) -> Error {
+        let (CallFailure::ConnectionLost(error) | CallFailure::Failed(error)) = self;
+        error
     }
 }
 
@@ -145,10 +146,11 @@ impl CallBridge<'_> {
             let next = self.waiting.lock().ignore_poison().pop_front();
             match next {
                 Some(ServerMessage::Progress(fields)) => {
-                    let message = clean_text(
-                        fields.message.as_deref().unwrap_or_default(),
-                        MAX_MESSAGE_CHARS,
-                    );
+                    let message = fields.message.as_deref().unwrap_or_default();
+                    let message = match clean_line(message, MAX_MESSAGE_CHARS) {
+                        text if text.is_empty() => text,
+                        text => format!("{}: {text}", self.server.id),
+                    };
                     let client = &self.cx.control.client;
                     client.send_progress(message, fields.progress, fields.total).await;
                 }
@@ -161,14 +163,23 @@ impl CallBridge<'_> {
     async fn forward_log(&self, fields: LogFields) {
         let level = known_level(&fields.level);
         let logger = match &fields.logger {
-            Some(logger) => format!("{}/{}", self.server.id, clean_text(logger, 60)),
+            Some(logger) => format!("{}/{}", self.server.id, clean_line(logger, MAX_NAME_CHARS)),
             None => self.server.id.clone(),
         };
-        let data = match fields.data {
-            Value::String(text) => clean_text(&text, MAX_MESSAGE_CHARS).into(),
-            data => data,
-        };
-        self.cx.control.client.send_log(level, &logger, data).await;
+        self.cx.control.client.send_log(level, &logger, clean_data(fields.data)).await;
+    }
+}
+
+/// Cleans all texts of a log line's data, names included.
+fn clean_data(data: Value) -> Value {
+    match data {
+        Value::String(text) => clean_text(&text, MAX_MESSAGE_CHARS).into(),
+        Value::Array(items) => items.into_iter().map(clean_data).collect(),
+        Value::Object(members) => members
+            .into_iter()
+            .map(|(name, value)| (clean_line(&name, MAX_NAME_CHARS), clean_data(value)))
+            .collect(),
+        other => other,
     }
 }
 

@@ -2,10 +2,12 @@
 //!
 //! A list is made from the accepted definitions alone, so that it is the same at every start and
 //! starts no server. A server whose offer differs from them is noticed with its next connection:
-//! the tools that differ are neither listed nor called until someone accepts them.
+//! the tools that differ are neither listed nor called until someone accepts them. What a server
+//! offers may depend on who asks, so that an offer counts for that principal alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use ringfence_client::config::{BundleConfig, BundleMode};
 use ringfence_client::{
@@ -21,9 +23,13 @@ use crate::base::call::digest_json;
 use crate::base::{Error, IgnorePoison, Kind, Result};
 use crate::config::{BUILT_IN_TOOLS, Config};
 use crate::sandbox::SandboxConfig;
+use crate::session::Principal;
 
 /// Names of tools in one record.
 const MAX_RECORDED: usize = 50;
+/// How long a changed offer keeps users from being asked about the tool. Later calls connect, and so
+/// notice that the change was taken back.
+const REFUSAL_TIME: Duration = Duration::from_secs(30);
 
 /// Accepted definitions of a server, as digests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,11 +61,6 @@ pub struct OfferDrift {
 }
 
 impl OfferDrift {
-    /// Returns whether this tool may not be used any more.
-    pub fn affects_tool(&self, tool: &str) -> bool {
-        self.server_changed || self.changed_tools.contains(tool)
-    }
-
     /// Returns what the record says about it.
     pub fn to_fields(&self) -> Map<String, Value> {
         let names = |tools: &BTreeSet<String>| {
@@ -104,6 +105,13 @@ impl ServerPins {
         }
     }
 
+    /// Returns whether an offer has another definition of this tool, or comes from another server.
+    fn is_tool_changed(&self, offer: &OfferedServer, tool: &str) -> bool {
+        self.identity != offer.identity
+            || self.instructions != offer.instructions
+            || offer.tools.get(tool).is_some_and(|digest| self.tools.get(tool) != Some(digest))
+    }
+
     /// Fails unless an offer contains the accepted definition of this tool.
     pub fn check_tool(&self, offer: &OfferedServer, tool: &str) -> Result<()> {
         let id = &self.server_id;
@@ -115,12 +123,9 @@ impl ServerPins {
             .with_reason("tool_gone")
             .with_hint(format!("Use another tool; `ringfence upstream diff {id}` shows more.")));
         }
-        let is_accepted = self.identity == offer.identity
-            && self.instructions == offer.instructions
-            && self.tools.get(tool) == offer.tools.get(tool);
-        match is_accepted {
-            true => Ok(()),
-            false => Err(self.changed_error()),
+        match self.is_tool_changed(offer, tool) {
+            false => Ok(()),
+            true => Err(self.changed_error()),
         }
     }
 
@@ -165,11 +170,17 @@ pub struct Observations {
 
 #[derive(Default)]
 struct ObservedServer {
-    offer: Option<Arc<OfferedServer>>,
+    /// Last offers to principals, where they differ from what was accepted.
+    changed_offers: BTreeMap<Principal, ChangedOffer>,
     /// Definitions of a trusted server that is not in `mcp.lock` and could not be written there.
     learned: Option<Arc<LockedServer>>,
     /// The server could not be asked for its tools.
     has_learn_error: bool,
+}
+
+struct ChangedOffer {
+    offer: Arc<OfferedServer>,
+    seen_at: Instant,
 }
 
 impl Default for Observations {
@@ -179,17 +190,26 @@ impl Default for Observations {
 }
 
 impl Observations {
-    /// Records an offer. Returns how it differs from what was accepted, if that is news.
+    /// Records an offer to a principal. Returns how it differs from what was accepted, if that is
+    /// news.
     pub fn record_offer(
         &self,
         pins: &ServerPins,
+        principal: &Principal,
         offer: &Arc<OfferedServer>,
     ) -> Option<OfferDrift> {
         let mut servers = self.lock_servers();
         let server = servers.entry(pins.server_id.clone()).or_default();
         let drift = pins.compare_offer(offer);
-        let previous = server.offer.replace(Arc::clone(offer));
-        let known = previous.map(|previous| pins.compare_offer(&previous)).unwrap_or_default();
+        let previous = match drift == OfferDrift::default() {
+            true => server.changed_offers.remove(principal),
+            false => {
+                let changed = ChangedOffer { offer: Arc::clone(offer), seen_at: Instant::now() };
+                server.changed_offers.insert(principal.clone(), changed)
+            }
+        };
+        let known =
+            previous.map(|previous| pins.compare_offer(&previous.offer)).unwrap_or_default();
         drop(servers);
         if drift == known {
             return None;
@@ -216,21 +236,32 @@ impl Observations {
         self.lock_servers().get(server_id).is_some_and(|server| server.has_learn_error)
     }
 
-    /// Fails if the last offer of a server has another definition of this tool than was accepted.
-    pub fn check_tool(&self, pins: &ServerPins, tool: &str) -> Result<()> {
+    /// Returns whether the last offer to this principal has another definition of this tool than was
+    /// accepted.
+    pub fn is_withheld(&self, pins: &ServerPins, principal: &Principal, tool: &str) -> bool {
         let servers = self.lock_servers();
-        let offer = servers.get(&pins.server_id).and_then(|server| server.offer.as_ref());
-        match offer.filter(|offer| offer.tools.contains_key(tool)) {
-            Some(offer) => pins.check_tool(offer, tool),
-            None => Ok(()),
+        let changed = find_changed_offer(&servers, pins, principal);
+        changed.is_some_and(|changed| pins.is_tool_changed(&changed.offer, tool))
+    }
+
+    /// Fails if this principal was just offered another definition of this tool than was accepted.
+    pub fn check_tool(&self, pins: &ServerPins, principal: &Principal, tool: &str) -> Result<()> {
+        let servers = self.lock_servers();
+        match find_changed_offer(&servers, pins, principal) {
+            Some(ChangedOffer { offer, seen_at })
+                if seen_at.elapsed() < REFUSAL_TIME && pins.is_tool_changed(offer, tool) =>
+            {
+                Err(pins.changed_error())
+            }
+            _ => Ok(()),
         }
     }
 
-    /// Returns how the last offer of a server differs from what was accepted.
-    pub fn drift(&self, pins: &ServerPins) -> OfferDrift {
+    /// Returns how the last offer to this principal differs from what was accepted.
+    pub fn drift(&self, pins: &ServerPins, principal: &Principal) -> OfferDrift {
         let servers = self.lock_servers();
-        let offer = servers.get(&pins.server_id).and_then(|server| server.offer.as_ref());
-        offer.map(|offer| pins.compare_offer(offer)).unwrap_or_default()
+        let changed = find_changed_offer(&servers, pins, principal);
+        changed.map(|changed| pins.compare_offer(&changed.offer)).unwrap_or_default()
     }
 
     /// Returns the accepted definitions of a server.
@@ -255,16 +286,21 @@ impl Observations {
     }
 }
 
-/// Tools of all servers that are offered, made from one config.
+fn find_changed_offer<'a>(
+    servers: &'a BTreeMap<String, ObservedServer>,
+    pins: &ServerPins,
+    principal: &Principal,
+) -> Option<&'a ChangedOffer> {
+    servers.get(&pins.server_id)?.changed_offers.get(principal)
+}
+
+/// Tools of all servers that were accepted, made from one config.
 #[derive(Default)]
 pub struct UpstreamTools {
     /// Tools on the list, in the order of their names.
     pub direct: Vec<Arc<UpstreamTool>>,
     /// Tools that the meta tools reach, in the order of their names.
     pub searchable: Vec<Arc<UpstreamTool>>,
-    /// Tools that their servers have changed. They are not listed, but a call says why it is
-    /// refused, and finds out whether the change was taken back.
-    pub withheld: Vec<Arc<UpstreamTool>>,
     pub backends: BTreeMap<String, Arc<UpstreamBackend>>,
     /// Servers and tools that are not available, with the reason.
     pub problems: Vec<String>,
@@ -308,7 +344,6 @@ impl UpstreamTools {
         let observations = &backend.pool.observations;
         let Some(locked) = observations.accepted_server(config, id) else { return };
         let pins = Arc::new(ServerPins::new(id, &locked));
-        let drift = observations.drift(&pins);
         for definition in locked.definitions(&Limits::default()) {
             let allows = |bundle: &&&BundleConfig| bundle.allows(&definition.name);
             let modes: Vec<BundleMode> =
@@ -331,15 +366,12 @@ impl UpstreamTools {
                 continue;
             }
             let version = locked.identity["version"].as_str();
-            let is_withheld = drift.affects_tool(&definition.name);
-            let mut tool = UpstreamTool::new(name, backend, &pins, &definition, version, config);
-            tool.is_withheld = is_withheld;
+            let tool = UpstreamTool::new(name, backend, &pins, &definition, version, config);
             let tool = Arc::new(tool);
             if modes.contains(&BundleMode::Direct) {
-                let tools = if is_withheld { &mut self.withheld } else { &mut self.direct };
-                tools.push(Arc::clone(&tool));
+                self.direct.push(Arc::clone(&tool));
             }
-            if modes.contains(&BundleMode::Meta) && !is_withheld {
+            if modes.contains(&BundleMode::Meta) {
                 self.searchable.push(tool);
             }
         }
@@ -405,18 +437,27 @@ mod tests {
         let accepted = locked(json!({"read": {"name": "read"}}));
         let changed = locked(json!({"read": {"name": "read", "x": 1}, "new": {"name": "new"}}));
         let (pins, observations) = (ServerPins::new("files", &accepted), Observations::default());
+        let [one, other] = ["one", "other"].map(Principal::from_name);
         let mut changes = observations.watch_changes();
-        assert_eq!(observations.record_offer(&pins, &offer(&accepted)), None);
+        assert_eq!(observations.record_offer(&pins, &one, &offer(&accepted)), None);
         assert!(!changes.has_changed().unwrap());
-        let drift = observations.record_offer(&pins, &offer(&changed)).unwrap();
-        assert!(drift.affects_tool("read") && !drift.server_changed);
+        let drift = observations.record_offer(&pins, &one, &offer(&changed)).unwrap();
+        assert!(drift.changed_tools.contains("read") && !drift.server_changed);
         assert!(drift.new_tools.contains("new"));
+        assert!(observations.is_withheld(&pins, &one, "read"));
+        assert!(observations.check_tool(&pins, &one, "read").is_err());
+        assert!(!observations.is_withheld(&pins, &other, "read"));
+        assert!(observations.check_tool(&pins, &other, "read").is_ok());
         assert!(changes.has_changed().unwrap());
         changes.mark_unchanged();
-        assert_eq!(observations.record_offer(&pins, &offer(&changed)), None);
+        assert_eq!(observations.record_offer(&pins, &one, &offer(&changed)), None);
         assert!(!changes.has_changed().unwrap());
-        assert_eq!(observations.drift(&pins), drift);
-        let pins = ServerPins::new("files", &changed);
-        assert_eq!(observations.drift(&pins), OfferDrift::default());
+        assert_eq!(observations.drift(&pins, &one), drift);
+        let new_pins = ServerPins::new("files", &changed);
+        assert_eq!(observations.drift(&new_pins, &one), OfferDrift::default());
+        // It is taken back.
+        let drift = observations.record_offer(&pins, &one, &offer(&accepted)).unwrap();
+        assert_eq!(drift, OfferDrift::default());
+        assert!(!observations.is_withheld(&pins, &one, "read"));
     }
 }

@@ -1,5 +1,6 @@
 //! Description of a server's tool, from its accepted definition. A trusted server's texts are
-//! passed on as they came; an untrusted one's lose what a human could not see.
+//! passed on as they came; an untrusted one's lose what a human could not see, and the marks that
+//! would keep the human who approves a call from seeing its arguments.
 
 use std::collections::BTreeSet;
 
@@ -14,6 +15,12 @@ use crate::tools::{PermissionScope, ToolHints, ToolSpec};
 const MAX_DESCRIPTION_CHARS: usize = 8_000;
 const MAX_SCHEMA_TEXT_CHARS: usize = 2_000;
 const MAX_TITLE_CHARS: usize = 100;
+
+/// Keywords of a schema whose members are schemas, each with a name of the server's choice.
+const NAMED_SCHEMAS: [&str; 5] =
+    ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+/// Keywords of a schema whose values are no schemas: a call may have to repeat them exactly.
+const PLAIN_VALUES: [&str; 4] = ["enum", "const", "default", "examples"];
 
 /// Builds the description of a tool. `version` is that of its server.
 pub fn build_spec(
@@ -96,13 +103,16 @@ pub fn find_secret_arguments(schema: &Map<String, Value>) -> BTreeSet<String> {
     let mut waiting: Vec<&Map<String, Value>> = vec![schema];
     while let Some(members) = waiting.pop() {
         for (key, value) in members {
-            if let ("properties", Value::Object(properties)) = (key.as_str(), value) {
-                let secret = properties.iter().filter(|(_, property)| {
-                    property["writeOnly"] == true || property["format"] == "password"
-                });
-                found.extend(secret.map(|(name, _)| name.clone()));
-            }
             match value {
+                _ if PLAIN_VALUES.contains(&key.as_str()) => {}
+                Value::Object(schemas) if NAMED_SCHEMAS.contains(&key.as_str()) => {
+                    let named = || schemas.iter().filter_map(|(k, v)| Some((k, v.as_object()?)));
+                    if key == "properties" {
+                        let secret = named().filter(|(_, schema)| secret_mark(schema).is_some());
+                        found.extend(secret.map(|(name, _)| name.clone()));
+                    }
+                    waiting.extend(named().map(|(_, schema)| schema));
+                }
                 Value::Object(inner) => waiting.push(inner),
                 Value::Array(items) => waiting.extend(items.iter().filter_map(Value::as_object)),
                 _ => {}
@@ -110,6 +120,15 @@ pub fn find_secret_arguments(schema: &Map<String, Value>) -> BTreeSet<String> {
         }
     }
     found
+}
+
+/// Returns the mark that keeps the value of a property from being shown, if it has one.
+pub fn secret_mark(property: &Map<String, Value>) -> Option<&'static str> {
+    match (property.get("writeOnly"), property.get("format")) {
+        (_, Some(Value::String(format))) if format == "password" => Some("format \"password\""),
+        (Some(Value::Bool(true)), _) => Some("writeOnly"),
+        _ => None,
+    }
 }
 
 /// Cleans every text that a model or a human reads. Values that a call must repeat exactly (names,
@@ -125,6 +144,32 @@ fn clean_definition(members: &mut Map<String, Value>) {
             _ => {}
         }
     }
+    if let Some(schema) = members.get_mut("inputSchema") {
+        remove_secret_marks(schema);
+    }
+}
+
+/// Removes the marks that [`find_secret_arguments`] would find: an untrusted server must not choose what is hidden from
+/// the human who approves its calls, neither here nor in a client that knows these marks.
+fn remove_secret_marks(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            while let Some(mark) = secret_mark(members) {
+                members.remove(if mark == "writeOnly" { mark } else { "format" });
+            }
+            for (key, value) in members.iter_mut() {
+                match value {
+                    _ if PLAIN_VALUES.contains(&key.as_str()) => {}
+                    Value::Object(schemas) if NAMED_SCHEMAS.contains(&key.as_str()) => {
+                        schemas.values_mut().for_each(remove_secret_marks);
+                    }
+                    value => remove_secret_marks(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_secret_marks),
+        _ => {}
+    }
 }
 
 /// Cleans the texts of a schema that a model or a human reads.
@@ -135,6 +180,13 @@ pub fn clean_schema(schema: &mut Value) {
                 match (key.as_str(), value) {
                     ("description" | "title" | "$comment", Value::String(text)) => {
                         *text = clean_text(text, MAX_SCHEMA_TEXT_CHARS);
+                    }
+                    ("enumNames", Value::Array(names)) => {
+                        names.iter_mut().for_each(|name| {
+                            if let Value::String(text) = name {
+                                *text = clean_text(text, MAX_SCHEMA_TEXT_CHARS);
+                            }
+                        });
                     }
                     ("enum" | "const" | "pattern" | "required", _) => {}
                     (_, value) => clean_schema(value),
@@ -161,6 +213,36 @@ mod tests {
             unreachable!()
         };
         assert_eq!(Vec::from_iter(find_secret_arguments(&schema)), ["key", "pin"]);
+    }
+
+    #[test]
+    fn an_untrusted_server_cannot_mark_arguments_as_secret() {
+        let Value::Object(mut members) = json!({"inputSchema": {
+            "properties": {
+                "both": {"format": "password", "writeOnly": true, "type": "string"},
+                "format": {"const": {"format": "password"}},
+                "writeOnly": true,
+                "default": {"writeOnly": true},
+            },
+            "default": {"properties": {"to": {"writeOnly": true}}},
+            "anyOf": [{"properties": {"pin": {"items": [{"format": "password"}]}}}],
+        }}) else {
+            unreachable!()
+        };
+        clean_definition(&mut members);
+        let expected = json!({
+            "properties": {
+                "both": {"type": "string"},
+                "format": {"const": {"format": "password"}},
+                "writeOnly": true,
+                "default": {},
+            },
+            "default": {"properties": {"to": {"writeOnly": true}}},
+            "anyOf": [{"properties": {"pin": {"items": [{}]}}}],
+        });
+        assert_eq!(members["inputSchema"], expected);
+        let schema = members["inputSchema"].as_object().unwrap();
+        assert!(find_secret_arguments(schema).is_empty());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! entry changes. A server with logins is tried again once there is another login.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,15 @@ impl RecentFailures {
         }
     }
 
+    /// Returns the last failure of a server, and when it is tried again: `None` if only another
+    /// entry helps.
+    pub fn get_failure(&self, key: &FailureKey) -> Option<(ClientError, Option<Duration>)> {
+        let failures = self.lock();
+        let failure = failures.get(key)?;
+        let wait = failure.retry_at.map(|at| at.saturating_duration_since(Instant::now()));
+        Some((failure.error.clone(), wait))
+    }
+
     /// Forgets the failures of a server, because there is another login.
     pub fn forget_failure(&self, key: &FailureKey) {
         self.lock().remove(key);
@@ -88,11 +98,16 @@ impl RecentFailures {
     }
 }
 
-/// The first failure may be an accident.
+/// Returns the wait after so many failures. The first may be an accident; later waits differ by
+/// chance, since sessions that failed together must not come back together.
 fn wait_after(count: u32) -> Duration {
     match count {
         0 | 1 => Duration::ZERO,
-        count => FIRST_WAIT.saturating_mul(1 << (count - 2).min(16)).min(MAX_WAIT),
+        count => {
+            let doubled = FIRST_WAIT.saturating_mul(1 << (count - 2).min(16)).min(MAX_WAIT);
+            let chance = RandomState::new().build_hasher().finish() % 512;
+            doubled.mul_f64(0.75 + chance as f64 / 1024.0)
+        }
     }
 }
 
@@ -102,8 +117,15 @@ mod tests {
 
     #[test]
     fn waits_grow_and_end() {
-        let seconds: Vec<u64> = (1..=14).map(|count| wait_after(count).as_secs()).collect();
-        assert_eq!(seconds, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600, 600]);
-        assert_eq!(wait_after(u32::MAX), MAX_WAIT);
+        let waits = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600, 600];
+        for (count, seconds) in (1..).zip(waits).chain([(u32::MAX, 600)]) {
+            let (wait, middle) = (wait_after(count).as_secs_f64(), f64::from(seconds));
+            assert!((middle * 0.75..=middle * 1.25).contains(&wait), "{count}: {wait}");
+        }
+    }
+
+    #[test]
+    fn sessions_that_failed_together_do_not_come_back_together() {
+        assert!((0..50).any(|_| wait_after(5) != wait_after(5)));
     }
 }

@@ -90,9 +90,12 @@ fn update_lock(config: &UpstreamConfig, change: impl FnOnce(&mut LockFile)) -> R
         .as_deref()
         .ok_or_else(|| Error::internal("there is no place for accepted definitions"))?;
     let lock_error = |error: ringfence_client::ClientError| {
-        Error::new(Kind::Internal, error.message().to_owned())
-            .with_reason("lock_file")
-            .with_hint(format!("Make {} readable and writable for this user.", path.display()))
+        Error::new(Kind::Internal, error.message().to_owned()).with_reason("lock_file").with_hint(
+            error.hint().map_or_else(
+                || format!("Make {} readable and writable for this user.", path.display()),
+                str::to_owned,
+            ),
+        )
     };
     LockFile::update(path, change).map_err(lock_error)
 }

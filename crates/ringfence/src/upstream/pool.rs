@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ringfence_client::{
-    ClientOptions, ClientProfile, ClientStatus, Limits, LockedServer, Root, ServerClient,
-    ToolCatalog,
+    ClientError, ClientOptions, ClientProfile, ClientStatus, Limits, LockedServer, Root,
+    ServerClient, ToolCatalog,
 };
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -186,7 +186,7 @@ impl UpstreamPool {
                     return;
                 };
                 if is_changed && !is_over {
-                    connection.follow_list_change(&pool).await;
+                    connection.follow_list_change(&pool, &key.principal).await;
                 }
                 // No call can begin to use it while the connections are locked.
                 let connections = pool.lock_connections();
@@ -251,13 +251,23 @@ impl UpstreamPool {
     pub(super) fn connections_of(
         &self,
         server_id: &str,
-        principal: &str,
+        principal: &Principal,
     ) -> Vec<Arc<PooledConnection>> {
         let connections = self.lock_connections();
         let is_wanted =
-            |key: &ConnectionKey| key.server_id == server_id && key.principal.name() == principal;
+            |key: &ConnectionKey| key.server_id == server_id && key.principal == *principal;
         let of_server = connections.iter().filter(|(key, _)| is_wanted(key));
         of_server.map(|(_, connection)| Arc::clone(connection)).collect()
+    }
+
+    /// Returns the failure that keeps this principal from a server, and when it is tried again.
+    pub(super) fn recent_failure(
+        &self,
+        definition: &str,
+        principal: &Principal,
+    ) -> Option<(ClientError, Option<Duration>)> {
+        let key = FailureKey { definition: definition.to_owned(), principal: principal.clone() };
+        self.failures.get_failure(&key)
     }
 
     /// Returns whether this definition of a server is to be asked for its tools now. It is asked
@@ -350,16 +360,22 @@ impl PooledConnection {
     }
 
     /// Compares the list again after the server has said that it changed.
-    async fn follow_list_change(&self, pool: &UpstreamPool) {
+    async fn follow_list_change(&self, pool: &UpstreamPool, principal: &Principal) {
         let Some(seen) = self.seen_offer.lock().ignore_poison().clone() else { return };
-        let ClientStatus::Connected(greeting) = self.client.status() else { return };
+        // A server that has ended meanwhile is started by the next call, not for its list.
+        if !matches!(self.client.status(), ClientStatus::Connected(_)) {
+            return;
+        }
         // The next call says what is wrong with the list.
         let Ok(catalog) = self.client.list_tools().await else { return };
-        if Arc::ptr_eq(&seen.catalog, &catalog) {
+        // After the list, since the server may have been started again for it.
+        let ClientStatus::Connected(greeting) = self.client.status() else { return };
+        let is_newest = catalog.connection == self.client.connection_count();
+        if Arc::ptr_eq(&seen.catalog, &catalog) || !is_newest {
             return;
         }
         let offer = Arc::new(OfferedServer::new(&greeting, &catalog));
-        if let Some(drift) = pool.observations.record_offer(&seen.pins, &offer)
+        if let Some(drift) = pool.observations.record_offer(&seen.pins, principal, &offer)
             && let Err(error) = seen.call_events.write_upstream("upstream.offer", drift.to_fields())
         {
             tracing::error!("a changed offer could not be recorded: {}", error.log_line());

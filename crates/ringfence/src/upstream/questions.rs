@@ -1,10 +1,12 @@
 //! Questions of a server to the human or the model behind our client. Each names its server, so
 //! that it cannot pass for our own.
 
+mod params;
+
 use ringfence_client::{Question, QuestionAnswer, clean_text};
 use serde_json::{Map, Value, json};
 
-use super::definition::clean_schema;
+use self::params::{QuestionFault, form_params, sampling_params, url_params};
 use super::pool::escape_uri_path;
 use crate::config::UpstreamServer;
 use crate::tools::RunCx;
@@ -12,9 +14,6 @@ use crate::tools::RunCx;
 const ELICITATION: &str = "elicitation/create";
 const SAMPLING: &str = "sampling/createMessage";
 const ROOTS: &str = "roots/list";
-/// Longest text of a question.
-const MAX_MESSAGE_CHARS: usize = 4_000;
-const MAX_URL_CHARS: usize = 2_000;
 
 /// Answers the questions of one round. The clock of the call stands still meanwhile.
 pub async fn answer_questions(
@@ -48,24 +47,28 @@ enum QuestionPlan {
 
 fn plan_question(cx: &RunCx, server: &UpstreamServer, question: Question) -> QuestionPlan {
     let capabilities = cx.control.client.capabilities();
-    let no_one = QuestionPlan::Answered(QuestionAnswer::NoOne);
-    match question.method.as_str() {
-        ROOTS => QuestionPlan::Answered(QuestionAnswer::Result(describe_roots(cx, server))),
-        ELICITATION if question.params["mode"] == "url" => {
-            match url_params(&server.id, &question.params) {
-                Some(params) if capabilities.elicitation_url => {
-                    QuestionPlan::Ask(ELICITATION, params)
-                }
-                _ => no_one,
-            }
+    let is_url = question.params["mode"] == "url";
+    let (method, params) = match question.method.as_str() {
+        ROOTS => {
+            return QuestionPlan::Answered(QuestionAnswer::Result(describe_roots(cx, server)));
         }
-        ELICITATION if capabilities.elicitation => {
-            QuestionPlan::Ask(ELICITATION, form_params(&server.id, question.params))
+        ELICITATION if is_url && capabilities.elicitation_url => {
+            (ELICITATION, url_params(&server.id, &question.params))
+        }
+        ELICITATION if !is_url && capabilities.elicitation => {
+            (ELICITATION, form_params(&server.id, question.params))
         }
         SAMPLING if server.allows_sampling && capabilities.sampling => {
-            QuestionPlan::Ask(SAMPLING, question.params)
+            (SAMPLING, sampling_params(&server.id, question.params))
         }
-        _ => no_one,
+        _ => return QuestionPlan::Answered(QuestionAnswer::NoOne),
+    };
+    match params {
+        Ok(params) => QuestionPlan::Ask(method, params),
+        Err(fault) => {
+            record_refusal(cx, server, method, fault);
+            QuestionPlan::Answered(QuestionAnswer::NoOne)
+        }
     }
 }
 
@@ -78,36 +81,6 @@ fn describe_roots(cx: &RunCx, server: &UpstreamServer) -> Value {
         }
         false => json!({"roots": []}),
     }
-}
-
-fn form_params(server_id: &str, mut params: Value) -> Value {
-    let mut schema = params.get_mut("requestedSchema").map(Value::take);
-    schema.iter_mut().for_each(clean_schema);
-    json!({
-        "message": attribute_message(server_id, &params),
-        "requestedSchema": schema.filter(Value::is_object)
-            .unwrap_or_else(|| json!({"type": "object", "properties": {}})),
-    })
-}
-
-fn url_params(server_id: &str, params: &Value) -> Option<Value> {
-    let url = params["url"].as_str()?;
-    let is_web = url.starts_with("https://") || url.starts_with("http://");
-    if !is_web || url.chars().count() > MAX_URL_CHARS || clean_text(url, MAX_URL_CHARS) != url {
-        return None;
-    }
-    Some(json!({
-        "mode": "url",
-        "message": attribute_message(server_id, params),
-        "url": url,
-        "elicitationId": params["elicitationId"].as_str().unwrap_or_default(),
-    }))
-}
-
-fn attribute_message(server_id: &str, params: &Value) -> String {
-    let message = params["message"].as_str().unwrap_or_default();
-    let message = clean_text(message, MAX_MESSAGE_CHARS);
-    format!("The MCP server `{server_id}` asks (Ringfence only passes this on):\n{message}")
 }
 
 async fn ask_client(
@@ -159,10 +132,19 @@ fn record_question(cx: &RunCx, server: &UpstreamServer, method: &str, reply: Opt
         Some(reply) => reply["action"].as_str().unwrap_or("answered"),
         None => "unanswered",
     };
-    let fields = Map::from_iter([
-        ("method".to_owned(), method.into()),
-        ("action".to_owned(), clean_text(action, 20).into()),
-    ]);
+    let action = clean_text(action, 20);
+    let fields = [("method".to_owned(), method.into()), ("action".to_owned(), action.into())];
+    write_question(cx, server, Map::from_iter(fields));
+}
+
+/// Records a question that did not reach our client.
+fn record_refusal(cx: &RunCx, server: &UpstreamServer, method: &str, fault: QuestionFault) {
+    let fields = [("method", method), ("action", "refused"), ("reason", fault.name())];
+    let fields = fields.map(|(name, value)| (name.to_owned(), value.into()));
+    write_question(cx, server, Map::from_iter(fields));
+}
+
+fn write_question(cx: &RunCx, server: &UpstreamServer, fields: Map<String, Value>) {
     let events = cx.control.call_events.with_field("upstream", server.id.as_str());
     if let Err(error) = events.write_upstream("upstream.question", fields) {
         tracing::error!("a question could not be recorded: {}", error.log_line());
@@ -172,31 +154,6 @@ fn record_question(cx: &RunCx, server: &UpstreamServer, method: &str, reply: Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_question_names_its_server_and_hides_nothing() {
-        let params = json!({
-            "message": "Approve\u{202e}?\u{1b}[2J", "requestedSchema": {"type": "object"}, "_meta": {"x": 1},
-        });
-        let form = form_params("docs", params);
-        let message = form["message"].as_str().unwrap();
-        assert!(message.starts_with("The MCP server `docs` asks"), "{message}");
-        assert!(message.ends_with("Approve?"), "{message}");
-        assert!(form.get("_meta").is_none());
-        assert_eq!(
-            form_params("docs", json!({"requestedSchema": 5}))["requestedSchema"]["type"],
-            "object"
-        );
-    }
-
-    #[test]
-    fn only_web_addresses_are_shown() {
-        let with_url = |url: &str| url_params("docs", &json!({"mode": "url", "url": url}));
-        assert!(with_url("https://example.com/login?x=1").is_some());
-        for url in ["javascript:alert(1)", "file:///etc/passwd", "https://a\u{202e}b/", ""] {
-            assert!(with_url(url).is_none(), "{url}");
-        }
-    }
 
     #[test]
     fn an_answer_carries_nothing_else_of_our_client() {

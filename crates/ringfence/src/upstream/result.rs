@@ -1,10 +1,12 @@
 //! Results of a server's tool as our client gets them: bounded, cleaned if the server is not
 //! trusted, and without what could pass for ours.
 
+mod repeated_media;
+
 use std::io::Write;
 
 use base64::Engine;
-use ringfence_client::{RawJson, clean_text};
+use ringfence_client::clean_text;
 use serde_json::{Map, Value};
 
 use crate::base::call::{CallFacts, CallStatus, OutputBlock, ToolOutput};
@@ -15,17 +17,18 @@ use crate::sandbox::cut_text;
 use crate::session::OutputStore;
 use crate::tools::arguments::schema_check::SchemaCheck;
 
-/// Prefixes of `_meta` keys that mean something to our client, and that no server may set.
-const RESERVED_META: [&str; 5] =
-    ["dev.ringfence/", "io.modelcontextprotocol/", "modelcontextprotocol.io/", "codex/", "mcp/"];
+use repeated_media::RepeatedMedia;
+
+/// Parts of the prefix of a `_meta` key that only we, the protocol or our client may use.
+const RESERVED_LABELS: [&str; 4] = ["mcp", "modelcontextprotocol", "ringfence", "codex"];
+/// Values of one result. More take many times their length in memory.
+const MAX_VALUES: usize = 200_000;
 /// Largest `_meta` of a server that is passed on.
 const MAX_META_BYTES: usize = 16 << 10;
 /// Blocks of one result.
 const MAX_BLOCKS: usize = 1_000;
 /// Base64 text of an image beyond which it is stored instead.
 const MAX_IMAGE_CHARS: usize = 4 << 20;
-/// Shorter texts are not searched for in other parts of the result.
-const MIN_REPEATED_CHARS: usize = 1_000;
 /// Types of blocks that clients know.
 const KNOWN_BLOCKS: [&str; 5] = ["text", "image", "audio", "resource", "resource_link"];
 
@@ -41,15 +44,59 @@ pub struct ResultOptions<'a> {
     pub output_check: Option<&'a SchemaCheck>,
 }
 
-/// Converts a result.
-pub fn convert_result(raw: &RawJson, options: &ResultOptions<'_>) -> Result<ToolOutput> {
-    convert_value(raw.parse().unwrap_or_default(), raw.get().len(), options)
+/// Converts a result. One that cannot be read is an error that says where all of it is.
+pub fn convert_result(text: &str, options: &ResultOptions<'_>) -> Result<ToolOutput> {
+    if count_values(text) > MAX_VALUES {
+        return store_unreadable(text, "it has too many values", options);
+    }
+    match serde_json::from_str::<Value>(text) {
+        Ok(result) => match find_malformed(&result) {
+            None => convert_value(result, text.len(), options),
+            Some(problem) => store_unreadable(text, problem, options),
+        },
+        Err(_) => store_unreadable(text, "it is nested too deeply", options),
+    }
+}
+
+/// Returns the number of values in a JSON text, roughly: it is not parsed, because that takes the
+/// memory which the number is to bound.
+fn count_values(text: &str) -> usize {
+    let (mut count, mut in_string, mut is_escaped) = (0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_string => is_escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+/// Returns what keeps a client from reading a result. To guess would turn a failure into a success.
+fn find_malformed(result: &Value) -> Option<&'static str> {
+    let Value::Object(members) = result else { return Some("it is not an object") };
+    match (members.get("content"), members.get("isError")) {
+        (Some(content), _) if !content.is_array() => Some("its content is not a list"),
+        (_, Some(is_error)) if !is_error.is_boolean() => Some("`isError` is not a boolean"),
+        _ => None,
+    }
+}
+
+/// Stores a result that cannot be passed on, and returns the error.
+fn store_unreadable(text: &str, problem: &str, options: &ResultOptions<'_>) -> Result<ToolOutput> {
+    let handle = store_output(options.outputs, &known_secrets::redact_bytes(text.as_bytes()))?;
+    let message =
+        format!("the result of the server `{}` cannot be used: {problem}", options.server_id);
+    Err(Error::new(Kind::Unavailable, message)
+        .with_reason("bad_response")
+        .with_hint(format!("The whole result is stored as {handle}.")))
 }
 
 fn convert_value(result: Value, bytes: usize, options: &ResultOptions<'_>) -> Result<ToolOutput> {
     let Value::Object(mut members) = result else {
-        return Err(Error::new(Kind::Unavailable, "the server's result is not an object")
-            .with_reason("bad_response"));
+        return Err(Error::internal("a result that is not an object was not refused"));
     };
     // First of all, since parts of it may be stored.
     known_secrets::redact_map(&mut members);
@@ -69,7 +116,7 @@ fn convert_value(result: Value, bytes: usize, options: &ResultOptions<'_>) -> Re
         Some(Value::Array(blocks)) => blocks,
         _ => Vec::new(),
     };
-    let mut media = Vec::new();
+    let mut media = RepeatedMedia::default();
     let left_out = blocks.len().saturating_sub(MAX_BLOCKS);
     for block in blocks.into_iter().take(MAX_BLOCKS) {
         output.content.push(convert_block(block, options, &mut media)?);
@@ -77,7 +124,8 @@ fn convert_value(result: Value, bytes: usize, options: &ResultOptions<'_>) -> Re
     if left_out > 0 {
         output.content.push(OutputBlock::Text(format!("[{left_out} more blocks were left out]")));
     }
-    remove_repeated_media(&mut output, &media);
+    media.remove_copies(&mut output);
+    shorten_links(&mut output, options);
     check_structured(&mut output, options);
     drop_long_structured(&mut output, options);
     shorten_texts(&mut output, options)?;
@@ -86,19 +134,40 @@ fn convert_value(result: Value, bytes: usize, options: &ResultOptions<'_>) -> Re
 
 /// Takes over `_meta`, without the keys that only we or the protocol may set.
 fn take_meta(members: &mut Map<String, Value>) -> Map<String, Value> {
-    let Some(Value::Object(mut meta)) = members.shift_remove("_meta") else { return Map::new() };
-    meta.retain(|key, _| !RESERVED_META.iter().any(|prefix| key.starts_with(prefix)));
+    let Some(Value::Object(meta)) = members.shift_remove("_meta") else { return Map::new() };
+    // Cleaned first: what is invisible in a key does not make it another one to a reader.
+    let keys = meta.into_iter().map(|(key, value)| (clean_text(&key, usize::MAX), value));
+    let meta: Map<String, Value> = keys.filter(|(key, _)| !is_reserved_key(key)).collect();
     match serde_json::to_string(&meta).is_ok_and(|text| text.len() <= MAX_META_BYTES) {
         true => meta,
         false => Map::new(),
     }
 }
 
+/// Returns whether only we, the protocol or our client may set this key of `_meta`.
+fn is_reserved_key(key: &str) -> bool {
+    let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix).to_lowercase();
+    prefix.split('.').any(|label| RESERVED_LABELS.contains(&label))
+}
+
+/// Filters the `_meta` of a block and of the resource in it.
+fn filter_block_meta(block: &mut Value) {
+    let Value::Object(members) = block else { return };
+    let meta = take_meta(members);
+    if !meta.is_empty() {
+        members.insert("_meta".to_owned(), Value::Object(meta));
+    }
+    if let Some(resource) = members.get_mut("resource") {
+        filter_block_meta(resource);
+    }
+}
+
 fn convert_block(
-    block: Value,
+    mut block: Value,
     options: &ResultOptions<'_>,
-    media: &mut Vec<String>,
+    media: &mut RepeatedMedia,
 ) -> Result<OutputBlock> {
+    filter_block_meta(&mut block);
     let kind = block["type"].as_str().unwrap_or_default();
     match kind {
         "text" => Ok(OutputBlock::Text(block["text"].as_str().unwrap_or_default().to_owned())),
@@ -114,7 +183,7 @@ fn convert_block(
 fn convert_media(
     block: Value,
     options: &ResultOptions<'_>,
-    media: &mut Vec<String>,
+    media: &mut RepeatedMedia,
 ) -> Result<OutputBlock> {
     let (data, mime) = match block["type"] == "resource" {
         true => (&block["resource"]["blob"], &block["resource"]["mimeType"]),
@@ -126,9 +195,7 @@ fn convert_media(
     let Ok(bytes) = bytes else {
         return Ok(OutputBlock::Text(format!("[{mime} that is not valid base64 was left out]")));
     };
-    if data.len() >= MIN_REPEATED_CHARS {
-        media.push(data.to_owned());
-    }
+    media.add(data);
     if data.len() <= MAX_IMAGE_CHARS {
         return Ok(match block["type"] == "image" {
             true => OutputBlock::Image { data: data.to_owned(), mime },
@@ -147,32 +214,44 @@ fn store_output(outputs: &OutputStore, bytes: &[u8]) -> Result<String> {
     Ok(output.handle.clone())
 }
 
-/// Removes copies of images from texts and structured content: a model would read them as text.
-fn remove_repeated_media(output: &mut ToolOutput, media: &[String]) {
-    if media.is_empty() {
+/// Replaces links by one text, which can be cut, if they are longer than the texts may be.
+fn shorten_links(output: &mut ToolOutput, options: &ResultOptions<'_>) {
+    let total: usize = output.content.iter().map(link_bytes).sum();
+    if total <= options.text_budget {
         return;
     }
-    let shorten = |text: &mut String| {
-        for data in media {
-            if text.len() >= data.len() && text.contains(data.as_str()) {
-                *text = text.replace(data.as_str(), "[see the image]");
-            }
-        }
-    };
-    for block in &mut output.content {
-        if let OutputBlock::Text(text) = block {
-            shorten(text);
-        }
-    }
-    output.structured.iter_mut().for_each(|value| for_each_text(value, &shorten));
+    let is_link = |block: &OutputBlock| link_bytes(block) > 0;
+    let (links, mut content): (Vec<_>, Vec<_>) = output.content.drain(..).partition(is_link);
+    let links = links.into_iter().filter_map(|block| match block {
+        OutputBlock::Wire(wire) => Some(wire.to_string()),
+        OutputBlock::Text(_) | OutputBlock::Image { .. } => None,
+    });
+    content.push(OutputBlock::Text(links.collect::<Vec<_>>().join("\n")));
+    output.content = content;
 }
 
-fn for_each_text(value: &mut Value, change: &impl Fn(&mut String)) {
+/// Returns the length of a block that is neither text nor data: a link, or an embedded resource
+/// without its text.
+fn link_bytes(block: &OutputBlock) -> usize {
+    let OutputBlock::Wire(wire) = block else { return 0 };
+    let resource = &wire["resource"];
+    let content = [&wire["data"], &resource["blob"], &resource["text"]];
+    let content: usize = content.iter().map(|one| one.to_string().len()).sum();
+    wire.to_string().len().saturating_sub(content)
+}
+
+/// Cleans texts and the names of members, which a model reads as well.
+fn clean_value(value: &mut Value) {
     match value {
-        Value::String(text) => change(text),
-        Value::Array(items) => items.iter_mut().for_each(|item| for_each_text(item, change)),
+        Value::String(text) => *text = clean_text(text, usize::MAX),
+        Value::Array(items) => items.iter_mut().for_each(clean_value),
         Value::Object(members) => {
-            members.values_mut().for_each(|member| for_each_text(member, change));
+            members.values_mut().for_each(clean_value);
+            if members.keys().any(|name| clean_text(name, usize::MAX) != *name) {
+                let renamed = std::mem::take(members).into_iter();
+                *members =
+                    renamed.map(|(name, value)| (clean_text(&name, usize::MAX), value)).collect();
+            }
         }
         _ => {}
     }
@@ -187,7 +266,7 @@ fn check_structured(output: &mut ToolOutput, options: &ResultOptions<'_>) {
     }
     let problem = match &output.structured {
         None => "there is no structured content".to_owned(),
-        Some(value) => match check.find_violations(value) {
+        Some(value) => match check.check_result(value) {
             violations if violations.is_empty() => return,
             violations => violations.join("; "),
         },
@@ -231,17 +310,19 @@ fn keep_structured_as_text(output: &mut ToolOutput) {
 /// Cleans and cuts the texts. What is cut can be read on as a stored output.
 fn shorten_texts(output: &mut ToolOutput, options: &ResultOptions<'_>) -> Result<()> {
     if !options.is_trusted {
-        let clean = |text: &mut String| *text = clean_text(text, usize::MAX);
         for block in &mut output.content {
             if let OutputBlock::Wire(wire) = block {
-                for_each_text(wire, &clean);
+                clean_value(wire);
             }
             if let Some(text) = block_text(block) {
-                let cleaned = clean_text(text, usize::MAX);
+                let mut cleaned = clean_text(text, usize::MAX);
+                // Again, since invisible characters may have split a secret.
+                known_secrets::redact_text(&mut cleaned);
                 *text = delimit_text(&cleaned, options.server_id);
             }
         }
-        output.structured.iter_mut().for_each(|value| for_each_text(value, &clean));
+        output.structured.iter_mut().for_each(clean_value);
+        output.meta.values_mut().for_each(clean_value);
     }
     let mut texts: Vec<&mut String> = output.content.iter_mut().filter_map(block_text).collect();
     let total: usize = texts.iter().map(|text| text.len()).sum();

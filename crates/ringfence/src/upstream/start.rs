@@ -1,7 +1,8 @@
 //! Starts stdio servers in their sandbox. The holder of the connection gets the standard streams;
 //! the run's own task keeps standard error, the reports and the end.
 
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -161,7 +162,7 @@ impl SandboxSpawner {
         if let Some(findings) = git_baseline.findings() {
             rights.git_protected = Some(findings.covered.clone());
         }
-        let (cwd, relative_cwd) = context.workspace.open_dir(&self.cwd(&request))?;
+        let (cwd, cwd_path) = self.open_cwd(&request, &context)?;
         let launch = LaunchRequest {
             program: match &package {
                 Some(package) => package.program.display().to_string(),
@@ -169,7 +170,7 @@ impl SandboxSpawner {
             },
             args: package.as_ref().map_or(&request.args, |package| &package.args).clone(),
             cwd,
-            cwd_path: context.workspace.path().join(relative_cwd),
+            cwd_path,
             env: self.build_env(&context, package.as_ref())?,
             stdin: StdinSource::Open(Vec::new()),
             merge_stderr: false,
@@ -192,9 +193,25 @@ impl SandboxSpawner {
         })
     }
 
-    fn cwd(&self, request: &SpawnRequest) -> String {
-        let cwd = self.server.cwd.as_deref().or(request.cwd.as_deref());
-        cwd.unwrap_or(Path::new(".")).display().to_string()
+    /// Opens the directory that the server starts in. Interpreters load modules from there, and an
+    /// agent writes the workspace: a server with secrets starts in its own HOME unless the operator
+    /// chose a directory.
+    fn open_cwd(
+        &self,
+        request: &SpawnRequest,
+        context: &StartContext,
+    ) -> Result<(OwnedFd, PathBuf)> {
+        let chosen = self.server.cwd.as_deref().or(request.cwd.as_deref());
+        let has_secrets = self.server.secret_refs().next().is_some();
+        if let (None, true, Some(home)) = (chosen, has_secrets, &context.workspace.rights().home) {
+            let file = std::fs::File::open(home).map_err(|error| {
+                Error::internal("cannot open the home of the server").with_source(error)
+            })?;
+            return Ok((file.into(), home.clone()));
+        }
+        let path = chosen.unwrap_or(Path::new(".")).display().to_string();
+        let (directory, relative) = context.workspace.open_dir(&path)?;
+        Ok((directory, context.workspace.path().join(relative)))
     }
 
     fn find_program(&self, request: &SpawnRequest, context: &StartContext) -> Result<String> {
@@ -238,7 +255,10 @@ impl SandboxSpawner {
             })?;
             own_env.push((name.clone(), text));
         }
-        let env = env::merge_env(program::base_env(&context.session_workspace)?, own_env);
+        let mut base_env = program::base_env(&context.session_workspace)?;
+        // Else `python3 -m server` runs a `json.py` of the workspace.
+        base_env.push(("PYTHONSAFEPATH".to_owned(), "1".to_owned()));
+        let env = env::merge_env(base_env, own_env);
         Ok(match package {
             Some(package) => package.complete_env(env),
             None => env,

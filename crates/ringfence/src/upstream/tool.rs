@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use ringfence_client::{ToolCall, ToolDefinition};
+use ringfence_client::{RawJson, ToolCall, ToolDefinition};
 use serde_json::{Map, Value, json};
 
 use super::backend::UpstreamBackend;
@@ -13,14 +13,17 @@ use super::definition::{approval_reason, build_spec, find_secret_arguments};
 use super::pool::ConnectionLease;
 use super::result::{ResultOptions, convert_result};
 use crate::approval::Granted;
-use crate::base::Result;
 use crate::base::call::{Prepared, ToolOutput, digest_json};
+use crate::base::{Error, Result};
 use crate::config::Config;
 use crate::sandbox::DedicatedSandbox;
-use crate::session::{Overrides, Session};
+use crate::session::{Overrides, Principal, Session};
 use crate::tools::arguments::schema_check::SchemaCheck;
 use crate::tools::limit_docs::ToolLimit;
 use crate::tools::{CallPlan, PrepareCx, RunCx, Tool, ToolOrigin, ToolSpec};
+
+/// Longer results are converted apart from the thread that serves clients.
+const LONG_RESULT_BYTES: usize = 64 << 10;
 
 /// Tool of another server.
 pub struct UpstreamTool {
@@ -34,8 +37,6 @@ pub struct UpstreamTool {
     approval_reason: Option<String>,
     /// Arguments whose values are not shown.
     hidden_arguments: BTreeSet<String>,
-    /// The server has changed it since it was accepted.
-    pub is_withheld: bool,
     /// Compiled with the first call. A schema that is none checks nothing; the server will.
     input_check: OnceLock<Option<SchemaCheck>>,
     output_check: OnceLock<Option<SchemaCheck>>,
@@ -64,7 +65,6 @@ impl UpstreamTool {
             pins: Arc::clone(pins),
             definition_hash,
             hidden_arguments,
-            is_withheld: false,
             input_check: OnceLock::new(),
             output_check: OnceLock::new(),
         }
@@ -86,21 +86,27 @@ impl UpstreamTool {
     }
 
     fn compile_schema(&self, schema: &Map<String, Value>) -> Option<SchemaCheck> {
-        SchemaCheck::new(schema)
+        SchemaCheck::for_server(schema)
             .inspect_err(|error| {
                 tracing::warn!("a schema of `{}` is not valid: {error}", self.spec.name);
             })
             .ok()
     }
 
+    /// Returns whether its server last offered another definition of it to this principal.
+    pub fn is_withheld(&self, principal: &Principal) -> bool {
+        self.backend.pool.observations.is_withheld(&self.pins, principal, &self.server_tool)
+    }
+
     /// Returns what a call of the tool needs.
-    pub fn plan_call(&self) -> Result<CallPlan> {
+    fn plan_call(&self, principal: &Principal) -> Result<CallPlan> {
         // What is missing must fail the call before the user is asked.
         self.backend.check_ready()?;
         // And no one is asked about a tool that is known to be another one by now. A call that asks
         // no one connects instead, and so notices that a change was taken back.
         if self.approval_reason.is_some() {
-            self.backend.pool.observations.check_tool(&self.pins, &self.server_tool)?;
+            let observations = &self.backend.pool.observations;
+            observations.check_tool(&self.pins, principal, &self.server_tool)?;
         }
         let place = self.backend.describe_place();
         Ok(CallPlan {
@@ -117,7 +123,11 @@ impl UpstreamTool {
     }
 
     /// Calls the tool on its server.
-    pub async fn call(&self, cx: &RunCx, arguments: Map<String, Value>) -> Result<ToolOutput> {
+    async fn call(
+        self: &Arc<Self>,
+        cx: &Arc<RunCx>,
+        arguments: Map<String, Value>,
+    ) -> Result<ToolOutput> {
         let backend = &self.backend;
         backend.pool.notice_login(backend, &cx.session().principal).await;
         let lease = backend.pool.lease_connection(backend, cx)?;
@@ -128,29 +138,41 @@ impl UpstreamTool {
             is_read_only: self.spec.hints.read_only,
             runs_as_task: self.definition.requires_task,
             connection: None,
+            is_repeated: false,
         };
         let client = &lease.connection.client;
         call.connection = Some(self.check_connection(cx, &lease).await?);
         let raw = match call_server(cx, &backend.server, client, &call).await {
-            // The connection that was compared is gone, and the call did not run or may run again.
-            Err(CallFailure::OtherConnection) => {
+            Err(CallFailure::ConnectionLost(_)) => {
+                call.is_repeated = true;
                 call.connection = Some(self.check_connection(cx, &lease).await?);
                 call_server(cx, &backend.server, client, &call).await
             }
             answer => answer,
         };
-        let raw = raw.map_err(|failure| failure.into_error(&backend.server.id))?;
+        let raw = raw.map_err(CallFailure::into_error)?;
+        let (tool, cx) = (Arc::clone(self), Arc::clone(cx));
+        if raw.get().len() < LONG_RESULT_BYTES {
+            return tool.convert(&cx, &raw);
+        }
+        let converting = tokio::task::spawn_blocking(move || tool.convert(&cx, &raw)).await;
+        converting.unwrap_or_else(|error| {
+            Err(Error::internal("the result cannot be converted").with_source(error))
+        })
+    }
+
+    fn convert(&self, cx: &RunCx, raw: &RawJson) -> Result<ToolOutput> {
         let output_check = self.spec.output_schema.as_ref().and_then(|schema| {
             self.output_check.get_or_init(|| self.compile_schema(schema)).as_ref()
         });
         let options = ResultOptions {
             server_id: self.server_id(),
-            is_trusted: backend.is_trusted(),
+            is_trusted: self.backend.is_trusted(),
             text_budget: cx.settings.text_budget,
             outputs: &cx.session().outputs,
             output_check,
         };
-        convert_result(&raw, &options)
+        convert_result(raw.get(), &options)
     }
 }
 
@@ -184,6 +206,10 @@ impl Tool for UpstreamTool {
         self.backend.own_sandbox.as_ref()
     }
 
+    fn is_withheld_from(&self, principal: &Principal) -> bool {
+        self.is_withheld(principal)
+    }
+
     fn session_defaults(&self, _: &Session, _: &Overrides) -> Value {
         json!({"upstream": self.server_id()})
     }
@@ -200,8 +226,8 @@ impl Tool for UpstreamTool {
         self.check_arguments(arguments)
     }
 
-    fn prepare(&self, _: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<CallPlan> {
-        self.plan_call()
+    fn prepare(&self, _: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<CallPlan> {
+        self.plan_call(&cx.state.session.principal)
     }
 
     async fn run(

@@ -278,3 +278,56 @@ fn doctor_names_what_is_wrong_with_the_config() {
     assert_eq!(rows[0]["fix"], "Did you mean `expiry_s`?");
     assert!(!found.to_string().contains("hunter2"));
 }
+
+/// A warning about a value of the upstreams file names that file, not a table of config.toml.
+#[test]
+fn check_names_the_upstreams_file_and_its_keys() {
+    let (scratch, config) = with("[upstream.git]\nenv = { OWN = \"${secret:OWN_KEY}\" }\n");
+    let folder = scratch.path().join("upstreams");
+    std::fs::create_dir(&folder).unwrap();
+    let file = folder.join("upstreams.json");
+    let transport =
+        json!({"type": "stdio", "command": "git-mcp", "env": {"TOKEN": "${secret:GIT_KEY}"}});
+    let remote =
+        json!({"type": "http", "url": "https://docs.example/mcp", "headers": {"X": "${DOCS_KEY}"}});
+    let servers = json!({
+        "git": {"trust": "trusted", "transport": transport},
+        "docs": {"trust": "trusted", "transport": remote},
+    });
+    std::fs::write(&file, serde_json::to_string_pretty(&json!({"servers": servers})).unwrap())
+        .unwrap();
+    let (file, config) = (file.to_str().unwrap(), config.to_str().unwrap());
+    let said = text(&run(&scratch, &["check", config, "--upstreams", file]));
+    let line = |value: &str| {
+        let text = std::fs::read_to_string(file).unwrap();
+        text.lines().position(|line| line.contains(value)).unwrap() + 1
+    };
+    for part in [
+        format!(
+            "warning: {file}:{}: servers.git.transport.env.TOKEN: `${{secret:GIT_KEY}}`: the secret `GIT_KEY` is not set\nhint: ",
+            line("GIT_KEY")
+        ),
+        format!(
+            "warning: {file}:{}: servers.docs.transport.headers.X: `${{DOCS_KEY}}`: the secret `DOCS_KEY` is not set\nhint: ",
+            line("DOCS_KEY")
+        ),
+        format!("warning: {config}:2:15: `${{secret:OWN_KEY}}`: the secret `OWN_KEY` is not set\n"),
+        format!("{config}: no errors, "),
+        format!("\n{file}: 2 servers\n"),
+    ] {
+        assert!(said.contains(&part), "{part} is not in:\n{said}");
+    }
+    let output = run(&scratch, &["check", "--upstreams", file]);
+    assert_eq!(output.status.code(), Some(0));
+    let said = text(&output);
+    let end = format!("no config file; defaults are used\n{file}: 2 servers\n");
+    assert!(said.ends_with(&end), "{said}");
+    let found = run(&scratch, &["check", "--json", "--upstreams", file]);
+    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_holds(
+        json!({"upstreams": {"file": file, "servers": 2}, "findings": [
+            {"file": file, "line": line("GIT_KEY"), "key": "servers.git.transport.env.TOKEN"},
+        ]}),
+        &found,
+    );
+}

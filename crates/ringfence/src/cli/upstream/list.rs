@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{LocalServer, load_config, run_connected, show_path};
 use crate::base::Result;
 use crate::cli::config::ConfigLocation;
+use crate::cli::screen::{stdout_width, wrap_line};
 use crate::config::{Config, UpstreamServer};
 use crate::upstream::packages::PackageServer;
 use crate::upstream::review::OfferReview;
@@ -40,7 +41,7 @@ pub fn run(args: &UpstreamListArgs) -> Result<String> {
         .collect();
     Ok(match args.json {
         true => format!("{}\n", json!({"servers": rows})),
-        false => format_rows(&config, &rows),
+        false => format_rows(&config, &rows, stdout_width()),
     })
 }
 
@@ -97,53 +98,63 @@ fn describe_server(config: &Config, server: &UpstreamServer, asked: Option<&Aske
     row
 }
 
-fn format_rows(config: &Config, rows: &[Value]) -> String {
+fn format_rows(config: &Config, rows: &[Value], terminal_width: Option<usize>) -> String {
     let mut text = String::new();
-    let text_of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let width = rows.iter().map(|row| text_of(&row["id"]).len()).max().unwrap_or(0);
     for row in rows {
-        let accepted = match row["accepted_tools"].as_u64() {
-            Some(1) => "1 tool accepted".to_owned(),
-            Some(count) => format!("{count} tools accepted"),
-            None if row["trust"] == "trusted" => "not asked yet".to_owned(),
-            None => "nothing accepted yet".to_owned(),
-        };
-        let modes: Vec<String> = row["bundles"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|bundle| text_of(&bundle["mode"]))
-            .collect();
-        let modes = if modes.is_empty() { "in no bundle".to_owned() } else { modes.join(", ") };
-        let _ = write!(
-            text,
-            "{:width$}  {:5}  {:9}  {accepted}, {modes}",
-            text_of(&row["id"]),
-            text_of(&row["transport"]),
-            text_of(&row["trust"])
-        );
-        if let Some(hint) = row["hint"].as_str() {
-            let _ = write!(text, "; not installed. {hint}");
+        let line = format_row(row, width);
+        let failure = row["error"].as_str().map(|error| format!("{:width$}  failed: {error}", ""));
+        for line in [Some(line), failure].into_iter().flatten() {
+            text.push_str(&wrap_line(&line, terminal_width, width + 2));
+            text.push('\n');
         }
-        if let Some(state) = row.get("state") {
-            let _ = write!(text, "; connected ({}), ", text_of(&state["protocol"]));
-            let _ = match (state["changes"].as_u64(), state["findings"].as_u64()) {
-                (Some(0), _) => write!(text, "as accepted"),
-                (changes, findings) => write!(
-                    text,
-                    "{} changes, {} findings: see `ringfence upstream diff {}`",
-                    changes.unwrap_or_default(),
-                    findings.unwrap_or_default(),
-                    text_of(&row["id"])
-                ),
-            };
-        }
-        if let Some(error) = row["error"].as_str() {
-            let _ = write!(text, "\n{:width$}  failed: {error}", "");
-        }
-        text.push('\n');
     }
     let _ = writeln!(text, "\nservers:  {}", show_path(config.upstreams.file.as_ref()));
     let _ = writeln!(text, "accepted: {}", show_path(config.upstreams.lock_path.as_ref()));
     text
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn format_row(row: &Value, width: usize) -> String {
+    let mut line = String::new();
+    let accepted = match row["accepted_tools"].as_u64() {
+        Some(1) => "1 tool accepted".to_owned(),
+        Some(count) => format!("{count} tools accepted"),
+        None if row["trust"] == "trusted" => "not asked yet".to_owned(),
+        None => "nothing accepted yet".to_owned(),
+    };
+    let modes: Vec<String> = row["bundles"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|bundle| text_of(&bundle["mode"]))
+        .collect();
+    let modes = if modes.is_empty() { "in no bundle".to_owned() } else { modes.join(", ") };
+    let _ = write!(
+        line,
+        "{:width$}  {:5}  {:9}  {accepted}, {modes}",
+        text_of(&row["id"]),
+        text_of(&row["transport"]),
+        text_of(&row["trust"])
+    );
+    if let Some(hint) = row["hint"].as_str() {
+        let _ = write!(line, "; not installed. {hint}");
+    }
+    if let Some(state) = row.get("state") {
+        let _ = write!(line, "; connected ({}), ", text_of(&state["protocol"]));
+        let _ = match (state["changes"].as_u64(), state["findings"].as_u64()) {
+            (Some(0), _) => write!(line, "as accepted"),
+            (changes, findings) => write!(
+                line,
+                "{} changes, {} findings: see `ringfence upstream diff {}`",
+                changes.unwrap_or_default(),
+                findings.unwrap_or_default(),
+                text_of(&row["id"])
+            ),
+        };
+    }
+    line
 }

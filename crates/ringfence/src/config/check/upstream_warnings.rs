@@ -1,6 +1,6 @@
 //! Warnings about other MCP servers.
 
-use ringfence_client::config::ClientConfig;
+use ringfence_client::config::{ClientConfig, ConfigOrigin};
 
 use super::warnings::{
     ConfigWarning, check_access, check_time_limit, find_missing_secrets, find_written_secrets,
@@ -34,7 +34,8 @@ pub(super) fn upstream_warnings(config: &Config, tables: &[WrittenUpstream]) -> 
         warnings.push(new_warning("upstreams", message, hint));
     }
     for server in upstreams.servers.values() {
-        warnings.extend(check_server(config, server));
+        let table = tables.iter().find(|table| table.id == server.id);
+        warnings.extend(check_server(config, server, table));
     }
     if config.upstream_errors.is_empty() {
         let lone_tables = tables.iter().filter(|table| !upstreams.servers.contains_key(&table.id));
@@ -47,23 +48,47 @@ pub(super) fn upstream_warnings(config: &Config, tables: &[WrittenUpstream]) -> 
     warnings
 }
 
-fn check_server(config: &Config, server: &UpstreamServer) -> Vec<ConfigWarning> {
+fn check_server(
+    config: &Config,
+    server: &UpstreamServer,
+    written: Option<&WrittenUpstream>,
+) -> Vec<ConfigWarning> {
     let table = upstream_key(&server.id);
     let mut warnings = check_access(&table, &server.access);
     if server.call_timeout != config.surface.default_timeout {
         let key = format!("{table}.timeout_ms");
         warnings.extend(check_time_limit(&key, config, server.call_timeout));
     }
+    let own_env = written.and_then(|table| table.section.env.as_ref());
     for (section, templates) in [("env", &server.env), ("headers", &server.headers)] {
         let key = format!("{table}.{section}");
-        for (name, template) in templates {
-            warnings.extend(find_missing_secrets(config, &child_path(&key, name), template));
+        for value in templates {
+            let (name, template) = value;
+            let mut found = find_missing_secrets(config, &child_path(&key, name), template);
+            found.extend(find_written_secrets(&key, std::slice::from_ref(value)));
+            let is_own = section == "env" && own_env.is_some_and(|env| env.contains_key(name));
+            if !is_own {
+                let keys = ["servers", &server.id, "transport", section, name];
+                found.iter_mut().for_each(|warning| move_to_upstreams(warning, config, &keys));
+            }
+            warnings.extend(found);
         }
-        warnings.extend(find_written_secrets(&key, templates));
     }
     if let Some(secret) = server.login.as_ref().and_then(|login| login.client_secret.as_ref()) {
         let key = format!("{table}.oauth_client_secret");
         warnings.extend(find_missing_secrets(config, &key, secret));
     }
     warnings
+}
+
+/// Makes a warning one about a key of the upstreams file, or of the variable with its contents.
+fn move_to_upstreams(warning: &mut ConfigWarning, config: &Config, keys: &[&str]) {
+    let locations = &config.upstreams.locations;
+    match locations.find_origin(keys) {
+        Some(ConfigOrigin::File { path, .. }) => {
+            warning.other_file = Some((path.clone(), locations.find_line(keys)));
+            warning.key = keys.iter().fold(String::new(), |path, key| child_path(&path, key));
+        }
+        _ => warning.message = format!("{}: {}", locations.describe_key(keys), warning.message),
+    }
 }

@@ -19,9 +19,11 @@ use crate::redact::secret::is_sensitive;
 
 /// A warning that has no position yet.
 pub(super) struct ConfigWarning {
-    key: String,
-    message: String,
+    pub key: String,
+    pub message: String,
     hint: String,
+    /// The file and the line, if it is about another file than config.toml.
+    pub other_file: Option<(PathBuf, Option<usize>)>,
 }
 
 pub(super) fn add_warnings(check: &mut ConfigCheck, env: &ProcessEnv) {
@@ -36,8 +38,11 @@ pub(super) fn add_warnings(check: &mut ConfigCheck, env: &ProcessEnv) {
         warnings.extend(check_command(config, entry, env));
     }
     warnings.extend(upstream_warnings(config, &check.source.parsed.upstreams));
-    for ConfigWarning { key, message, hint } in warnings {
-        check.add_finding(FindingSeverity::Warning, &key, message, hint);
+    for ConfigWarning { key, message, hint, other_file } in warnings {
+        match other_file {
+            Some(location) => check.add_other_finding(location, key, message, hint),
+            None => check.add_finding(FindingSeverity::Warning, &key, message, hint),
+        }
     }
 }
 
@@ -46,7 +51,7 @@ pub(super) fn new_warning(
     message: impl Into<String>,
     hint: impl Into<String>,
 ) -> ConfigWarning {
-    ConfigWarning { key: key.into(), message: message.into(), hint: hint.into() }
+    ConfigWarning { key: key.into(), message: message.into(), hint: hint.into(), other_file: None }
 }
 
 /// Describes the patterns that match no tool: they are mistyped, or left over.

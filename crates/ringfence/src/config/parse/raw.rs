@@ -17,8 +17,8 @@ use serde_json::{Map, Value};
 
 use crate::base::clock::parse_duration;
 use crate::config::values::{
-    CommandStdin, EscalationMode, HeuristicsMode, LogFormat, LogLevel, NameGlob, ProfileSetting,
-    RiskyEscalation, SideEffect, ToolNameStyle, ToolSet,
+    CommandStdin, EscalationMode, HeuristicsMode, HostRequirement, LogFormat, LogLevel, NameGlob,
+    ProfileSetting, RiskyEscalation, SideEffect, ToolNameStyle, ToolSet,
 };
 
 /// The table of the operator's commands.
@@ -335,6 +335,8 @@ pub struct SandboxSection {
     pub unprotect: Option<Vec<PathBuf>>,
     /// Paths that no run and no tool can read. Relative paths start at the workspace.
     pub hide: Option<Vec<PathBuf>>,
+    /// Features of the kernel without which no command runs: "landlock3".
+    pub require: Option<Vec<HostRequirement>>,
     /// Maximum memory of one run with all its processes, in MiB.
     pub memory_mb: Option<BoundedInt<16, 1_048_576>>,
     /// Maximum number of processes of one run.

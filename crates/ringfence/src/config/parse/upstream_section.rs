@@ -30,7 +30,8 @@ pub struct UpstreamSection {
     /// Side effects of a stdio server. The sandbox prevents those that are not declared.
     pub side_effects: Option<Vec<SideEffect>>,
     /// Working directory of a stdio server, instead of the one in the upstreams file. Relative
-    /// paths start at the workspace, which is the default.
+    /// paths start at the workspace, which is the default; a server with secrets starts in its own
+    /// home instead.
     pub cwd: Option<PathBuf>,
     /// Variables of a stdio server in addition to those of the upstreams file, which they override.
     /// `${NAME}` and `${secret:NAME}` are secrets.

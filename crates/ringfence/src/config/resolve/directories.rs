@@ -11,6 +11,8 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 
+const ROOT_HINT: &str = "Name another directory with `--root` (or SANDBOX_ROOT).";
+
 /// Returns the canonical form of a path whose last components may not exist yet.
 pub fn canonicalize_partial(path: &Path) -> Result<PathBuf> {
     let unusable = |path: &Path| {
@@ -162,19 +164,39 @@ fn workspace_error(description: &str) -> Error {
 
 /// Creates the root on first use, and refuses one that another user can write to.
 pub fn prepare_root(config: &Config) -> Result<()> {
-    let failed = |problem: &str| {
-        Error::new(
-            Kind::Unavailable,
-            format!("the root directory {} {problem}", config.root.display()),
-        )
+    prepare_root_dir(&config.root)?;
+    let prepare = |directory: &Path| {
+        create_private_dir(directory).map_err(|error| {
+            root_error(&config.root, "cannot be used").with_hint(ROOT_HINT).with_source(error)
+        })
     };
-    let hint = "Name another directory with `--root` (or SANDBOX_ROOT).";
-    create_private_dir(&config.root)
+    if config.secrets.uses_store() {
+        // Created early, so that it can be watched before it contains anything.
+        prepare(&config.root.join("secrets"))?;
+    }
+    if let Some(directory) = config.upstreams.lock_path.as_deref().and_then(Path::parent)
+        && directory.starts_with(&config.root)
+    {
+        // Created early for the same reason.
+        prepare(directory)?;
+    }
+    Ok(())
+}
+
+fn root_error(root: &Path, problem: &str) -> Error {
+    Error::new(Kind::Unavailable, format!("the root directory {} {problem}", root.display()))
+}
+
+/// Creates the root directory itself on first use, and refuses one that another user can write to.
+pub fn prepare_root_dir(root: &Path) -> Result<()> {
+    let failed = |problem: &str| root_error(root, problem);
+    let hint = ROOT_HINT;
+    create_private_dir(root)
         .map_err(|error| failed("cannot be created").with_hint(hint).with_source(error))?;
     // Inspected through the opened directory, so that the directory checked is the one that was
     // opened.
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
-    let stat = rustix::fs::open(&config.root, flags, Mode::empty())
+    let stat = rustix::fs::open(root, flags, Mode::empty())
         .and_then(rustix::fs::fstat)
         .map_err(|error| failed("cannot be opened").with_hint(hint).with_source(error))?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -182,23 +204,8 @@ pub fn prepare_root(config: &Config) -> Result<()> {
     }
     if stat.st_mode & 0o022 != 0 {
         return Err(failed("can be written to by other users").with_reason("open_root").with_hint(
-            format!(
-                "Run `chmod 700 {}`, or name another directory with `--root`.",
-                config.root.display()
-            ),
+            format!("Run `chmod 700 {}`, or name another directory with `--root`.", root.display()),
         ));
-    }
-    if config.secrets.uses_store() {
-        // Created early, so that it can be watched before it contains anything.
-        create_private_dir(&config.root.join("secrets"))
-            .map_err(|error| failed("cannot be used").with_hint(hint).with_source(error))?;
-    }
-    if let Some(directory) = config.upstreams.lock_path.as_deref().and_then(Path::parent)
-        && directory.starts_with(&config.root)
-    {
-        // Created early for the same reason.
-        create_private_dir(directory)
-            .map_err(|error| failed("cannot be used").with_hint(hint).with_source(error))?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::directories;
 use super::{Layers, SettingPicker};
 use crate::base::{Error, Result};
 use crate::config::parse::raw;
-use crate::config::values::ProfileSetting;
+use crate::config::values::{HostRequirement, ProfileSetting};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -34,6 +34,8 @@ pub struct SandboxSettings {
     pub unprotect: Vec<PathBuf>,
     /// Relative paths start at the workspace.
     pub hide: Vec<PathBuf>,
+    /// Features of the kernel without which no command runs.
+    pub require: Vec<HostRequirement>,
     pub limits: ResourceLimits,
 }
 
@@ -142,6 +144,15 @@ pub fn resolve_sandbox(
         protect: paths!(protect, "--protect", expand_home),
         unprotect: paths!(unprotect, "--unprotect", expand_home),
         hide: paths!(hide, "--hide", expand_home),
+        require: picker
+            .pick(
+                "sandbox.require",
+                Layers::file_only(file.require.clone(), Some(Vec::new())),
+                |all: &Vec<HostRequirement>| {
+                    all.iter().map(|feature| feature.name()).collect::<Vec<_>>().join(", ")
+                },
+            )?
+            .0,
         limits: ResourceLimits {
             memory_bytes: Some(number!(memory_mb) * MIB),
             processes: Some(number!(processes)),

@@ -121,6 +121,7 @@ pub fn resolve_upstreams(
         servers,
         bundles: loaded.config.bundles,
         file: loaded.path,
+        locations: Arc::new(loaded.locations),
         lock_path,
         lock: Arc::new(lock),
         untrusted_file,

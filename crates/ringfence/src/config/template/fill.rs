@@ -261,7 +261,10 @@ mod tests {
         let hidden = BTreeSet::from(["key".to_owned()]);
         let about = ArgvOptions { hidden_arguments: Some(&hidden), ..ArgvOptions::default() };
         let words = fill_templates(&[template], &arguments, &about).unwrap();
-        assert_eq!(words[0].display_text(), "[secret DB]:[not shown]:x");
+        assert_eq!(
+            words[0].display_text(),
+            "[secret DB]:[not shown, 7 characters given by this call]:x"
+        );
         // Inside of what is written as one word as well, and by the names that tell.
         let template = ValueTemplate::with_arguments("{o} --token={api_token}").unwrap();
         let Value::Object(arguments) =

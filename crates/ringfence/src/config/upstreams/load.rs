@@ -21,6 +21,10 @@ use crate::base::{Error, Kind, Result};
 
 /// Name of the lock file.
 const LOCK_FILE: &str = "mcp.lock";
+/// Permission of users that are neither the owner nor in the group.
+const WRITABLE_BY_EVERYONE: u32 = 0o002;
+/// In a directory with this bit, only the owner of a file can replace it.
+const STICKY: u32 = 0o1000;
 
 /// Where servers may come from.
 pub struct UpstreamSources<'a> {
@@ -70,7 +74,10 @@ pub fn load_upstreams(sources: &UpstreamSources<'_>) -> Result<LoadedUpstreams> 
         None => None,
     };
     let lock = match &lock_path {
-        Some(path) => LockFile::read(path).map_err(|error| convert_lock_error(&error))?,
+        Some(path) => {
+            check_directories(path, "the lock file")?;
+            LockFile::read(path).map_err(|error| convert_lock_error(&error))?
+        }
         None => LockFile::default(),
     };
     selection.watched_files.extend(lock_path.clone());
@@ -154,13 +161,38 @@ pub fn read_upstreams_file(path: &Path, found: FileOrigin) -> Result<Vec<u8>> {
     if !metadata.is_file() {
         return Err(failed(Kind::InvalidArguments, "is not a regular file"));
     }
-    if found != FileOrigin::Discovered && metadata.mode() & 0o002 != 0 {
-        return Err(failed(Kind::PermissionDenied, "is writable by everyone")
-            .with_hint("Run `chmod o-w` on it."));
+    if found != FileOrigin::Discovered {
+        if metadata.mode() & WRITABLE_BY_EVERYONE != 0 {
+            return Err(failed(Kind::PermissionDenied, "is writable by everyone")
+                .with_hint("Run `chmod o-w` on it."));
+        }
+        check_directories(path, "the upstreams file")?;
     }
     let mut bytes = Vec::new();
     file.take(MAX_CONFIG_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok(bytes)
+}
+
+/// Fails if every user can replace a file because they can write its directory. In one like /tmp
+/// (with the sticky bit) only the owner of a file can.
+///
+/// The directory of a link and that of its target count. A directory that no one else can write
+/// stays so, so it does not matter that the file was opened before.
+fn check_directories(path: &Path, name: &str) -> Result<()> {
+    let target = path.canonicalize().ok();
+    for directory in [Some(path), target.as_deref()].into_iter().flatten().filter_map(Path::parent)
+    {
+        let mode = directory.metadata().map(|metadata| metadata.mode()).unwrap_or_default();
+        if mode & WRITABLE_BY_EVERYONE != 0 && mode & STICKY == 0 {
+            return Err(Error::new(
+                Kind::PermissionDenied,
+                format!("the directory {} of {name} is writable by everyone", directory.display()),
+            )
+            .with_reason("bad_config")
+            .with_hint(format!("Run `chmod o-w` on it, or move {name}.")));
+        }
+    }
+    Ok(())
 }
 
 /// Converts an error of the client, which names file, line and key.
@@ -171,7 +203,12 @@ pub fn convert_error(error: &ClientError) -> Error {
 }
 
 fn convert_lock_error(error: &ClientError) -> Error {
-    Error::invalid_arguments(error.message().to_owned())
-        .with_reason("bad_config")
-        .with_hint("Restore the lock file, or remove it and run `ringfence upstream accept` again.")
+    Error::invalid_arguments(error.message().to_owned()).with_reason("bad_config").with_hint(
+        error
+            .hint()
+            .unwrap_or(
+                "Restore the lock file, or remove it and run `ringfence upstream accept` again.",
+            )
+            .to_owned(),
+    )
 }

@@ -89,6 +89,13 @@ fn check_values(loaded: &LoadedConfig) -> Result<BTreeMap<String, ServerTemplate
     let mut problems = ValueProblems::default();
     let mut templates = BTreeMap::new();
     for (id, server) in &loaded.config.servers {
+        if is_own_name(id) {
+            problems.add(
+                loaded.locations.describe_key(&["servers", id]),
+                "this id is reserved: questions of the server would look like our own".to_owned(),
+                "Rename the server after what it does.".to_owned(),
+            );
+        }
         let mut read = |key: &str, values: &BTreeMap<String, String>| -> NamedTemplates {
             let read_value = |(name, text): (&String, &String)| {
                 let keys = ["servers", id, "transport", key, name];
@@ -114,6 +121,11 @@ fn check_values(loaded: &LoadedConfig) -> Result<BTreeMap<String, ServerTemplate
         templates.insert(id.clone(), ServerTemplates { env, headers });
     }
     problems.into_result(templates)
+}
+
+/// Returns whether a human could take the id for the name of this program.
+fn is_own_name(id: &str) -> bool {
+    id.replace(['-', '_'], "").eq_ignore_ascii_case(env!("CARGO_PKG_NAME"))
 }
 
 fn read_template(

@@ -3,6 +3,8 @@
 mod control_tests;
 mod table_tests;
 
+use std::path::Path;
+
 use serde_json::json;
 
 use super::*;
@@ -330,6 +332,40 @@ fn a_file_that_anyone_can_write_or_that_is_no_file_is_refused() {
     let directory = ConfigFlags { upstreams: Some(operator.path("etc")), ..operator.flags() };
     let error = operator.resolve_error(&directory);
     assert!(error.message().ends_with("is not a regular file"), "{error}");
+}
+
+/// Whoever can write the directory or the lock file decides what is accepted.
+#[test]
+fn a_directory_or_a_lock_file_that_anyone_can_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let operator = Operator::new();
+    let flags = operator.upstreams(&json!({"git": stdio("git")}));
+    let set_mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let assert_refused = |flags: &ConfigFlags, path: &Path| {
+        let error = operator.resolve_error(flags);
+        let message = error.message();
+        let path = path.display().to_string();
+        assert!(message.contains(&path) && message.contains("writable by everyone"), "{error}");
+        assert!(error.hint_text().unwrap().contains("chmod o-w"), "{error}");
+    };
+    let lock = operator.0.file("etc/mcp.lock", r#"{"version": 1, "servers": {}}"#);
+    set_mode(&lock, 0o666);
+    assert_refused(&flags, &lock);
+    set_mode(&lock, 0o644);
+    operator.resolve(&flags).unwrap();
+    let directory = operator.path("etc");
+    set_mode(&directory, 0o777);
+    assert_refused(&flags, &directory);
+    // A link is as safe as the directory of its target.
+    let link = operator.path("home/link.json");
+    std::os::unix::fs::symlink(operator.path("etc/up.json"), &link).unwrap();
+    let by_link = ConfigFlags { upstreams: Some(link), ..operator.flags() };
+    assert_refused(&by_link, &directory);
+    // No one else can replace a file in a directory such as /tmp.
+    set_mode(&directory, 0o1777);
+    operator.resolve(&flags).unwrap();
 }
 
 #[test]

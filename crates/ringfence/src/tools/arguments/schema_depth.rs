@@ -1,6 +1,7 @@
 //! Limit on the nesting depth of a call's arguments. Validating against a schema that refers to
 //! itself through several branches takes time that doubles with every level, so a single line of
-//! text could keep a server busy indefinitely.
+//! text could keep a server busy indefinitely. So could a schema whose parts refer to each other
+//! twice ([`super::schema_repeats`]).
 
 use std::collections::BTreeSet;
 
@@ -14,16 +15,29 @@ const MAX_BRANCHES: f64 = 50_000.0;
 const MAX_DEPTH: usize = 64;
 
 /// Returns the depth up to which arguments can be validated against a schema in bounded time.
-pub fn max_depth(schema: &Map<String, Value>) -> usize {
+/// `returns` is how often the schema leads back to itself in one turn, as far as that is known.
+pub fn max_depth(schema: &Map<String, Value>, returns: u32) -> usize {
     let root = Value::Object(schema.clone());
-    if !refers_to_itself(&root, &root, &mut Vec::new()) {
+    if !refers_to_itself(&root, &root, &mut Vec::new(), &mut BTreeSet::new()) {
         return MAX_DEPTH;
     }
-    match count_branches(&root) {
+    let branches = u32::try_from(count_branches(&root)).unwrap_or(u32::MAX);
+    match branches.max(returns) {
         0 | 1 => MAX_DEPTH,
-        many => (MAX_BRANCHES.ln() / f64::from(u32::try_from(many).unwrap_or(u32::MAX)).ln())
-            .max(1.0) as usize,
+        many => (MAX_BRANCHES.ln() / f64::from(many).ln()).max(1.0) as usize,
     }
+}
+
+/// Returns whether a value is nested more deeply than this.
+pub fn is_deeper(value: &Value, limit: usize) -> bool {
+    let mut level = vec![value];
+    for _ in 0..=limit {
+        level = level.into_iter().flat_map(child_values).collect();
+        if level.is_empty() {
+            return false;
+        }
+    }
+    true
 }
 
 /// Refuses deeper arguments.
@@ -51,7 +65,12 @@ fn child_values(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
 
 /// Returns whether a schema leads back to itself. Assumes so for any reference that is not a
 /// pointer into the same schema.
-fn refers_to_itself<'a>(root: &'a Value, schema: &'a Value, visiting: &mut Vec<&'a str>) -> bool {
+fn refers_to_itself<'a>(
+    root: &'a Value,
+    schema: &'a Value,
+    visiting: &mut Vec<&'a str>,
+    finished: &mut BTreeSet<&'a str>,
+) -> bool {
     if let Value::Object(map) = schema {
         for (key, value) in map {
             match (key.as_str(), value.as_str()) {
@@ -65,16 +84,20 @@ fn refers_to_itself<'a>(root: &'a Value, schema: &'a Value, visiting: &mut Vec<&
                     if target == "#" || visiting.contains(&target) {
                         return true;
                     }
-                    visiting.push(target);
-                    if refers_to_itself(root, target_schema, visiting) {
-                        return true;
+                    // Once for each target: the number of ways that lead there may be huge.
+                    if !finished.contains(target) {
+                        visiting.push(target);
+                        if refers_to_itself(root, target_schema, visiting, finished) {
+                            return true;
+                        }
+                        visiting.pop();
+                        finished.insert(target);
                     }
-                    visiting.pop();
                 }
                 // Definitions are visited where they are used.
                 ("$defs" | "definitions", _) => {}
                 _ => {
-                    if refers_to_itself(root, value, visiting) {
+                    if refers_to_itself(root, value, visiting, finished) {
                         return true;
                     }
                 }
@@ -83,7 +106,9 @@ fn refers_to_itself<'a>(root: &'a Value, schema: &'a Value, visiting: &mut Vec<&
         return false;
     }
     match schema {
-        Value::Array(items) => items.iter().any(|item| refers_to_itself(root, item, visiting)),
+        Value::Array(items) => {
+            items.iter().any(|item| refers_to_itself(root, item, visiting, finished))
+        }
         _ => false,
     }
 }
@@ -127,7 +152,7 @@ mod tests {
     use super::*;
 
     fn of(schema: Value) -> usize {
-        max_depth(schema.as_object().unwrap())
+        max_depth(schema.as_object().unwrap(), 1)
     }
 
     #[test]
@@ -146,9 +171,18 @@ mod tests {
     }
 
     #[test]
+    fn a_schema_that_returns_often_is_bounded_more_tightly() {
+        let again = json!({"properties": {"a": {"$ref": "#"}}});
+        let schema = json!({"allOf": [again]});
+        let bounds = [2, 1_000].map(|returns| max_depth(schema.as_object().unwrap(), returns));
+        assert_eq!(bounds, [15, 1]);
+    }
+
+    #[test]
     fn what_is_deeper_is_refused() {
         let nest = |depth: usize| (0..depth).fold(json!(1), |inner, _| json!({"a": inner}));
         assert!(check_depth(nest(5).as_object().unwrap(), 5).is_ok());
         assert!(check_depth(nest(6).as_object().unwrap(), 5).is_err());
+        assert!(!is_deeper(&nest(5), 5) && is_deeper(&nest(6), 5));
     }
 }

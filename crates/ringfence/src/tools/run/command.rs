@@ -232,6 +232,7 @@ fn end_fields(result: &RunResult) -> Map<String, Value> {
     add("denials", (!facts.denials.is_empty()).then(|| facts.denials.into()));
     add("execs", facts.unruled_execs);
     add("report", facts.report_gap.map(Into::into));
+    add("tier", facts.weaker_tier.map(Into::into));
     add("git_changed", (!facts.git_changed.is_empty()).then(|| facts.git_changed.into()));
     add("duration_ms", Some(to_millis(result.duration).into()));
     fields
@@ -485,6 +486,7 @@ pub fn collect_facts(result: &RunResult) -> CallFacts {
         denials: result.denials.clone(),
         unruled_execs: result.exec_summary.clone(),
         report_gap: result.reported.audit_name(),
+        weaker_tier: result.weaker_tier(),
         git_changed: result.git_changed.clone(),
     }
 }

@@ -17,6 +17,7 @@ use ringfence_client::{SearchHit, SearchableTool, ToolAnnotations, ToolIndex};
 use super::tool::UpstreamTool;
 use crate::base::suggest::suggest_name;
 use crate::base::{Error, Kind, Result};
+use crate::session::Principal;
 use crate::tools::{DynTool, with_underscores};
 
 /// Names of the meta tools.
@@ -94,7 +95,14 @@ impl MetaCatalog {
         })
     }
 
-    fn search(&self, query: &str, server: Option<&str>, limit: usize) -> Vec<&Arc<UpstreamTool>> {
+    /// Returns the tools that fit best, without those that this principal is not to see.
+    fn search(
+        &self,
+        query: &str,
+        server: Option<&str>,
+        principal: &Principal,
+        limit: usize,
+    ) -> Vec<&Arc<UpstreamTool>> {
         let index = self.index.get_or_init(|| {
             ToolIndex::new(self.tools.values().map(|tool| SearchableTool {
                 server_id: tool.server_id(),
@@ -109,6 +117,7 @@ impl MetaCatalog {
         };
         let hits = index.search(query, self.tools.len()).into_iter().filter_map(find);
         hits.filter(|tool| server.is_none_or(|server| tool.server_id() == server))
+            .filter(|tool| !tool.is_withheld(principal))
             .take(limit)
             .collect()
     }

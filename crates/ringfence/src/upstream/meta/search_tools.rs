@@ -45,7 +45,7 @@ pub struct Reply {
 struct FoundTool {
     name: String,
     server: String,
-    /// Parameters: `*` is required.
+    /// Parameters; `?` marks those that may be left out.
     signature: String,
     description: String,
     /// The tool to call it with.
@@ -91,13 +91,14 @@ impl Tool for SearchTools {
 
     async fn run(
         self: Arc<Self>,
-        _: Arc<RunCx>,
+        cx: Arc<RunCx>,
         args: Args,
         call: Granted<Prepared>,
     ) -> Result<ToolOutput> {
         call.consume();
         let limit = args.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT);
-        let found = self.catalog.search(&args.query, args.server.as_deref(), limit);
+        let principal = &cx.session().principal;
+        let found = self.catalog.search(&args.query, args.server.as_deref(), principal, limit);
         let tools: Vec<FoundTool> = found
             .into_iter()
             .map(|tool| FoundTool {

@@ -18,7 +18,7 @@ use super::registry::{RegistryAccess, public_registry, registry_from_env};
 use super::request::{PackageRequest, PackageRunner};
 use super::tool_run::{ToolEnd, ToolLaunch, run_tool};
 use super::tree::digest_tree;
-use super::{PACKAGES_DIR, PackageServer, package_dir};
+use super::{PACKAGES_DIR, PackageServer, owner_prefix, package_dir};
 use crate::base::held_dir::{HeldDir, sweep_abandoned};
 use crate::base::ids::short_id;
 use crate::base::{Error, Kind, Result};
@@ -69,6 +69,7 @@ impl<'a> InstallPlan<'a> {
         let staging = create_staging(&package.directory).map_err(|error| {
             Error::internal("cannot create the directory of the installation").with_source(error)
         })?;
+        let manager = manager.without_wrapper(package, context, staging.path()).await?;
         let is_python = request.runner.is_python();
         let (url, is_named) = match registry_from_env(is_python) {
             Some(url) => (url, true),
@@ -217,11 +218,16 @@ impl PackageServer {
     }
 }
 
-/// Removes the directories that no configured server uses.
+/// Removes the directories of this upstreams file that none of its servers uses. Those of other
+/// files are not touched.
 pub fn remove_unused(config: &Config) {
     let used: BTreeSet<PathBuf> = package_dirs(config).map(|(_, directory)| directory).collect();
+    let prefix = owner_prefix(config);
     let entries = std::fs::read_dir(config.root.join(PACKAGES_DIR)).into_iter().flatten();
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+    let own = entries
+        .filter_map(io::Result::ok)
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+    for path in own.map(|entry| entry.path()) {
         if path.is_dir()
             && !used.contains(&path)
             && let Err(error) = std::fs::remove_dir_all(&path)

@@ -97,6 +97,33 @@ impl PackageManager {
         })
     }
 
+    /// Returns the package manager without the wrapper of a version manager: after an installation
+    /// such a wrapper (pyenv's `python3`) wants to write to directories of its own, and fails. What
+    /// it leads to is started instead, so no agent may be able to change that.
+    pub async fn without_wrapper(
+        self,
+        package: &PackageServer,
+        context: &StartContext,
+        staging: &Path,
+    ) -> Result<PackageManager> {
+        let PackageManager::Python(PythonManager::Pip(_)) = &self else { return Ok(self) };
+        let args = ["-I", "-c", "import sys; print(sys.executable)"];
+        let answer = self.query(&args, package, context, staging).await?;
+        let Some(interpreter) = answer.filter(|path| Path::new(path).is_absolute()) else {
+            return Ok(self);
+        };
+        let entry = ProgramEntry { command: &interpreter, path: None, is_privileged: true };
+        let interpreter =
+            program::find_program(&entry, &context.session_workspace).map_err(|_| {
+                Error::permission_denied(
+                    "command_in_workspace",
+                    "the Python that installs packages is in a place where an agent can change it",
+                )
+                .with_hint("Use a Python outside of the workspace and of writable directories.")
+            })?;
+        Ok(PackageManager::Python(PythonManager::Pip(interpreter)))
+    }
+
     /// Returns its program.
     pub fn program(&self) -> &Path {
         match self {
@@ -145,6 +172,21 @@ impl PackageManager {
             // It cannot be asked.
             PackageManager::Python(PythonManager::Uv(_)) => return Ok(None),
         };
+        let answer = self.query(args, package, context, staging).await?;
+        let is_public = |url: &String| [true, false].map(public_registry).contains(&url.as_str());
+        let configured = answer.filter(|url| url.contains("://"));
+        Ok(configured.filter(|url| !is_public(url)))
+    }
+
+    /// Runs its program in a sandbox without network, and returns the first line that it prints if
+    /// it succeeds.
+    async fn query(
+        &self,
+        args: &[&str],
+        package: &PackageServer,
+        context: &StartContext,
+        staging: &Path,
+    ) -> Result<Option<String>> {
         let paths = InstallPaths::new(staging);
         let spec = InstallSpec {
             directory: &paths.staging,
@@ -167,9 +209,7 @@ impl PackageManager {
             answer.get_or_insert_with(|| line.to_owned());
         };
         let end = run_tool(context, &sandbox, launch, &mut on_line).await?;
-        let is_public = |url: &String| [true, false].map(public_registry).contains(&url.as_str());
-        let configured = answer.filter(|url| end.has_succeeded && url.contains("://"));
-        Ok(configured.filter(|url| !is_public(url)))
+        Ok(answer.filter(|_| end.has_succeeded))
     }
 
     /// Returns the program of an installed tree, and what was installed.
@@ -250,6 +290,12 @@ pub fn prepend_path(
 fn find_tool(package: &PackageServer, context: &StartContext, name: &str) -> Option<PathBuf> {
     let runner_dir = package.runner_dir(&context.session_workspace);
     let sibling = runner_dir.map(|dir| dir.join(name)).filter(|path| path.is_file());
+    // A link next to the runner may lead to a place where an agent can write.
+    let sibling = sibling.filter(|path| {
+        let command = path.to_string_lossy();
+        let entry = ProgramEntry { command: &command, path: None, is_privileged: true };
+        program::find_program(&entry, &context.session_workspace).is_ok()
+    });
     let entry = ProgramEntry { command: name, path: None, is_privileged: false };
     sibling.or_else(|| program::find_program(&entry, &context.session_workspace).ok())
 }

@@ -32,7 +32,7 @@ use manager::prepend_path;
 use request::{PackageRequest, PackageRunner};
 use tree::{TreeStamp, digest_tree, stamp_tree};
 
-/// Directory below the root, with one directory for each command.
+/// Directory below the root, with one directory for each command of each upstreams file.
 const PACKAGES_DIR: &str = "upstreams/packages";
 /// Installed files, in the directory of their command.
 const TREE_DIR: &str = "tree";
@@ -53,7 +53,7 @@ pub struct PackageServer {
     request: std::result::Result<PackageRequest, String>,
     /// The runner, as the server's command names it.
     command: String,
-    /// Directory that belongs to this command and these arguments.
+    /// Directory that belongs to this command and these arguments in this upstreams file.
     directory: PathBuf,
     /// What is recorded as installed.
     locked: Option<LockedPackage>,
@@ -232,8 +232,24 @@ impl VerifiedTrees {
     }
 }
 
-/// Returns the directory that belongs to a command with these arguments.
+/// Returns the directory that belongs to a command with these arguments in this upstreams file.
 fn package_dir(config: &Config, command: &str, args: &[String]) -> PathBuf {
     let digest = digest_json(&json!([command, args]));
-    config.root.join(PACKAGES_DIR).join(digest.trim_start_matches("sha256:"))
+    let name = format!("{}{}", owner_prefix(config), digest.trim_start_matches("sha256:"));
+    config.root.join(PACKAGES_DIR).join(name)
+}
+
+/// Returns how the directories of this upstreams file begin. Files that share a root have lock
+/// files of their own, and so installations of their own: an installation for one must neither
+/// remove nor replace what another has recorded.
+fn owner_prefix(config: &Config) -> String {
+    let lock_path = config.upstreams.lock_path.as_deref().unwrap_or(Path::new(""));
+    // The same file, however its path is written. It need not exist yet.
+    let directory = lock_path.parent().and_then(|parent| parent.canonicalize().ok());
+    let path = directory.map_or_else(
+        || lock_path.to_owned(),
+        |directory| directory.join(lock_path.file_name().unwrap_or_default()),
+    );
+    let digest = digest_json(&json!(path.as_os_str().as_encoded_bytes()));
+    format!("{}-", &digest.trim_start_matches("sha256:")[..16])
 }

@@ -55,7 +55,7 @@ impl ConnectionLease {
         if let Some(seen) = &mut *seen
             && Arc::ptr_eq(&seen.catalog, &catalog)
             // What another connection has seen may be out of date.
-            && !tool.is_withheld
+            && !tool.is_withheld(&self.key.principal)
         {
             // Someone may have accepted another offer meanwhile.
             seen.pins = Arc::clone(pins);
@@ -78,7 +78,8 @@ impl ConnectionLease {
         if is_new {
             call_events.write_upstream("upstream.connect", describe_connection(client))?;
         }
-        if let Some(drift) = self.pool.observations.record_offer(pins, &offer) {
+        if let Some(drift) = self.pool.observations.record_offer(pins, &self.key.principal, &offer)
+        {
             call_events.write_upstream("upstream.offer", drift.to_fields())?;
         }
         pins.check_tool(&offer, &tool.server_tool).map(|()| connection)

@@ -16,7 +16,8 @@ impl Place {
     }
 
     fn convert(&self, result: &Value, is_trusted: bool, schema: Option<Value>) -> ToolOutput {
-        let check = schema.map(|schema| SchemaCheck::new(schema.as_object().unwrap()).unwrap());
+        let check =
+            schema.map(|schema| SchemaCheck::for_server(schema.as_object().unwrap()).unwrap());
         let options = ResultOptions {
             server_id: "docs",
             is_trusted,
@@ -178,4 +179,50 @@ fn blocks_that_are_left_out_are_counted() {
     let blocks = vec![json!({"type": "text", "text": ""}); MAX_BLOCKS + 3];
     let output = Place::new().convert(&json!({"content": blocks}), true, None);
     assert_eq!(texts(&output).last(), Some(&"[3 more blocks were left out]"));
+}
+
+fn convert_text(place: &Place, text: &str) -> Result<ToolOutput> {
+    let options = ResultOptions {
+        server_id: "docs",
+        is_trusted: true,
+        text_budget: 2_000,
+        outputs: &place.outputs,
+        output_check: None,
+    };
+    convert_result(text, &options)
+}
+
+#[test]
+fn what_cannot_be_used_is_an_error_that_keeps_everything() {
+    let place = Place::new();
+    let deep = format!("{{\"content\":[],\"x\":{}1{}}}", "[".repeat(200), "]".repeat(200));
+    let many = format!("{{\"content\":[],\"x\":[{}1]}}", "{},".repeat(MAX_VALUES));
+    for text in ["[]", r#"{"content": "x"}"#, r#"{"content": [], "isError": "yes"}"#, &deep, &many]
+    {
+        let error = convert_text(&place, text).unwrap_err();
+        assert_eq!(error.reason_name(), Some("bad_response"));
+        assert_eq!(place.read(error.hint_text().unwrap()), text);
+    }
+    assert!(convert_text(&place, r#"{"structuredContent": {}}"#).is_ok());
+    assert_eq!(count_values(r#"{"a": "[,{\"", "b": [1, 2]}"#), 4);
+}
+
+#[test]
+fn no_spelling_of_a_reserved_key_passes() {
+    for key in [
+        "dev.ringfence/x",
+        "DEV.Ringfence/x",
+        "dev.ring\u{200b}fence/x",
+        "mcp.dev/x",
+        "tools.mcp.com/x",
+        "api.modelcontextprotocol.org/x",
+        "IO.modelcontextprotocol/x",
+        "codex/x",
+    ] {
+        let mut members = Map::from_iter([("_meta".to_owned(), json!({key: 1}))]);
+        assert!(take_meta(&mut members).is_empty(), "{key}");
+    }
+    let kept = json!({"example.com/x": 1, "plain": 2, "mcplike.dev/x": 3});
+    let mut members = Map::from_iter([("_meta".to_owned(), kept.clone())]);
+    assert_eq!(Value::Object(take_meta(&mut members)), kept);
 }

@@ -52,10 +52,15 @@ impl Place {
 
     /// Runs `ringfence upstream …` on this place.
     fn upstream(&self, args: &[&str]) -> Output {
+        self.upstream_of(&self.path("upstreams/upstreams.json"), args)
+    }
+
+    /// The same with another upstreams file.
+    fn upstream_of(&self, file: &Path, args: &[&str]) -> Output {
         let mut command = ringfence(&self.scratch);
         command.arg("upstream").args(args).arg("--root").arg(self.path("root"));
         command.arg("--workspace").arg(self.path("workspace"));
-        command.arg("--upstreams").arg(self.path("upstreams/upstreams.json"));
+        command.arg("--upstreams").arg(file);
         command.env("npm_config_registry", self.registry.url());
         command.env("PIP_INDEX_URL", format!("{}simple/", self.registry.url()));
         command.output().unwrap()

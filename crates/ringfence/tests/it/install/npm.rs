@@ -283,3 +283,32 @@ fn a_version_that_the_registry_has_replaced_is_reported() {
     assert!(place.install(&[]).contains("WARNING"));
     assert!(!place.install(&[]).contains("WARNING"));
 }
+
+/// Upstreams files that share a root do not share what is installed.
+#[test]
+fn an_installation_leaves_that_of_another_upstreams_file_alone() {
+    let place = installed(&["tiny"]);
+    let others = place.path("others");
+    std::fs::create_dir(&others).unwrap();
+    let file = place.path("upstreams/upstreams.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    // The same command with another version, and another command.
+    for (name, text) in
+        [("same", text.clone()), ("other", text.replace("[\"tiny\"]", "[\"tiny@1.1.0\"]"))]
+    {
+        publish(&place, "1.1.0", json!({"name": "tiny"}));
+        let folder = others.join(name);
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("upstreams.json"), text).unwrap();
+        let output =
+            place.upstream_of(&folder.join("upstreams.json"), &["install", "tiny", "--yes"]);
+        assert!(output.status.success(), "{}", said(&output));
+        let (_server, mut client) = connect(&place);
+        look(&mut client, json!({}));
+    }
+    assert_eq!(place.packages().len(), 3);
+    // The same file by another path is the same file.
+    let by_another_path = place.path("upstreams/../upstreams/upstreams.json");
+    let output = place.upstream_of(&by_another_path, &["diff", "tiny"]);
+    assert!(said(&output).contains("exactly what is accepted"), "{}", said(&output));
+}

@@ -1,9 +1,13 @@
 //! Packages for Python.
 
+use std::os::unix::fs::PermissionsExt;
+
 use serde_json::json;
 
 use super::{Place, look, refused};
 use crate::support::SESSIONS;
+use crate::support::place::visible_folder;
+use crate::support::server::Scratch;
 use crate::support::subset::assert_holds;
 
 const SERVER: &str = include_str!("server.py");
@@ -68,4 +72,48 @@ fn only_wheels_are_installed_and_a_missing_program_is_named() {
     let text = other.fail_to_install(&[]);
     assert!(text.contains("no program `other`") && text.contains(": tiny."), "{text}");
     other.assert_nothing();
+}
+
+/// A place whose Python is a script that starts the real one, as version managers have it.
+fn place_with_shim(script: &str) -> (Place, std::sync::Arc<Scratch>) {
+    let shims = Scratch::within(visible_folder());
+    for (name, text) in [("pipx", "#!/bin/sh\n"), ("python3", script)] {
+        let path = shims.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let place = Place::new(shims.path().join("pipx").to_str().unwrap(), &["run", "tiny"]);
+    place.registry.publish_wheel("tiny", SERVER);
+    (place, shims)
+}
+
+/// The wrapper of a version manager wants to write to its own directories after each installation, and fails.
+#[test]
+fn the_wrapper_of_a_version_manager_is_not_used_to_install() {
+    if !has_pip() {
+        return;
+    }
+    let script = "#!/bin/sh\n/usr/bin/python3 \"$@\" || exit\ncase \"$*\" in *install*) echo cannot rehash; exit 1;; esac\n";
+    let (place, _shims) = place_with_shim(script);
+    let text = place.install(&[]);
+    assert!(text.contains("by /usr/bin/python3"), "{text}");
+    place.accept();
+    let mut server = place.serve();
+    look(&mut server.connect(SESSIONS), json!({}));
+}
+
+/// What a wrapper names is started, so it must not be in the hands of an agent.
+#[test]
+fn a_wrapper_that_leads_to_the_workspace_is_refused() {
+    let (place, shims) = place_with_shim("");
+    let workspace = place.path("workspace").canonicalize().unwrap();
+    let own = workspace.join("python3");
+    std::fs::write(&own, "#!/bin/sh\ntouch ran\n").unwrap();
+    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let shim = shims.path().join("python3");
+    let script = format!("#!/bin/sh\necho {}\n", own.display());
+    std::fs::write(&shim, script).unwrap();
+    let text = place.fail_to_install(&[]);
+    assert!(text.contains("where an agent can change it"), "{text}");
+    place.assert_nothing();
 }

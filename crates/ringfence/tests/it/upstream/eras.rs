@@ -109,7 +109,7 @@ fn progress_comes_in_order_and_before_the_result() {
                 let progress = step["params"]["progress"].as_f64().unwrap();
                 assert!(progress > last, "{} {id}: {steps:?}", client.at());
                 last = progress;
-                let text = format!("step {progress}");
+                let text = format!("{id}: step {progress}");
                 let wanted = json!({"progressToken": "p", "total": 200.0, "message": text});
                 assert_holds(wanted, &step["params"]);
             }
@@ -138,6 +138,12 @@ fn log_lines_name_their_server() {
             let heard = client.wait_notification("notifications/message");
             let line = json!({"level": "warning", "logger": format!("{id}/diary"), "data": "a line for the log"});
             assert_holds(line, &heard["params"]);
+            // Data of any form is as clean as a text.
+            let data = json!({"a\u{202e}": ["b\u{200b}", {"c": "\u{1b}[2Jd"}], "n": 1});
+            let meta = json!({"io.modelcontextprotocol/logLevel": "info"});
+            call_with_meta(client, &tool, json!({"data": data}), meta);
+            let heard = client.wait_notification("notifications/message");
+            assert_eq!(heard["params"]["data"], json!({"a": ["b", {"c": "d"}], "n": 1}));
             // A client of 2026-07-28 gets what it asked for alone.
             client.call(&tool, json!({}));
             match client.is_modern() {

@@ -84,3 +84,30 @@ fn connections_and_calls_are_on_record() {
     let ends = server.events("run.stop");
     assert_holds(json!([{"upstream": "*"}, {"upstream": "*"}]), &json!(ends));
 }
+
+/// The human decides by the arguments, so an untrusted server must not choose which of them are shown.
+#[test]
+fn only_a_trusted_server_can_hide_the_values_of_arguments() {
+    for trust in ["untrusted", "trusted"] {
+        let mut gateway = Gateway::new()
+            .stdio("pipe25", &[])
+            .edit("pipe25", |entry| entry["trust"] = json!(trust))
+            .bundle("pipe25", "direct", json!({"allowTools": ["write"]}));
+        let schema = &mut gateway.locked["pipe25"]["tools"]["write"]["inputSchema"];
+        schema["properties"]["path"]["format"] = json!("password");
+        schema["properties"]["text"]["writeOnly"] = json!(true);
+        let mut server = gateway.spawn(Transport::Stdio);
+        let mut client = server.connect(SESSIONS);
+        client.approve = Approve::Decline;
+        client.call("pipe25__write", json!({"path": "to-a-victim", "text": "the body"}));
+        let question = client.questions[0]["message"].as_str().unwrap();
+        let shows_values = question.contains("to-a-victim") && question.contains("the body");
+        let lengths = ["[not shown, 11 characters given", "[not shown, 8 characters given"];
+        let shows_lengths = lengths.iter().all(|length| question.contains(length));
+        assert_eq!(shows_values, trust == "untrusted", "{question}");
+        assert_eq!(shows_lengths, trust == "trusted", "{question}");
+        let tools = client.request("tools/list", json!({})).to_string();
+        let has_marks = tools.contains("\"password\"") || tools.contains("writeOnly");
+        assert_eq!(has_marks, trust == "trusted", "{tools}");
+    }
+}

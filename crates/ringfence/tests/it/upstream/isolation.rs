@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{Gateway, HttpServer, error_of, said, said_json};
+use super::{Gateway, HttpServer, error_of, lists, said, said_json};
 use crate::support::{
     Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Transport, eventually, token,
 };
@@ -237,4 +237,25 @@ fn a_changed_entry_makes_another_process() {
     client.cancel(&slow);
     eventually(DEADLINE, "the old process ends", || gateway.processes().len() == 1);
     assert_eq!(process(&mut client).0, second);
+}
+
+/// What a server offers may depend on the workspace that it runs in.
+#[test]
+fn an_offer_to_one_principal_concerns_no_other() {
+    let gateway = Gateway::new().stdio("pipe25", &["--definitions", "changes.json"]);
+    let mut server = Options { workspace: false, ..guarded(&gateway) }.spawn();
+    let mut connect = |subject: &str| {
+        let mut client = server.client_as(SESSIONS, Some(&token::of(subject)));
+        client.shake_hands();
+        client.approve = Approve::Once;
+        client
+    };
+    let (mut anna, mut bert) = (connect("anna"), connect("bert"));
+    let changes = json!({"identity": "impostor"}).to_string();
+    bert.call("file.write", json!({"path": "changes.json", "content": changes}));
+    let error = bert.call("pipe25__echo", json!({"text": "x"}));
+    assert_eq!(error_of(&error)["reason"], "definition_changed");
+    assert!(!lists(&mut bert, "pipe25__echo"));
+    assert!(lists(&mut anna, "pipe25__echo"), "the other's offer counts");
+    assert_eq!(said(&anna.call("pipe25__add", json!({"note": "of anna"}))), "added");
 }

@@ -9,6 +9,7 @@ mod lists;
 mod manners;
 mod meta;
 mod pins;
+mod questions;
 mod results;
 mod sandboxed;
 mod soak;

@@ -1,6 +1,7 @@
 //! The sandbox of a local server: it has what its table declares and nothing else, and its secrets stay with it.
 
 use std::net::TcpListener;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -141,4 +142,22 @@ fn what_a_server_starts_is_judged_by_the_rules() {
         .filter(|record| record["upstream"] == "pipe25" && record.to_string().contains("uname"))
         .collect();
     assert_holds(json!([{"upstream": "pipe25"}]), &json!(denied));
+}
+
+/// An agent writes the workspace, and interpreters load modules from the directory that they start in.
+#[test]
+fn no_file_of_the_workspace_becomes_part_of_a_server_with_secrets() {
+    let secret = "env = { KEY_FOR_IT = '${SECRET_ONE}' }";
+    for (table, is_workspace) in
+        [("", true), (secret, false), (&format!("{secret}\ncwd = '.'"), true)]
+    {
+        let gateway = gateway(&format!("[upstream.pipe25]\n{table}"));
+        let mut server = gateway.options(Transport::Stdio).env("SECRET_ONE", SECRET).spawn();
+        std::fs::write(server.workspace().join("json.py"), "raise SystemExit(7)").unwrap();
+        let mut client = server.connect(SESSIONS);
+        let place = said(&shell(&mut client, "pwd -P")).trim().to_owned();
+        assert_eq!(Path::new(&place) == server.workspace(), is_workspace, "{table}: {place}");
+        let module = shell(&mut client, "python3 -c 'import json; print(json.__name__)'");
+        assert_eq!(said(&module), "json\n", "{table}");
+    }
 }

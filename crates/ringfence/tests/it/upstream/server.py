@@ -25,6 +25,14 @@ class InputRequired(Exception):
     """2026: the call needs an answer first."""
 
 
+class Refusal(Exception):
+    """The call ends with an error of the protocol."""
+
+    def __init__(self, message, code=-32000, **data):
+        super().__init__(message)
+        self.error = {"code": code, "message": message, **({"data": data} if data else {})}
+
+
 class Silence(Exception):
     """The call gets no answer."""
 
@@ -127,6 +135,26 @@ def ask_url(call):
     return text(call.ask("elicitation/create", params))
 
 
+@tool(n="integer")
+def ask_often(call, n):
+    """Asks that many questions, one after the other (2025)."""
+    question = {"message": "Again?", "requestedSchema": {"type": "object", "properties": {}}}
+    for _ in range(n):
+        call.peer.notes.append(call.ask("elicitation/create", question))
+    return text("asked")
+
+
+@tool(url="string", opens="integer")
+def page(call, url, opens):
+    """Works once the user has been sent to a page that many times (2025)."""
+    visits = call.peer.notes.count(url)
+    if visits >= opens:
+        return text("opened")
+    call.peer.notes.append(url)
+    page = {"mode": "url", "message": "Log in.", "url": url, "elicitationId": f"page {visits}"}
+    raise Refusal("a page must be opened", -32042, elicitations=[page])
+
+
 @tool()
 def roots(call):
     """Returns the directories that the client names."""
@@ -142,10 +170,10 @@ def progress(call, n):
     return text("progressed")
 
 
-@tool()
-def log(call):
+@tool(data="object")
+def log(call, data="a line for the log"):
     """Writes a line to the log."""
-    call.log("warning", "a line for the log")
+    call.log("warning", data)
     return text("logged")
 
 
@@ -218,10 +246,44 @@ def odd(call):
     return {**text("a\u200bb\u001b[31mc"), "_meta": meta}
 
 
+@tool(message="string")
+def refuse(call, message):
+    """Ends with an error of the protocol."""
+    raise Refusal(message)
+
+
+@tool()
+def vanish(call):
+    """Says that its tools have changed, and ends when it is asked for them."""
+    OPTIONS["vanished"] = True
+    call.peer.announce({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+    return text("vanished")
+
+
+@tool(result="object")
+def reply(call, result):
+    """Hands back this very result."""
+    return result
+
+
+@tool(method="string", params="object")
+def question(call, method, params):
+    """Puts this to the client."""
+    return text(call.ask(method, params))
+
+
 @tool(read_only=False, destructive=False)
 def crash(call):
     """Ends the process in mid-call."""
     sys.stderr.write("last words of the server\n")
+    sys.stderr.flush()
+    os._exit(3)
+
+
+@tool(message="string")
+def die(call, message):
+    """Ends the process while it reads, with last words."""
+    sys.stderr.write(message)
     sys.stderr.flush()
     os._exit(3)
 
@@ -313,6 +375,8 @@ class Peer:
             elif method == "subscriptions/listen" and self.era == "2026":
                 return self.listen(send, is_gone)
             elif method == "tools/list":
+                if OPTIONS.get("vanished"):
+                    os._exit(5)
                 if OPTIONS.get("mortal"):
                     threading.Timer(0, os._exit, [4]).start()
                 answer["result"] = {"tools": list(definitions(self.changes).values())}
@@ -322,6 +386,8 @@ class Peer:
                 answer["error"] = {"code": -32601, "message": f"no {method}"}
         except Silence:
             return
+        except Refusal as refusal:
+            answer["error"] = refusal.error
         if self.era == "2026" and "result" in answer:
             answer["result"].setdefault("resultType", "complete")
         send(answer)

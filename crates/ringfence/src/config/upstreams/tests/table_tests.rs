@@ -379,3 +379,15 @@ fn a_server_without_logins_has_no_settings_of_them() {
         }
     }
 }
+
+#[test]
+fn no_server_can_have_our_name() {
+    let operator = Operator::new();
+    for id in ["ringfence", "Ringfence", "RING-FENCE", "_ringfence_"] {
+        let error = operator.resolve_error(&operator.upstreams(&json!({id: stdio("git")})));
+        let message = error.message();
+        assert!(message.contains(id) && message.contains("is reserved"), "{message}");
+    }
+    let flags = operator.upstreams(&json!({"ringfence-docs": stdio("git")}));
+    assert_eq!(server_ids(&operator.resolve(&flags).unwrap()), ["ringfence-docs"]);
+}

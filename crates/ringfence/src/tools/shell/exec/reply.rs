@@ -59,6 +59,9 @@ pub struct Reply {
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct SandboxReport {
     pub profile: &'static str,
+    /// mounts, if the kernel has no Landlock 3. Otherwise absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<&'static str>,
     /// off (except localhost), proxied or all.
     pub network: &'static str,
     /// cgroup2, cgroup1 or rlimits.
@@ -72,6 +75,7 @@ impl Reply {
     pub fn from_outcome(cx: &RunCx, profile: ProfileSetting, outcome: RunOutcome) -> Reply {
         let result = outcome.result;
         let error = stop_error(cx, &result);
+        let tier = result.weaker_tier();
         let denials =
             result.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
         let has_failed = result.stop_reason.is_none() && result.exit_code != Some(0);
@@ -83,6 +87,7 @@ impl Reply {
             duration_ms: to_millis(result.duration),
             sandbox: Some(SandboxReport {
                 profile: profile.name(),
+                tier,
                 network: if profile == ProfileSetting::None {
                     "all"
                 } else {
@@ -198,6 +203,17 @@ impl Reply {
         text.push_str(&format!("{ending}, {} ms", self.duration_ms));
         if let Some(session) = &self.session {
             text.push_str(&format!(", session {session}"));
+        }
+        // Some clients show a model this text alone.
+        if let Some(error) = &self.error {
+            let part = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default();
+            text.push_str(&format!(
+                "\n{}: {}\n{}\ntrace_id: {}",
+                part("kind"),
+                part("message"),
+                part("hint"),
+                self.trace_id
+            ));
         }
         text
     }
