@@ -8,7 +8,7 @@ mod outputs;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use crate::base::CancelToken;
 use crate::base::IgnorePoison;
@@ -18,7 +18,7 @@ use crate::base::workspace::Workspace;
 pub use outputs::{OpenOutput, OutputQuota, OutputQuotas, OutputStore};
 
 /// Identity that requests are made under. With auth off the only principal is the local user.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Principal(String);
 
 impl Principal {
@@ -59,6 +59,13 @@ pub struct ClientInfo {
     pub version: String,
 }
 
+impl ClientInfo {
+    /// Returns `name/version`, shortened, as used in the audit log.
+    pub fn short_name(&self) -> String {
+        format!("{}/{}", self.name, self.version).chars().take(128).collect()
+    }
+}
+
 /// Working directory and environment that a client chose for its commands, within what the operator
 /// allows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -96,6 +103,8 @@ pub struct Session {
     pub workspace: Arc<Workspace>,
     pub outputs: Arc<OutputStore>,
     pub cancel: CancelToken,
+    /// Name and version that the client first reported for itself. Shown to people, never trusted.
+    client_name: OnceLock<String>,
     /// Sandbox that the client last reported for its own commands.
     client_sandbox: RwLock<Option<Arc<ClientSandbox>>>,
     overrides: RwLock<Arc<Overrides>>,
@@ -120,6 +129,7 @@ impl Session {
             transport,
             workspace,
             cancel,
+            client_name: OnceLock::new(),
             client_sandbox: RwLock::default(),
             overrides: RwLock::default(),
             trusted: Mutex::default(),
@@ -131,6 +141,16 @@ impl Session {
     pub fn with_quota(self, quota: Arc<OutputQuota>, root: &Path) -> Self {
         let outputs = OutputStore::with_quota(root.join("outputs").join(&self.id), quota);
         Session { outputs: Arc::new(outputs), ..self }
+    }
+
+    /// Returns what the client calls itself, if it has said so.
+    pub fn client_name(&self) -> Option<&str> {
+        self.client_name.get().map(String::as_str)
+    }
+
+    /// Notes what the client calls itself. Later names are ignored.
+    pub fn set_client_name(&self, name: &str) {
+        self.client_name.get_or_init(|| name.to_owned());
     }
 
     /// Returns the sandbox that the client last reported, if any.

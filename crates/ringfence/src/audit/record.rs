@@ -177,6 +177,7 @@ impl CallRecord {
         );
         add("execs", facts.unruled_execs.clone());
         add("report", facts.report_gap.map(Into::into));
+        add("tier", facts.weaker_tier.map(Into::into));
         let start_time = self.started.as_ref().map_or(self.opened, |(_, start_time)| *start_time);
         add("started", self.started.take().map(|(timestamp, _)| timestamp.into()));
         add("stopped", Some(now_utc().into()));

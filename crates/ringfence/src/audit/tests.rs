@@ -89,6 +89,7 @@ fn a_call_gives_start_approval_and_stop_with_every_field() {
         denials: vec![json!({"kind": "syscall", "name": "mount", "count": 1})],
         unruled_execs: Some(json!({"count": 2, "digest": "blake3:00"})),
         report_gap: None,
+        weaker_tier: None,
     };
     let error = Error::new(Kind::DeadlineExceeded, "hunter2").with_reason("slow");
     record.finish(&facts, Some(&error), Some(CancelCause::Deadline));

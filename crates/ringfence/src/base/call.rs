@@ -133,6 +133,8 @@ pub struct CallFacts {
     pub unruled_execs: Option<Value>,
     /// How the report about a run is incomplete, if it is.
     pub report_gap: Option<&'static str>,
+    /// The sandbox's tier, if it keeps fewer promises than the others.
+    pub weaker_tier: Option<&'static str>,
     /// Things that git on the host would now execute differently than before the run.
     pub git_changed: Vec<String>,
 }

@@ -3,6 +3,7 @@
 pub mod call;
 pub mod cancel;
 pub mod client_handle;
+pub mod client_process;
 pub mod client_sandbox;
 pub mod clock;
 pub mod error;

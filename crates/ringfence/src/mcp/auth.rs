@@ -151,7 +151,7 @@ fn read_secret_key(secret: &[u8]) -> Result<DecodingKey> {
             "MCP_AUTH_JWT_SECRET is shorter than 16 bytes and could be guessed",
         )
         .with_reason("weak_secret")
-        .with_hint("Make one with `openssl rand -base64 32`."));
+        .with_hint("Make one with `ringfence token --new-secret`."));
     }
     // A public key used as the secret would be known to everyone.
     if secret.starts_with(b"-----BEGIN ") {

@@ -143,9 +143,13 @@ impl ServerHandler for ProtocolHandler {
         let connection = connection_of(&context.extensions).map_err(refuse_request)?;
         self.server.pipeline.reload_if_changed().await;
         let workspace = Some(connection.session().workspace.path());
+        let client = client_info_of(&context);
+        if connection.persistent && !client.name.is_empty() {
+            connection.session().set_client_name(&client.short_name());
+        }
         let mut result = DiscoverResult::from_server_info(
             self.supported_protocol_versions().into_owned(),
-            initialize::server_info(&self.server, &client_info_of(&context), workspace),
+            initialize::server_info(&self.server, &client, workspace),
         );
         result.ttl_ms = tools_list::TTL_MS;
         let handle = self.server.mint_handle(&connection.principal).map_err(refuse_request)?;
@@ -283,11 +287,18 @@ impl ServerHandler for ProtocolHandler {
 
     async fn listen(&self, context: SubscriptionContext) -> MethodResult<()> {
         let mut changes = self.server.pipeline.list_changes.subscribe();
+        // At the end of input the engine waits five seconds for its handlers before it cancels
+        // them; the session has ended by then. It ends with the server at the latest.
+        let connection =
+            connection_of(&context.request_context().extensions).map_err(refuse_request)?;
+        let session_cancel = connection.session().cancel.clone();
+        // Release the session, so that it can end while we wait.
+        drop(connection);
         loop {
             let change = tokio::select! {
                 change = changes.recv() => change,
                 () = context.cancelled() => return Ok(()),
-                _ = self.server.shutdown.cancelled() => return Ok(()),
+                _ = session_cancel.cancelled() => return Ok(()),
             };
             let result = match change {
                 Ok(ChangedList::Tools) => context.sink().notify_tool_list_changed().await,

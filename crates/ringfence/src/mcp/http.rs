@@ -9,6 +9,7 @@ mod guarded_body;
 mod json_answer;
 pub(super) mod limits;
 mod listener;
+mod priming_event;
 mod sessions;
 mod timed_stream;
 
@@ -36,6 +37,7 @@ pub(super) use self::guarded_body::{hold_guards, hold_guards_until};
 use self::json_answer::prefer_json;
 use self::limits::{LimitedResource, PrincipalLimits};
 pub use self::listener::serve_http;
+use self::priming_event::hide_priming_event;
 use self::sessions::HttpSessions;
 use super::auth::TokenVerifier;
 use super::dispatch::{ConfigChecked, ProtocolHandler};
@@ -142,7 +144,7 @@ impl HttpServer {
         if let Some(connection) = ambient.get(principal) {
             return Ok(connection.clone());
         }
-        let mut connection = self.server.connect_client(principal.clone(), "http")?;
+        let mut connection = self.server.connect_unlisted(principal.clone(), "http")?;
         connection.persistent = false;
         ambient.insert(principal.clone(), connection.clone());
         Ok(connection)
@@ -264,8 +266,7 @@ async fn handle_session_request(
         ),
     };
     request.extensions_mut().insert(connection);
-    let response =
-        complete_error_response(app.engine.handle(request).await.map(Body::new), None).await;
+    let response = complete_error_response(call_engine(app, request).await, None).await;
     if is_delete && response.status().is_success() {
         app.sessions.end_session(&id, CancelCause::SessionEnd);
         return Ok(StatusCode::NO_CONTENT.into_response());
@@ -393,7 +394,18 @@ async fn forward_to_engine(
     parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     parts.headers.remove(axum::http::header::CONTENT_LENGTH);
     let body = Body::from(Value::Object(message).to_string());
-    app.engine.handle(Request::from_parts(parts, body)).await.map(Body::new)
+    call_engine(app, Request::from_parts(parts, body)).await
+}
+
+async fn call_engine(app: &HttpServer, request: Request) -> Response {
+    let header_version = header_text(request.headers(), &VERSION_HEADER);
+    let connection = request.extensions().get::<ClientConnection>().cloned();
+    let response = app.engine.handle(request).await.map(Body::new);
+    // What was agreed on decides: clients send other versions in the header.
+    let agreed_version = connection
+        .and_then(|connection| connection.declared_client())
+        .map(|client| client.protocol.clone());
+    hide_priming_event(agreed_version.or(header_version).as_deref(), response)
 }
 
 /// Stores the sandbox state that a client pushes, before the message is passed on. Without a

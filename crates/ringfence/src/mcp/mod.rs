@@ -21,6 +21,7 @@ mod overrides;
 mod peer;
 pub mod render;
 pub mod server;
+mod server_status;
 pub mod sse;
 pub mod stdio;
 mod stdio_streams;

@@ -9,6 +9,7 @@ use super::log_limit::LogLimit;
 use super::meta;
 use crate::base::call::{OutputBlock, ToolOutput};
 use crate::base::{Error, Kind, TraceId};
+use crate::tools::arguments::schema_check::SCHEMA_FACT;
 
 static UNAUTHENTICATED: LogLimit = LogLimit::new();
 
@@ -68,8 +69,14 @@ pub fn tool_result(mut output: ToolOutput, trace_id: &TraceId, stateless: bool) 
 pub fn failure_result(error: &Error, trace_id: &TraceId) -> CallToolResult {
     let body = error.to_body(trace_id);
     let hint = body["hint"].as_str().unwrap_or_default().to_owned();
-    let text =
-        format!("{}: {}\n{hint}\ntrace_id: {trace_id}", error.kind().name(), error.message());
+    // Many clients show the model nothing but the text. The schema is bounded where it is added.
+    let schema = error.get_fact(SCHEMA_FACT).map(|schema| format!("schema: {schema}\n"));
+    let text = format!(
+        "{}: {}\n{hint}\n{}trace_id: {trace_id}",
+        error.kind().name(),
+        error.message(),
+        schema.unwrap_or_default()
+    );
     let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
     result.structured_content = Some(json!({"error": body}));
     result.meta = Some(meta_with_trace_id(Map::new(), trace_id));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+use super::server_status::OpenSessions;
 use super::tasks::BackgroundTasks;
 use crate::base::IgnorePoison;
 use crate::base::ids::short_id;
@@ -51,6 +52,7 @@ impl ClientConnection {
 
     /// Notes what the client said in its handshake.
     pub fn set_client(&self, client: DeclaredClient) {
+        self.session().set_client_name(&client.info.short_name());
         *lock(&self.client) = Some(Arc::new(client));
     }
 
@@ -75,6 +77,7 @@ pub struct Server {
     handle_sessions: Mutex<HashMap<String, HandleSession>>,
     workspaces: Mutex<HashMap<PathBuf, Arc<Workspace>>>,
     output_quotas: OutputQuotas,
+    pub(super) open_sessions: OpenSessions,
     /// Calls in flight, so that a cancellation reaches them past a blocked connection.
     calls_in_flight: Mutex<HashMap<(String, String), CancelToken>>,
 }
@@ -131,6 +134,7 @@ impl Server {
             handle_sessions: Mutex::default(),
             workspaces: Mutex::default(),
             output_quotas: OutputQuotas::default(),
+            open_sessions: OpenSessions::new(),
             calls_in_flight: Mutex::default(),
         }))
     }
@@ -138,6 +142,17 @@ impl Server {
     /// Opens the session of a connection. It ends when its `cancel` is cancelled or its last holder
     /// drops it.
     pub fn connect_client(
+        &self,
+        principal: Principal,
+        transport: &'static str,
+    ) -> Result<ClientConnection> {
+        let connection = self.connect_unlisted(principal, transport)?;
+        self.open_sessions.add_session(connection.session());
+        Ok(connection)
+    }
+
+    /// Opens a session that `ringfence ps` does not show: no client asked for it.
+    pub fn connect_unlisted(
         &self,
         principal: Principal,
         transport: &'static str,
@@ -164,7 +179,7 @@ impl Server {
         loop {
             if self.pipeline.has_unknown_upstream() {
                 // The session exists for as long as servers are asked, and its sandboxes with it.
-                match self.connect_client(Principal::from_name("ringfence"), "internal") {
+                match self.connect_unlisted(Principal::from_name("ringfence"), "internal") {
                     Ok(connection) => self.pipeline.learn_upstreams(&connection.state).await,
                     Err(error) => tracing::error!("{}", error.log_line()),
                 }
@@ -208,15 +223,16 @@ impl Server {
         });
     }
 
-    /// Returns the session of a 2026-07-28 request: that of its handle, or without one a session
-    /// that is not persistent.
+    /// Returns the session of a 2026-07-28 request: that of its handle, or without one that of its
+    /// connection, which is persistent on stdio and SSE: no one else uses it.
     pub fn session_by_handle(
         &self,
         connection: &ClientConnection,
         handle: Option<&str>,
     ) -> Result<SessionRef> {
         let Some(sealed) = handle else {
-            return Ok(SessionRef { state: Arc::clone(&connection.state), persistent: false });
+            let persistent = connection.persistent;
+            return Ok(SessionRef { state: Arc::clone(&connection.state), persistent });
         };
         let handle: SessionHandle = self.handle_sealer.open(&handle_purpose(&connection.principal), sealed).ok_or_else(|| {
             Error::invalid_arguments("this session handle was not issued by this server")
@@ -312,6 +328,17 @@ pub struct CallGuard {
     key: (String, String),
 }
 
+impl CallGuard {
+    /// Makes a cancellation end the run that has been started for the call, even one that came
+    /// before it was.
+    pub fn attach_run(&self, run: CancelToken) {
+        let before = lock(&self.server.calls_in_flight).insert(self.key.clone(), run.clone());
+        if let Some(cause) = before.and_then(|before| before.cause()) {
+            run.cancel(cause);
+        }
+    }
+}
+
 impl Drop for CallGuard {
     fn drop(&mut self) {
         lock(&self.server.calls_in_flight).remove(&self.key);
@@ -323,6 +350,19 @@ pub(crate) mod tests {
     use super::*;
     use crate::config::scratch::Scratch;
     use crate::config::{ConfigFlags, ProcessEnv, resolve_config};
+
+    #[test]
+    fn a_cancellation_that_comes_before_the_run_ends_the_run() {
+        let scratch = Scratch::new();
+        let server = server(&scratch);
+        let guard = server.track_call("session", "1", CancelToken::new());
+        assert!(server.cancel_call("session", "1", CancelCause::Client));
+        let run = CancelToken::new();
+        guard.attach_run(run.clone());
+        assert_eq!(run.cause(), Some(CancelCause::Client));
+        drop(guard);
+        assert!(!server.cancel_call("session", "1", CancelCause::Client));
+    }
 
     /// A server on a root of its own, without a transport.
     pub fn server(scratch: &Scratch) -> Arc<Server> {

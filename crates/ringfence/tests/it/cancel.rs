@@ -431,3 +431,16 @@ fn a_client_that_does_not_read_can_still_cancel() {
         assert_holds(json!({"status": "cancelled", "cause": "client"}), &stop);
     }
 }
+
+/// The engine waits five seconds for its handlers at the end of input, and a subscription never ends of its own accord.
+#[test]
+fn a_subscription_does_not_delay_the_end() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(MODERN);
+    client.start("subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}));
+    client.wait_notification("notifications/subscriptions/acknowledged");
+    let begun = Instant::now();
+    client.hang_up();
+    server.ended();
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+}

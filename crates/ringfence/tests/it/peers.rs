@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::json;
 
 use crate::escape::is_root;
+use crate::support::place::visible_binary;
 use crate::support::{DEADLINE, Options, SESSIONS, Server, Transport, eventually};
 
 const BODY: &str = r#"{"jsonrpc":"2.0","id":1,"method":"mcp.capabilities"}"#;
@@ -222,4 +223,20 @@ fn a_process_that_hides_its_descriptors_is_told_apart_by_its_sandbox() {
     let (status, result) =
         printed_in_a_sandbox("[sandbox]\nallow_network = true", json!({"argv": command}));
     assert_eq!(status, "403", "{result}");
+}
+
+/// `ringfence tools --url` is our program, as a server with a proxy is, and yet a person's own client.
+#[test]
+fn our_own_command_line_is_a_peer_outside_of_sandboxes_alone() {
+    let server = Options::new(Transport::Http).spawn();
+    let url = format!("http://{}/mcp", server.address());
+    let words = [visible_binary().to_str().unwrap(), "tools", "--url", &url];
+    let words = words.map(str::to_owned);
+    let listed = printed(&[], &words);
+    assert!(listed.contains("file.read"), "{listed}");
+    let script = "\"$@\" 2>&1; echo status $?";
+    let argv = [&["sh", "-c", script, "sh"].map(str::to_owned)[..], &words].concat();
+    let (said, result) =
+        printed_in_a_sandbox("[sandbox]\nallow_network = true", json!({"argv": argv}));
+    assert!(said.contains("403") && said.ends_with("status 77\n"), "{said} {result}");
 }

@@ -30,10 +30,7 @@ fn calls() -> Vec<(&'static str, Value)> {
         ("file.read", json!({"pth": "notes/a.txt"})),
         ("file.list", json!({"path": "notes"})),
         ("file.search", json!({"pattern": "two"})),
-        (
-            "file.replace",
-            json!({"path": "notes/a.txt", "edits": [{"old_string": "two", "new_string": "three"}]}),
-        ),
+        ("file.replace", json!({"path": "notes/a.txt", "edits": [{"old": "two", "new": "three"}]})),
         ("shell.exec", json!({"command": "echo out; echo err >&2; exit 3"})),
         ("shell.exec", json!({"command": "touch made"})),
         ("shell.exec", json!({"command": "sleep 60", "timeout_ms": 200})),
@@ -48,7 +45,7 @@ fn calls() -> Vec<(&'static str, Value)> {
 fn record(version: &'static str) -> Value {
     let options = Options::new(Transport::Stdio).config(CONFIG).arg("--audit-execs");
     let mut server = options.spawn();
-    let rules = server.root().join("rules");
+    let rules = server.scratch.path().join("home/.codex/rules");
     std::fs::create_dir_all(&rules).unwrap();
     std::fs::write(rules.join("default.rules"), RULES).unwrap();
     let mut client = server.client(version);
@@ -56,9 +53,10 @@ fn record(version: &'static str) -> Value {
     let mut steps = Map::new();
     steps.insert("handshake".into(), client.shake_hands());
     steps.insert("tools/list".into(), tools_by_name(&mut client));
-    for method in ["mcp/capabilities", "no/such/method"] {
-        steps.insert(method.into(), client.request(method, json!({})));
-    }
+    let capabilities = client.request("mcp.capabilities", json!({}));
+    assert!(capabilities["result"]["tools"].is_array(), "{capabilities:#}");
+    steps.insert("mcp.capabilities".into(), capabilities);
+    steps.insert("no/such/method".into(), client.request("no/such/method", json!({})));
     for (at, (tool, arguments)) in calls().into_iter().enumerate() {
         steps.insert(format!("{:02} {tool} {arguments}", at + 1), client.call(tool, arguments));
     }

@@ -123,6 +123,37 @@ fn a_failed_call_of_every_tool_is_valid_by_its_schema() {
     }
 }
 
+/// What a client reads before it calls: arguments and results of every tool, by the dialect that MCP names.
+#[test]
+fn every_schema_is_json_schema_2020_12() {
+    for cell in eras() {
+        on_cell(
+            cell,
+            |options| options.config(CONFIGURED).arg("--tools").arg("all"),
+            |_, client| {
+                for method in ["tools/list", "mcp.capabilities"] {
+                    let tools = client.request(method, json!({}))["result"]["tools"].clone();
+                    let tools = tools.as_array().unwrap();
+                    assert!(tools.len() > 15, "{method}: {}", tools.len());
+                    for tool in tools {
+                        let name = format!("{} of {method}", tool["name"]);
+                        assert_eq!(tool["inputSchema"]["type"], "object", "{name}");
+                        // Tools that can return an image have theirs in `_meta` of the list.
+                        let hidden = &tool["_meta"]["dev.ringfence/output_schema"];
+                        let output = tool.get("outputSchema").unwrap_or(hidden);
+                        assert_eq!(output["type"], "object", "{name}: {tool:#}");
+                        for schema in [&tool["inputSchema"], output] {
+                            if let Err(fault) = jsonschema::draft202012::meta::validate(schema) {
+                                panic!("{name}: {fault} in {schema:#}");
+                            }
+                        }
+                    }
+                }
+            },
+        );
+    }
+}
+
 /// One server with every tool, and the results of all of them that were checked.
 struct Bench {
     server: Server,

@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 
 use super::{HttpServer, complete_error_response, forward_to_engine, json_error};
 use crate::base::call::ToolOutput;
-use crate::base::{CancelCause, Error, Result, TraceId};
+use crate::base::{CancelCause, CancelToken, Error, Result, TraceId};
 use crate::mcp::attach::missing_result_error;
 use crate::mcp::methods::tools_call::{
     CallToAttach, IncomingCall, StartedCall, complete_response, render_outcome, start_or_resume,
@@ -58,6 +58,9 @@ pub async fn try_direct_call(
         headers: Some(&headers),
         is_config_checked: true,
     };
+    // Before the start, which takes a moment: a client may cancel at once.
+    let session_id = &connection.session().id;
+    let guard = app.server.track_call(session_id, &id.to_string(), CancelToken::new());
     let call = match start_or_resume(&incoming, params, &trace_id).await {
         Ok(call) => call,
         Err(error) => {
@@ -68,7 +71,7 @@ pub async fn try_direct_call(
         }
     };
     let cancel = call.run.cancel.clone();
-    let guard = app.server.track_call(&connection.session().id, &id.to_string(), cancel.clone());
+    guard.attach_run(cancel.clone());
     let started = StartedCall { call, _guard: guard };
     let mut request = RunningRequest { app, content: Some((parts, message, started)) };
     let result = request.wait_for_quick_result().await;

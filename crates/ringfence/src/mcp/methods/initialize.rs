@@ -9,6 +9,7 @@ use super::mcp_capabilities::tool_table;
 use crate::mcp::{Server, codex, codex_legacy, meta};
 use crate::registry::NameStyle;
 use crate::session::ClientInfo;
+use crate::tools::ToolOrigin;
 
 /// Returns the description for both protocol eras; `initialize` then sets the negotiated version.
 pub fn server_info(server: &Server, client: &ClientInfo, workspace: Option<&Path>) -> ServerConfig {
@@ -63,7 +64,12 @@ fn build_instructions(server: &Server, client: &ClientInfo, workspace: Option<&P
     );
     for (tool, _) in state.registry.visible_tools(workspace) {
         let spec = tool.spec();
-        let line = format!(" {} ({});", style.spell_name(&spec.name), spec.title.to_lowercase());
+        let name = style.spell_name(&spec.name);
+        // These are our words: the title of another server's tool has no place among them.
+        let line = match tool.origin() {
+            ToolOrigin::Upstream => format!(" {name};"),
+            _ => format!(" {name} ({});", spec.title.to_lowercase()),
+        };
         // Codex reads about one kilobyte.
         if text.len() + line.len() > 1000 {
             break;

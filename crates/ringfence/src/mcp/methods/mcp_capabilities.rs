@@ -21,6 +21,9 @@ pub async fn describe_server(server: &Server, session: Option<&Session>) -> Valu
     let visible_tools =
         state.registry.visible_tools(session.map(|session| session.workspace.path()));
     let tools: Vec<Value> = visible_tools
+        .filter(|(tool, _)| {
+            session.is_none_or(|session| !tool.is_withheld_from(&session.principal))
+        })
         .map(|(tool, schemas)| describe_tool(&state, &**tool, schemas, session))
         .collect();
     let mut description = json!({
@@ -32,7 +35,7 @@ pub async fn describe_server(server: &Server, session: Option<&Session>) -> Valu
     let upstreams = describe_servers(
         &state.config,
         &state.registry.upstreams,
-        session.map(|session| session.principal.name()),
+        session.map(|session| &session.principal),
     );
     if !upstreams.is_empty() {
         description["upstreams"] = Value::Array(upstreams);

@@ -290,6 +290,11 @@ fn build_request(
     };
     let unsandboxed =
         client_sandbox.as_ref().is_some_and(|client_sandbox| client_sandbox.unsandboxed);
+    let client = incoming.client.info.short_name();
+    // The session of HTTP requests without a handle is shared by all clients of a principal.
+    if session_ref.persistent || incoming.connection.persistent {
+        session_ref.session().set_client_name(&client);
+    }
     CallRequest {
         overrides,
         trace_id: trace_id.clone(),
@@ -301,10 +306,7 @@ fn build_request(
         timeout,
         response_timeout: timeout.filter(|_| !incoming.stateless),
         protocol: incoming.client.protocol.clone(),
-        client: format!("{}/{}", incoming.client.info.name, incoming.client.info.version)
-            .chars()
-            .take(128)
-            .collect(),
+        client,
         output_budget: output_budget(&incoming.client.info),
     }
 }

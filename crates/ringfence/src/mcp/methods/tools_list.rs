@@ -27,10 +27,11 @@ pub async fn list_tools(
     let session = &session_state.session;
     let state = server.pipeline.state();
     let style = NameStyle::for_client(state.config.tool_names, client);
-    let visible_tools = state.registry.visible_tools(Some(session.workspace.path()));
-    let tools = visible_tools.map(|(tool, schemas)| match codex_legacy::is_active(server) {
-        true => codex_legacy::to_wire_tool(tool.spec(), schemas),
-        false => to_wire_tool(&**tool, schemas, style, Some((&state, session))),
+    let tools = state.registry.tools_for(session).map(|(tool, schemas)| {
+        match codex_legacy::is_active(server) {
+            true => codex_legacy::to_wire_tool(tool.spec(), schemas),
+            false => to_wire_tool(&**tool, schemas, style, Some((&state, session))),
+        }
     });
     let mut tools: Vec<WireTool> = tools.collect();
     if !stateless {

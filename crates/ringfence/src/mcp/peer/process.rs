@@ -47,8 +47,9 @@ fn search_processes(socket: PeerSocket) -> SocketHolder {
     for pid in &processes {
         match find_descriptor(*pid, &socket_link) {
             Ok(Some(path)) => {
-                let started_by_us = is_started_by_us(*pid, &ancestors)
-                    .map(|started_by_us| started_by_us || is_ringfence(*pid));
+                let started_by_us = is_started_by_us(*pid, &ancestors).map(|started_by_us| {
+                    started_by_us || is_ringfence(*pid) && !is_own_client(*pid)
+                });
                 // Still the same process, not a later one with its pid.
                 match started_by_us.filter(|_| links_to(&path, &socket_link)) {
                     Some(false) => return SocketHolder::Independent,
@@ -161,6 +162,15 @@ fn is_run_process(pid: u32) -> Option<bool> {
             .iter()
             .any(|name| name.as_bytes() == argument),
     )
+}
+
+/// Returns whether a process of our program is `ringfence tools` or `ringfence call`. Those connect
+/// only where the person who started them says, and have no proxy: a server that they start is a
+/// process of its own. No run can change the command line of a process outside it.
+fn is_own_client(pid: u32) -> bool {
+    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let command = cmdline.split(|byte| *byte == 0).nth(1);
+    command.is_some_and(|command| [&b"tools"[..], b"call"].contains(&command))
 }
 
 /// Returns whether a process runs our program: the proxy of a run is part of its server, which
