@@ -1,10 +1,13 @@
-//! Server side of `ringfence approvals`: a socket under the root directory where open questions are
-//! listed and answered.
+//! Server side of `ringfence ps` and `ringfence approvals`: a socket under the root directory, one
+//! per server, where the server reports its state, and where open questions are listed and answered.
 //!
-//! One JSON object per line in each direction: `{"list":{}}` gives `{"pending":[…]}`;
-//! `{"answer":{"id":"a-…","answer":"once"}}` gives `{"ok":true}` or `{"ok":false,"error":"…"}`.
+//! One JSON object per line in each direction: `{"status":{}}` gives `{"status":{…}}`; `{"list":{}}`
+//! gives `{"pending":[…]}`; `{"answer":{"id":"a-…","answer":"once"}}` gives `{"ok":true}` or
+//! `{"ok":false,"error":"…"}`. No run can reach the socket, because the root is closed to all runs.
 
 mod peer;
+mod socket_files;
+mod status;
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::ErrorKind;
@@ -13,8 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -25,6 +26,10 @@ use tokio::task::{JoinHandle, JoinSet};
 pub use peer::ProcessFacts;
 pub use peer::{ProcessTable, ServerProcess, SocketPeer, parse_stat};
 use peer::{ProcfsTable, may_answer, may_list};
+pub use socket_files::{
+    ServerSocket, find_sockets, remove_if_stale, remove_stale_sockets, socket_directory,
+};
+pub use status::{ServerStatus, SessionStatus};
 
 use super::pending::{ApprovalAnswer, PendingQuestions};
 use crate::base::{Error, Kind, Result};
@@ -35,30 +40,34 @@ pub const MAX_LINE_BYTES: usize = 64 * 1024;
 const MAX_CONNECTIONS: usize = 16;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Request on the approvals socket.
+/// Request on a server's socket.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum ApprovalRequest {
+pub enum SocketRequest {
+    Status {},
     List {},
     Answer { id: String, answer: ApprovalAnswer },
 }
 
-/// Returns the directory for the sockets of all servers with this root.
-pub fn socket_directory(root: &Path) -> PathBuf {
-    root.join("run")
+/// What a server offers on its socket.
+pub struct SocketOffer {
+    /// Questions that may be answered here; `None` if `[approval] terminal` is false.
+    pub pending: Option<Arc<PendingQuestions>>,
+    /// Reports the present state.
+    pub status: Box<dyn Fn() -> ServerStatus + Send + Sync>,
 }
 
 /// Opens the socket and answers on it until the guard is dropped.
-pub async fn serve_approvals(
-    pending: Arc<PendingQuestions>,
+pub async fn serve_socket(
+    offer: SocketOffer,
     root: &Path,
     server: ServerProcess,
 ) -> Result<SocketGuard> {
-    serve_with_table(pending, root, server, Arc::new(ProcfsTable)).await
+    serve_with_table(offer, root, server, Arc::new(ProcfsTable)).await
 }
 
 async fn serve_with_table(
-    pending: Arc<PendingQuestions>,
+    offer: SocketOffer,
     root: &Path,
     server: ServerProcess,
     table: Arc<dyn ProcessTable>,
@@ -66,7 +75,7 @@ async fn serve_with_table(
     let socket_error = |error: std::io::Error| {
         Error::new(
             Kind::Unavailable,
-            "terminal approvals are unavailable: the approvals socket cannot be opened",
+            "the socket for `ringfence approvals` and `ringfence ps` cannot be opened",
         )
         .with_hint("Check that the root directory can be written to, or set `[approval] terminal = false`.")
         .with_source(error)
@@ -76,7 +85,7 @@ async fn serve_with_table(
     // Tighten an older or looser directory first, so that what is created in it is never open to
     // others, not even briefly.
     fs::set_permissions(&dir, Permissions::from_mode(0o700)).map_err(socket_error)?;
-    let socket = ApprovalSocket::for_server(&dir, server.pid).map_err(socket_error)?;
+    let socket = ServerSocket::for_server(&dir, server.pid).map_err(socket_error)?;
     let listener = match UnixListener::bind(&socket.address) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             // This pid is ours now, so a socket that does not answer was left by an earlier process
@@ -92,42 +101,14 @@ async fn serve_with_table(
     .map_err(socket_error)?;
     fs::set_permissions(&socket.path, Permissions::from_mode(0o600)).map_err(socket_error)?;
     let identity = file_identity(&socket.path).map_err(socket_error)?;
-    let approval_server = Arc::new(ApprovalServer {
-        pending,
+    let socket_server = Arc::new(SocketServer {
+        offer,
         server,
         uid: rustix::process::geteuid().as_raw(),
         process_table: table,
     });
-    let task = tokio::spawn(accept_connections(listener, approval_server));
+    let task = tokio::spawn(accept_connections(listener, socket_server));
     Ok(SocketGuard { path: socket.path, identity, task })
-}
-
-/// Path of a socket, and an address for it that fits into the 108 bytes that the kernel allows.
-pub struct ApprovalSocket {
-    pub path: PathBuf,
-    pub address: PathBuf,
-    /// Keeps the address valid.
-    _dir: Option<OwnedFd>,
-}
-
-impl ApprovalSocket {
-    fn for_server(dir: &Path, pid: u32) -> std::io::Result<ApprovalSocket> {
-        ApprovalSocket::from_path(dir.join(format!("approvals-{pid}.sock")))
-    }
-
-    /// Returns the socket at this path. A long path is reached through its opened directory.
-    pub fn from_path(path: PathBuf) -> std::io::Result<ApprovalSocket> {
-        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(ErrorKind::InvalidInput.into());
-        };
-        if path.as_os_str().len() < 100 {
-            return Ok(ApprovalSocket { address: path.clone(), path, _dir: None });
-        }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(dir, flags, Mode::empty())?;
-        let address = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
-        Ok(ApprovalSocket { path, address, _dir: Some(dir) })
-    }
 }
 
 /// Keeps the socket open. Dropping it closes and removes the socket.
@@ -157,19 +138,19 @@ impl Drop for SocketGuard {
         if file_identity(&self.path).is_ok_and(|current_identity| current_identity == self.identity)
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::warn!("cannot remove the approvals socket: {error}");
+            tracing::warn!("cannot remove the server's socket: {error}");
         }
     }
 }
 
-struct ApprovalServer {
-    pending: Arc<PendingQuestions>,
+struct SocketServer {
+    offer: SocketOffer,
     server: ServerProcess,
     uid: u32,
     process_table: Arc<dyn ProcessTable>,
 }
 
-async fn accept_connections(listener: UnixListener, server: Arc<ApprovalServer>) {
+async fn accept_connections(listener: UnixListener, server: Arc<SocketServer>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -179,7 +160,7 @@ async fn accept_connections(listener: UnixListener, server: Arc<ApprovalServer>)
                     connections.spawn(serve_connection(stream, Arc::clone(&server)));
                 }
                 Err(error) => {
-                    tracing::warn!("the approvals socket: {error}");
+                    tracing::warn!("the server's socket: {error}");
                     // Most likely out of descriptors: retrying immediately would only burn CPU
                     // time.
                     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -189,7 +170,7 @@ async fn accept_connections(listener: UnixListener, server: Arc<ApprovalServer>)
     }
 }
 
-async fn serve_connection(mut stream: UnixStream, server: Arc<ApprovalServer>) {
+async fn serve_connection(mut stream: UnixStream, server: Arc<SocketServer>) {
     let peer = match stream.peer_cred() {
         Ok(cred) => {
             let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
@@ -198,7 +179,7 @@ async fn serve_connection(mut stream: UnixStream, server: Arc<ApprovalServer>) {
                 .map(|process| process.start_time);
             SocketPeer { uid: cred.uid(), pid, start_time }
         }
-        Err(error) => return tracing::warn!("the approvals socket: {error}"),
+        Err(error) => return tracing::warn!("the server's socket: {error}"),
     };
     let (reader, mut writer) = stream.split();
     let mut reader = BufReader::new(reader);
@@ -236,20 +217,26 @@ fn refusal_reply(reason: &str) -> Value {
     json!({"ok": false, "error": reason})
 }
 
-impl ApprovalServer {
+impl SocketServer {
     fn answer_request(&self, peer: &SocketPeer, line: &[u8]) -> Value {
+        let pending = self.offer.pending.as_deref();
         let (id, answer) = match serde_json::from_slice(line) {
-            Ok(ApprovalRequest::List {}) => {
-                return json!({"pending": self.pending.list_questions()});
+            Ok(SocketRequest::Status {}) => return json!({"status": (self.offer.status)()}),
+            Ok(SocketRequest::List {}) => {
+                let questions = pending.map(PendingQuestions::list_questions);
+                return json!({"pending": questions.unwrap_or_default()});
             }
-            Ok(ApprovalRequest::Answer { id, answer }) => (id, answer),
+            Ok(SocketRequest::Answer { id, answer }) => (id, answer),
             Err(_) => return refusal_reply("the line is not a request that this server knows"),
+        };
+        let Some(pending) = pending else {
+            return refusal_reply("this server accepts no answers: `[approval] terminal` is false");
         };
         if let Err(refusal) = may_answer(peer, self.uid, self.server, self.process_table.as_ref()) {
             tracing::warn!(pid = peer.pid, "an answer to {id:?} was refused: {refusal}");
             return refusal_reply(refusal);
         }
-        match self.pending.answer_question(&id, answer, "terminal") {
+        match pending.answer_question(&id, answer, "terminal") {
             true => json!({"ok": true}),
             false => refusal_reply(
                 "this question no longer exists: it was answered, withdrawn or has expired",
@@ -318,11 +305,25 @@ mod tests {
     /// Not this process, so that the test itself may answer.
     const ELSEWHERE: ServerProcess = ServerProcess { pid: 4_000_000, client: None };
 
+    fn offer(pending: &Arc<PendingQuestions>) -> SocketOffer {
+        let status = || ServerStatus {
+            pid: 7,
+            version: "1".to_owned(),
+            transport: "stdio".to_owned(),
+            address: None,
+            workspace: None,
+            started_unix_ms: 0,
+            calls: 2,
+            sessions: Vec::new(),
+        };
+        SocketOffer { pending: Some(Arc::clone(pending)), status: Box::new(status) }
+    }
+
     struct Talk(Lines<BufReader<OwnedReadHalf>>, OwnedWriteHalf);
 
     impl Talk {
         async fn with(guard: &SocketGuard) -> Talk {
-            let socket = ApprovalSocket::from_path(guard.path().to_owned()).unwrap();
+            let socket = ServerSocket::from_path(guard.path().to_owned()).unwrap();
             let (reader, writer) = UnixStream::connect(&socket.address).await.unwrap().into_split();
             Talk(BufReader::new(reader).lines(), writer)
         }
@@ -337,10 +338,9 @@ mod tests {
     async fn a_question_is_listed_and_answered_once() {
         let scratch = Scratch::new();
         let pending = Arc::new(PendingQuestions::default());
-        let guard =
-            serve_with_table(Arc::clone(&pending), scratch.path(), ELSEWHERE, Desk::new(true))
-                .await
-                .unwrap();
+        let guard = serve_with_table(offer(&pending), scratch.path(), ELSEWHERE, Desk::new(true))
+            .await
+            .unwrap();
         let (_asked, answer) = pending.add_question(prompt("a-1")).unwrap();
         let mut talk = Talk::with(&guard).await;
         let listed = talk.say(r#"{"list":{}}"#).await;
@@ -359,10 +359,9 @@ mod tests {
     async fn without_a_terminal_one_may_look_but_not_answer() {
         let scratch = Scratch::new();
         let pending = Arc::new(PendingQuestions::default());
-        let guard =
-            serve_with_table(Arc::clone(&pending), scratch.path(), ELSEWHERE, Desk::new(false))
-                .await
-                .unwrap();
+        let guard = serve_with_table(offer(&pending), scratch.path(), ELSEWHERE, Desk::new(false))
+            .await
+            .unwrap();
         let (_asked, mut answer) = pending.add_question(prompt("a-1")).unwrap();
         let mut talk = Talk::with(&guard).await;
         assert_eq!(talk.say(r#"{"list":{}}"#).await["pending"][0]["id"], "a-1");
@@ -379,10 +378,9 @@ mod tests {
     async fn the_server_cannot_answer_itself_on_the_real_table() {
         let scratch = Scratch::new();
         let pending = Arc::new(PendingQuestions::default());
-        let guard =
-            serve_approvals(Arc::clone(&pending), scratch.path(), ServerProcess::without_client())
-                .await
-                .unwrap();
+        let guard = serve_socket(offer(&pending), scratch.path(), ServerProcess::without_client())
+            .await
+            .unwrap();
         let (_asked, _answer) = pending.add_question(prompt("a-1")).unwrap();
         let refused =
             Talk::with(&guard).await.say(r#"{"answer":{"id":"a-1","answer":"once"}}"#).await;
@@ -393,9 +391,10 @@ mod tests {
     #[tokio::test]
     async fn malformed_lines_are_answered_and_long_ones_end_the_talk() {
         let scratch = Scratch::new();
-        let guard = serve_with_table(Arc::default(), scratch.path(), ELSEWHERE, Desk::new(true))
-            .await
-            .unwrap();
+        let guard =
+            serve_with_table(offer(&Arc::default()), scratch.path(), ELSEWHERE, Desk::new(true))
+                .await
+                .unwrap();
         let mut talk = Talk::with(&guard).await;
         for line in [
             "",
@@ -417,25 +416,54 @@ mod tests {
         let scratch = Scratch::new();
         // Beyond what a socket address holds.
         let root = scratch.dir(&"long/".repeat(30));
-        let guard =
-            serve_with_table(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.unwrap();
+        let guard = serve_with_table(offer(&Arc::default()), &root, ELSEWHERE, Desk::new(true))
+            .await
+            .unwrap();
         let path = guard.path().to_owned();
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(&socket_directory(&root))), (0o600, 0o700));
-        assert_eq!(path.file_name().unwrap(), "approvals-4000000.sock");
+        assert_eq!(path.file_name().unwrap(), "server-4000000.sock");
         assert_eq!(Talk::with(&guard).await.say(r#"{"list":{}}"#).await, json!({"pending": []}));
         // A second one with the same number does not take it away.
-        assert!(serve_with_table(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.is_err());
+        assert!(
+            serve_with_table(offer(&Arc::default()), &root, ELSEWHERE, Desk::new(true))
+                .await
+                .is_err()
+        );
         drop(guard);
         assert!(!path.exists());
         // A socket that a crash left behind is taken over.
         drop(
             std::os::unix::net::UnixListener::bind(
-                ApprovalSocket::from_path(path.clone()).unwrap().address,
+                ServerSocket::from_path(path.clone()).unwrap().address,
             )
             .unwrap(),
         );
         assert!(path.exists());
-        assert!(serve_with_table(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.is_ok());
+        assert!(
+            serve_with_table(offer(&Arc::default()), &root, ELSEWHERE, Desk::new(true))
+                .await
+                .is_ok()
+        );
+    }
+
+    #[tokio::test]
+    async fn a_server_without_terminal_approvals_reports_its_state_and_nothing_else() {
+        let scratch = Scratch::new();
+        let pending = Arc::new(PendingQuestions::default());
+        let silent = SocketOffer { pending: None, ..offer(&pending) };
+        let guard =
+            serve_with_table(silent, scratch.path(), ELSEWHERE, Desk::new(true)).await.unwrap();
+        let (_asked, mut answer) = pending.add_question(prompt("a-1")).unwrap();
+        let mut talk = Talk::with(&guard).await;
+        let reported = talk.say(r#"{"status":{}}"#).await;
+        assert_eq!(
+            (&reported["status"]["pid"], &reported["status"]["calls"]),
+            (&json!(7), &json!(2))
+        );
+        assert_eq!(talk.say(r#"{"list":{}}"#).await, json!({"pending": []}));
+        let refused = talk.say(r#"{"answer":{"id":"a-1","answer":"once"}}"#).await;
+        assert!(refused["error"].as_str().unwrap().contains("terminal"), "{refused}");
+        assert!(answer.try_recv().is_err());
     }
 }

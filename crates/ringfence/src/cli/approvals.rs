@@ -2,18 +2,16 @@
 //! them.
 
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::Pid;
-use rustix::termios::{QueueSelector, tcflush};
 use serde_json::{Value, json};
 
-use crate::approval::terminal::{ApprovalRequest, ApprovalSocket, socket_directory};
+use super::console::{ApproverConsole, StdioConsole};
+use super::server_sockets;
+use crate::approval::terminal::SocketRequest;
 use crate::approval::{ApprovalAnswer, ApprovalPrompt};
 use crate::audit;
 use crate::base::clock::{format_duration, unix_millis};
@@ -21,12 +19,8 @@ use crate::base::{Error, Kind, Result, visible};
 use crate::config::ProcessEnv;
 use crate::config::env::SANDBOX_ROOT;
 
-/// Timeout for one exchange with a server.
-const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between two polls of `--watch`.
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
-/// Upper bound for one list; a server holds a bounded number of questions per session.
-const MAX_REPLY_BYTES: u64 = 64 * 1024 * 1024;
 
 /// List the calls that wait for approval, and allow or deny them
 #[derive(Debug, Args)]
@@ -64,20 +58,6 @@ pub enum ApprovalsCommand {
         /// Id of the request, as shown by `ringfence approvals`
         id: String,
     },
-}
-
-/// Console of the person who answers: a real terminal, or a script in tests.
-trait ApproverConsole {
-    /// Returns whether a person reads what is shown and types the answers.
-    fn is_interactive(&self) -> bool;
-    /// Shows text to the person.
-    fn show_message(&mut self, text: &str) -> Result<()>;
-    /// Prints text to the person or to a pipe.
-    fn print_output(&mut self, text: &str) -> Result<()>;
-    /// Discards input typed before the question was on the screen.
-    fn discard_input(&mut self);
-    /// Returns a line if one was typed in time; an empty string means end of input.
-    fn read_line(&mut self, timeout: Duration) -> Result<Option<String>>;
 }
 
 /// Runs `ringfence approvals`.
@@ -237,8 +217,8 @@ fn outcome_label(answer: ApprovalAnswer) -> &'static str {
 }
 
 fn send_answer(question: &WaitingQuestion, answer: ApprovalAnswer) -> Result<()> {
-    let request = ApprovalRequest::Answer { id: question.prompt.id.clone(), answer };
-    let reply = exchange_message(&question.socket, &request).map_err(|error| {
+    let request = SocketRequest::Answer { id: question.prompt.id.clone(), answer };
+    let reply = server_sockets::exchange_message(&question.socket, &request).map_err(|error| {
         Error::new(Kind::Unavailable, "the server that asked is gone").with_source(error)
     })?;
     if reply["ok"] == true {
@@ -351,20 +331,7 @@ fn format_choices(prompt: &ApprovalPrompt) -> String {
 /// Collects the questions waiting on all servers of this root, most urgent first.
 fn collect_questions(root: &Path) -> Result<Vec<WaitingQuestion>> {
     let mut questions = Vec::new();
-    for (server, path) in find_sockets(root)? {
-        let reply = match exchange_message(&path, &ApprovalRequest::List {}) {
-            Ok(reply) => reply,
-            Err(error) => {
-                // A socket whose process is gone was left behind by a crash; a live server may only
-                // be slow.
-                if is_process_gone(server) {
-                    let _ = std::fs::remove_file(&path);
-                } else {
-                    tracing::warn!("server {server} does not answer: {error}");
-                }
-                continue;
-            }
-        };
+    for (server, path, reply) in server_sockets::ask_all(root, &SocketRequest::List {})? {
         let prompts: Vec<ApprovalPrompt> = serde_json::from_value(reply["pending"].clone())
             .unwrap_or_else(|error| {
                 tracing::warn!("server {server} sent an invalid reply: {error}");
@@ -382,47 +349,6 @@ fn collect_questions(root: &Path) -> Result<Vec<WaitingQuestion>> {
     Ok(questions)
 }
 
-/// Returns the process id and socket of every server of this root.
-fn find_sockets(root: &Path) -> Result<Vec<(u32, PathBuf)>> {
-    let failed = |error: std::io::Error| {
-        Error::new(Kind::Unavailable, "cannot list the servers of this root")
-            .with_hint("Give the server's root with `--root` (or SANDBOX_ROOT).")
-            .with_source(error)
-    };
-    let entries = match std::fs::read_dir(socket_directory(root)) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
-    };
-    let mut sockets = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(failed)?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let pid_text = name.strip_prefix("approvals-").and_then(|rest| rest.strip_suffix(".sock"));
-        if let Some(pid) = pid_text.and_then(|pid_text| pid_text.parse().ok()) {
-            sockets.push((pid, path));
-        }
-    }
-    sockets.sort();
-    Ok(sockets)
-}
-
-fn is_process_gone(pid: u32) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
-}
-
-fn exchange_message(path: &Path, request: &ApprovalRequest) -> std::io::Result<Value> {
-    let socket = ApprovalSocket::from_path(path.to_owned())?;
-    let mut stream = UnixStream::connect(&socket.address)?;
-    stream.set_read_timeout(Some(SERVER_TIMEOUT))?;
-    stream.set_write_timeout(Some(SERVER_TIMEOUT))?;
-    stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
-    let mut line = String::new();
-    BufReader::new(stream.take(MAX_REPLY_BYTES)).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
-}
-
 /// Escapes everything beyond ASCII in JSON text: the value stays the same, and a terminal has
 /// nothing to interpret.
 fn escape_non_ascii(json: &str) -> String {
@@ -437,57 +363,6 @@ fn escape_non_ascii(json: &str) -> String {
         }
     }
     escaped
-}
-
-struct StdioConsole;
-
-impl ApproverConsole for StdioConsole {
-    fn is_interactive(&self) -> bool {
-        std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
-    }
-
-    fn show_message(&mut self, text: &str) -> Result<()> {
-        write_output(&mut std::io::stderr().lock(), text)
-    }
-
-    fn print_output(&mut self, text: &str) -> Result<()> {
-        write_output(&mut std::io::stdout().lock(), text)
-    }
-
-    fn discard_input(&mut self) {
-        // Fails only without a terminal, and then no question is asked.
-        let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
-    }
-
-    /// Bypasses the standard input buffer: a line typed ahead must not remain there and answer the
-    /// next question.
-    fn read_line(&mut self, timeout: Duration) -> Result<Option<String>> {
-        let failed = |error: rustix::io::Errno| {
-            Error::new(Kind::Unavailable, "the terminal cannot be read").with_source(error)
-        };
-        let stdin = std::io::stdin();
-        let poll_timeout = Timespec::try_from(timeout)
-            .map_err(|error| Error::internal("the timeout is out of range").with_source(error))?;
-        match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&poll_timeout)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
-            Ok(_) => {}
-            Err(error) => return Err(failed(error)),
-        }
-        let mut bytes = [0u8; 1024];
-        let count = rustix::io::read(&stdin, &mut bytes).map_err(failed)?;
-        let text = String::from_utf8_lossy(&bytes[..count]);
-        Ok(Some(text.split_inclusive('\n').next().unwrap_or_default().to_owned()))
-    }
-}
-
-fn write_output(out: &mut dyn Write, text: &str) -> Result<()> {
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader closed the pipe early (`| head`); that is not an error.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        outcome => outcome.map_err(|error| {
-            Error::new(Kind::Unavailable, "the output cannot be written").with_source(error)
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod format_event;
 mod prune;
+mod unmatched_filters;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,12 +11,14 @@ use std::time::SystemTime;
 use clap::Subcommand;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::screen;
 use crate::audit::read::{LogReader, LoggedEvent};
 use crate::audit::verify::{LogFileReport, LogFileState, PruneSummary, verify_log};
 use crate::base::clock::{format_utc, parse_day, parse_duration};
 use crate::base::{Error, Kind, Result};
 use crate::tools::with_underscores;
-use format_event::{escape_line, format_event};
+use format_event::{FULL_LINE_WIDTH, escape_line, format_event, format_event_narrow};
+use unmatched_filters::UnmatchedFilters;
 
 /// Show what was done, follow it live, verify the log, or prune it.
 ///
@@ -23,7 +26,7 @@ use format_event::{escape_line, format_event};
 /// first, from all servers that share the root. Every call that ran has a `call.start` and a
 /// `call.stop` with the same trace id, which is also in the result that the client received; a
 /// call that was refused has only a `call.stop`, and frequent refusals are only counted
-/// (`call.refused`). Tool arguments are recorded only as a hash, but `exec` records contain the
+/// (`call.refused`). A narrow terminal shows less of each event than a pipe. Tool arguments are recorded only as a hash, but `exec` records contain the
 /// command line of each program that a rule decided about (with --audit-execs, of every program).
 #[derive(Debug, clap::Args)]
 #[command(
@@ -113,14 +116,20 @@ pub fn run(args: AuditArgs, root: &Path, out: &mut dyn Write) -> Result<u8> {
     match result {
         // The reader closed the pipe early (`| head`); that is not an error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(Error::new(Kind::NotFound, "no audit log found")
-                .with_hint("Check --root; the log is in its subdirectory `audit` and is created by the first server.")
-                .with_source(error))
-        }
-        Err(error) => Err(Error::new(Kind::Unavailable, "the audit log cannot be read or printed").with_source(error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(no_log_error(root)),
+        Err(error) => Err(Error::new(Kind::Unavailable, "the audit log cannot be read or printed")
+            .with_source(error)),
         Ok(code) => Ok(code),
     }
+}
+
+/// Returns the error for a root that no server has used yet.
+fn no_log_error(root: &Path) -> Error {
+    let message =
+        format!("no server has used the root {} yet, so there is no audit log", root.display());
+    Error::new(Kind::NotFound, message).with_hint(
+        "Start a server with `ringfence serve`, or let a client start it; `ringfence call file.list` makes a first call. If a server uses another root, give it with `--root` (or SANDBOX_ROOT).",
+    )
 }
 
 fn print_verification(root: &Path, out: &mut dyn Write) -> Result<io::Result<u8>> {
@@ -203,11 +212,19 @@ fn format_count(number: u64, noun: &str) -> String {
 
 fn print_events(args: &AuditArgs, root: &Path, out: &mut dyn Write) -> io::Result<()> {
     let mut reader = LogReader::new(root);
+    let mut unmatched = UnmatchedFilters::default();
+    let width = screen::stdout_width();
     loop {
         reader.read(|event| {
-            if matches_filters(args, &event) { print_event(args.json, &event, out) } else { Ok(()) }
+            unmatched.note_event(&event);
+            if !matches_filters(args, &event) {
+                return Ok(());
+            }
+            unmatched.has_match = true;
+            print_event(args.json, &event, width, out)
         })?;
         out.flush()?;
+        unmatched.report_once(args);
         if !args.follow {
             return Ok(());
         }
@@ -241,13 +258,21 @@ fn matches_filters(args: &AuditArgs, event: &LoggedEvent) -> bool {
         && args.since.as_ref().is_none_or(|since| text("ts") >= since.as_str())
 }
 
-fn print_event(json: bool, event: &LoggedEvent, out: &mut dyn Write) -> io::Result<()> {
+fn print_event(
+    json: bool,
+    event: &LoggedEvent,
+    width: Option<usize>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     match &event.value {
         _ if json => {
             out.write_all(&event.raw)?;
             out.write_all(b"\n")
         }
-        Some(value) => writeln!(out, "{}", format_event(value)),
+        Some(value) => match width.filter(|width| *width < FULL_LINE_WIDTH) {
+            Some(width) => writeln!(out, "{}", format_event_narrow(value, width)),
+            None => writeln!(out, "{}", format_event(value)),
+        },
         None => writeln!(
             out,
             "{:<26}  unreadable: {} line {}",

@@ -85,7 +85,7 @@ pub fn run(args: DoctorArgs, out: &mut impl Write) -> Result<u8> {
         true => serde_json::to_string_pretty(&report)
             .map_err(std::io::Error::other)
             .and_then(|text| writeln!(out, "{text}")),
-        false => show::write_report(&report, show::uses_colour(), out),
+        false => show::write_report(&report, show::ReportStyle::for_stdout(), out),
     };
     result.and_then(|()| out.flush()).map_err(unwritable)?;
     Ok(report.verdict.exit_code)

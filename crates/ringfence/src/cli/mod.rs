@@ -3,23 +3,34 @@
 mod approvals;
 mod audit;
 mod auth;
+mod call;
+mod completions;
 mod config;
+mod connect;
+mod console;
 mod doctor;
 mod log;
+mod ps;
 mod rules;
 mod sandbox;
+mod screen;
 mod secret;
 mod serve;
+mod server_sockets;
+mod server_target;
+mod token;
+mod tool_schema;
+mod tools;
 mod try_it;
 mod upstream;
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::base::{Error, Result, visible};
+use crate::base::{Error, Kind, Result, visible};
 use crate::config::{ConfigFlags, ProcessEnv, resolve_root};
 use crate::mcp::failed_start;
 
@@ -30,7 +41,7 @@ use crate::mcp::failed_start;
 #[derive(Parser)]
 #[command(name = "ringfence", version, max_term_width = 100)]
 #[command(
-    after_help = "Start with:  ringfence serve --workspace .\nAdd to Codex: codex mcp add ringfence -- ringfence serve"
+    after_help = "Start with:  ringfence serve --workspace .\nAdd to Codex: ringfence connect codex"
 )]
 struct CommandLine {
     #[command(subcommand)]
@@ -45,6 +56,8 @@ enum CliCommand {
     /// Run a demonstration; it takes seconds, touches none of your files and needs no network
     Try,
     Sandbox(sandbox::SandboxArgs),
+    Connect(connect::ConnectArgs),
+    Disconnect(connect::DisconnectArgs),
     Doctor(doctor::DoctorArgs),
     Rules(rules::RulesArgs),
     Config(config::ConfigArgs),
@@ -53,6 +66,12 @@ enum CliCommand {
     Approvals(approvals::ApprovalsArgs),
     Upstream(upstream::UpstreamArgs),
     Auth(auth::AuthArgs),
+    Tools(tools::ToolsArgs),
+    Call(call::CallArgs),
+    Ps(ps::PsArgs),
+    Token(token::TokenArgs),
+    Completions(completions::CompletionsArgs),
+    Man(completions::ManArgs),
 }
 
 /// Runs the command named on the command line and returns its exit code.
@@ -65,12 +84,16 @@ pub fn run() -> ExitCode {
     // `doctor` and `sandbox` create namespaces from child processes and may themselves run inside a
     // sandbox; neither works in a process that others cannot inspect. `approvals` stays inspectable
     // because the server inspects the process that answers a question; it holds nothing that its
-    // user must not see.
-    if !matches!(
-        cli.command,
-        CliCommand::Doctor(_) | CliCommand::Sandbox(_) | CliCommand::Approvals(_)
-    ) && let Err(error) = make_undumpable()
-    {
+    // user must not see. A server without auth inspects the process at the other end of a
+    // connection, so `tools --url` and `call --url` stay inspectable, too; their token is that of
+    // the shell that started them.
+    let stays_inspectable = match &cli.command {
+        CliCommand::Doctor(_) | CliCommand::Sandbox(_) | CliCommand::Approvals(_) => true,
+        CliCommand::Tools(args) => args.target.is_remote(),
+        CliCommand::Call(args) => args.target.is_remote(),
+        _ => false,
+    };
+    if !stays_inspectable && let Err(error) = make_undumpable() {
         report_error(&error);
         return ExitCode::from(error.kind().table_row().exit);
     }
@@ -78,6 +101,12 @@ pub fn run() -> ExitCode {
         CliCommand::Serve(args) => serve::run(args),
         CliCommand::Try => try_it::run(&mut std::io::stdout().lock()).map(|()| 0),
         CliCommand::Sandbox(args) => sandbox::run(args),
+        CliCommand::Connect(args) => {
+            connect::run_connect(&args, &mut std::io::stdout().lock()).map(|()| 0)
+        }
+        CliCommand::Disconnect(args) => {
+            connect::run_disconnect(&args, &mut std::io::stdout().lock()).map(|()| 0)
+        }
         CliCommand::Doctor(args) => doctor::run(args, &mut std::io::stdout().lock()),
         CliCommand::Rules(args) => rules::run(&args, &mut std::io::stdout().lock()),
         CliCommand::Config(args) => config::run(&args, &mut std::io::stdout().lock()),
@@ -88,6 +117,20 @@ pub fn run() -> ExitCode {
         CliCommand::Secret(args) => secret::run(&args, &mut std::io::stdout().lock()).map(|()| 0),
         CliCommand::Approvals(args) => {
             root_dir(args.root.clone()).and_then(|root| approvals::run(&args, &root)).map(|()| 0)
+        }
+        CliCommand::Tools(args) => tools::run(&args, &mut std::io::stdout()).map(|()| 0),
+        CliCommand::Call(args) => call::run(&args, &mut std::io::stdout()),
+        CliCommand::Ps(args) => root_dir(args.root.clone())
+            .and_then(|root| ps::run(&args, &root, &mut std::io::stdout()))
+            .map(|()| 0),
+        CliCommand::Token(args) => token::run(args, &mut std::io::stdout()).map(|()| 0),
+        CliCommand::Completions(args) => {
+            let command = CommandLine::command();
+            completions::print_completions(&args, command, &mut std::io::stdout()).map(|()| 0)
+        }
+        CliCommand::Man(args) => {
+            let command = CommandLine::command();
+            completions::write_manual(&args, command, &mut std::io::stdout()).map(|()| 0)
         }
     };
     match result {
@@ -142,14 +185,28 @@ fn disable_core_dumps() {
 /// Prints an error for a person at a terminal: what happened, then what to do.
 fn report_error(error: &Error) {
     let mut stderr = std::io::stderr().lock();
+    let colour = screen::uses_colour(&stderr);
     let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
     // If standard error is closed, there is nowhere left to report to.
     let _ = writeln!(
         stderr,
-        "error: {}\nhint: {}",
+        "{} {}\n{} {}",
+        screen::paint("error:", "1;31", colour),
         visible::escape_lines(&error.message_chain()),
+        screen::paint("hint:", "1;36", colour),
         visible::escape_lines(hint)
     );
+}
+
+/// Writes text for people or scripts.
+fn write_output(out: &mut dyn Write, text: &str) -> Result<()> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // The reader closed the pipe early (`| head`); that is not an error.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.map_err(|error| {
+            Error::new(Kind::Unavailable, "the output cannot be written").with_source(error)
+        }),
+    }
 }
 
 /// Returns the root directory selected by this flag and the environment.

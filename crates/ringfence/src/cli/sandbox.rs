@@ -20,7 +20,7 @@ use crate::sandbox::foreground::{self, ForegroundOptions, ForegroundRules, OnPro
     after_help = "Exit codes: the command's own; 128 plus the signal number if a signal ended it; 125 if the sandbox could not be set up;\n\
 126 if the command cannot be run; 127 if it was not found.\n\
 Signals: SIGTERM, SIGINT and SIGHUP are passed to the command, which is killed after the grace period ([limits] grace_ms).\n\n\
-Try:  ringfence sandbox -- sh -c 'touch /etc/x; curl https://example.com; cat ~/.ssh/*'"
+Try:  ringfence sandbox sh -c 'touch /etc/x; curl https://example.com; cat ~/.ssh/*'"
 )]
 pub struct SandboxArgs {
     /// Directory the command may write to (default: the current directory)
@@ -82,11 +82,11 @@ pub struct SandboxArgs {
     /// Number of threads that watch execs
     #[arg(long, hide = true, default_value_t = 0)]
     watchers: usize,
-    /// Use only this tier: namespaces, bwrap or root
+    /// Use only this tier: namespaces, bwrap, root or mounts
     #[arg(long, hide = true, value_name = "TIER")]
     tier: Option<String>,
-    /// Command to run, with its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// Command to run, with its arguments. Flags after it are the command's own; `--` may precede it
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
@@ -158,9 +158,8 @@ fn read_rules(config: &Config) -> Result<Rulebook> {
 }
 
 fn parse_tier(name: &str) -> Result<Tier> {
-    let known =
-        [Tier::Namespaces, Tier::Bwrap, Tier::Root].into_iter().find(|tier| tier.name() == name);
-    known.ok_or_else(|| {
-        Error::invalid_arguments("unknown tier").with_hint("Use namespaces, bwrap or root.")
+    let known = Tier::ALL.iter().find(|tier| tier.name() == name);
+    known.copied().ok_or_else(|| {
+        Error::invalid_arguments("unknown tier").with_hint("Use namespaces, bwrap, root or mounts.")
     })
 }

@@ -46,7 +46,8 @@ pub struct ServeArgs {
     /// Offer the tools of the MCP servers in this JSON file, too
     #[arg(long, value_name = "FILE")]
     upstreams: Option<PathBuf>,
-    /// Select which built-in tools are listed
+    /// Select the built-in tools to list (default: core). core: those that most agents need, the
+    /// others can still be called; shell: only `shell`, no other can be called; all: every tool
     #[arg(long, value_name = "core|shell|all")]
     tools: Option<String>,
     /// Serve `POST /mcp` and `GET /mcp/sse` on this address instead of stdio, e.g. 127.0.0.1:8931
@@ -149,7 +150,10 @@ fn start_server(args: ServeArgs, progress: &mut StartProgress) -> Result<()> {
     RuleLocations::from_config(&config).check_named_files()?;
     let root = config.root.clone();
     // Leftovers of killed servers may be large, and no client should wait for their removal.
-    std::thread::spawn(move || sandbox::sweep_abandoned(&root));
+    std::thread::spawn(move || {
+        sandbox::sweep_abandoned(&root);
+        terminal::remove_stale_sockets(&root);
+    });
     // A single client needs one thread, and a call that never changes threads is faster. Blocking
     // work has its own threads in either case.
     let mut runtime = match config.http.listen {
@@ -218,24 +222,7 @@ async fn serve_until_stopped(
         json!({"version": env!("CARGO_PKG_VERSION"), "transport": if http_server.is_some() { "http" } else { "stdio" }}),
     )?;
     tokio::spawn(retention::prune_periodically(Arc::clone(&server)));
-    let _terminal = match server.config.approval.allows_terminal {
-        true => {
-            let server_process = if http_server.is_some() {
-                terminal::ServerProcess::without_client()
-            } else {
-                terminal::ServerProcess::with_client()
-            };
-            Some(
-                terminal::serve_approvals(
-                    Arc::clone(&server.pipeline.gate.pending),
-                    &server.config.root,
-                    server_process,
-                )
-                .await?,
-            )
-        }
-        false => None,
-    };
+    let _socket = open_socket(&server).await?;
     let server_to_stop = Arc::clone(&server);
     let mut stop = ServerStopSignals::new()?;
     tokio::spawn(async move {
@@ -265,13 +252,36 @@ async fn serve_until_stopped(
     result
 }
 
+/// Opens the socket for `ringfence ps` and `ringfence approvals`. Only where the terminal may answer
+/// questions is a server without it of no use.
+async fn open_socket(server: &Arc<Server>) -> Result<Option<terminal::SocketGuard>> {
+    let server_process = match server.config.http.listen {
+        Some(_) => terminal::ServerProcess::without_client(),
+        None => terminal::ServerProcess::with_client(),
+    };
+    let allows_terminal = server.config.approval.allows_terminal;
+    let described = Arc::clone(server);
+    let offer = terminal::SocketOffer {
+        pending: allows_terminal.then(|| Arc::clone(&server.pipeline.gate.pending)),
+        status: Box::new(move || described.describe_status()),
+    };
+    match terminal::serve_socket(offer, &server.config.root, server_process).await {
+        Ok(guard) => Ok(Some(guard)),
+        Err(error) if !allows_terminal => {
+            tracing::warn!("`ringfence ps` does not show this server: {}", error.log_line());
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Explains to a person who started the server by hand what it is waiting for.
 fn greet_terminal() {
     if std::io::stdin().is_terminal() {
         let _ = writeln!(
             std::io::stderr(),
             "ringfence is waiting for an MCP client on standard input. Clients normally start it themselves; to add it to Codex:\n  \
-codex mcp add ringfence -- ringfence serve\nPress Ctrl-C to stop. `ringfence try` shows what it does."
+ringfence connect codex\nPress Ctrl-C to stop. `ringfence try` shows what it does."
         );
     }
 }

@@ -14,9 +14,9 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use self::client::DemoClient;
-use super::audit;
+use super::{audit, connect};
 use crate::base::ids::short_id;
-use crate::base::{Error, Kind, Result};
+use crate::base::{Error, Kind, Result, shell_quote};
 
 /// Runs the demonstration; fails if a step has an unexpected result.
 pub fn run(out: &mut dyn Write) -> Result<()> {
@@ -36,12 +36,13 @@ pub fn run(out: &mut dyn Write) -> Result<()> {
     show_audit_log(&mut printer, &demo_dir, &trace_id)?;
     drop(demo_dir);
     printer.print_step("Next: use it")?;
-    printer.print_sentence("Add the same server to Codex, in your project's directory:")?;
-    printer.print_quoted("codex mcp add ringfence -- ringfence serve")?;
     printer.print_sentence(&format!(
         "Done in {:.1} s. The temporary directory was removed; nothing else was touched.",
         started.elapsed().as_secs_f32()
-    ))
+    ))?;
+    printer.print_sentence("Add the same server to Codex; it shows what it changes, and asks:")?;
+    let executable = connect::own_executable()?;
+    printer.print_quoted(&format!("{} connect codex", shell_quote::quote_command([&*executable])))
 }
 
 fn initialize_session(client: &mut DemoClient) -> Result<Value> {

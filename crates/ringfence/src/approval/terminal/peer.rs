@@ -4,6 +4,8 @@
 
 use std::fs;
 
+use crate::base::client_process::find_client_process;
+
 /// Facts about one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessFacts {
@@ -45,11 +47,9 @@ impl ServerProcess {
         ServerProcess { pid: std::process::id(), client: None }
     }
 
-    /// Returns the identity of a stdio server, whose parent is the client.
+    /// Returns the identity of a stdio server, which its client started, perhaps by a launcher.
     pub fn with_client() -> Self {
-        let client =
-            rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_pid()).ok());
-        ServerProcess { client, ..ServerProcess::without_client() }
+        ServerProcess { client: find_client_process(), ..ServerProcess::without_client() }
     }
 }
 

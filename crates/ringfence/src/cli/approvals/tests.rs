@@ -1,10 +1,12 @@
 use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 
 use clap::Parser;
 
 use super::*;
+use crate::approval::terminal::socket_directory;
 use crate::config::scratch::Scratch;
 
 /// A person who types the given lines, one per question.
@@ -55,7 +57,7 @@ fn server(
     mut reply: impl FnMut(&Value) -> Value + Send + 'static,
 ) -> PathBuf {
     std::fs::create_dir_all(socket_directory(root)).unwrap();
-    let path = socket_directory(root).join(format!("approvals-{pid}.sock"));
+    let path = socket_directory(root).join(format!("server-{pid}.sock"));
     let listener = UnixListener::bind(&path).unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -166,7 +168,7 @@ fn sockets_of_crashed_servers_are_skipped_and_removed() {
     let run = socket_directory(scratch.path());
     // Beyond the largest process number there can be; and one whose process lives but does not
     // listen.
-    let (dead, silent) = (run.join("approvals-4194305.sock"), run.join("approvals-1.sock"));
+    let (dead, silent) = (run.join("server-4194305.sock"), run.join("server-1.sock"));
     drop((UnixListener::bind(&dead).unwrap(), UnixListener::bind(&silent).unwrap()));
     let other = scratch.file("run/notes.txt", "");
     assert_eq!(collect_questions(scratch.path()).unwrap().len(), 1);

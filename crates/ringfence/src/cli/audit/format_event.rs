@@ -4,6 +4,35 @@ use serde_json::Value;
 
 use super::{format_count, format_files_and_records, format_time};
 use crate::base::visible;
+use crate::cli::screen::{shorten_end, wrap_line};
+
+/// Width of a terminal from which on whole lines are shown. Details may still be longer.
+pub(super) const FULL_LINE_WIDTH: usize = 160;
+/// Characters of a trace id that are shown on a narrow terminal; `--trace` accepts them.
+const SHORT_TRACE_ID: usize = 8;
+
+/// Formats a record for a narrow terminal: time to the second without its year, event, tool, status, the beginning of
+/// the trace id, and the details. What does not fit continues on indented lines.
+pub(super) fn format_event_narrow(value: &Value, width: usize) -> String {
+    let text = |name: &str| escape_line(value[name].as_str().unwrap_or_default());
+    let status = ["status", "outcome", "ran"].into_iter().map(text).find(|text| !text.is_empty());
+    let time: String = format_time(&text("ts")).chars().skip("2026-".len()).collect();
+    let trace_id: String = text("trace_id").chars().take(SHORT_TRACE_ID).collect();
+    let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    // The local user is the one who reads.
+    let principal = Some(text("principal")).filter(|name| !name.is_empty() && name != "local");
+    let details = principal.into_iter().chain([format_details(value)]);
+    let details: Vec<String> = details.filter(|detail| !detail.is_empty()).collect();
+    let line = format!(
+        "{time:<14}  {:<12}  {:<14}  {:<9}  {:<SHORT_TRACE_ID$}  {}",
+        text("event"),
+        shorten_end(&or_dash(text("tool")), 24),
+        or_dash(status.unwrap_or_default()),
+        or_dash(trace_id),
+        details.join(", ")
+    );
+    wrap_line(line.trim_end(), Some(width), 4)
+}
 
 /// Formats a record as one line: time, event, tool, status, principal and session, trace id,
 /// details.

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{ConfigLocation, escape_text, output_error, write_json};
 use crate::base::{Kind, Result};
-use crate::config::{ConfigFinding, FindingSeverity, ProcessEnv};
+use crate::config::{ConfigFinding, FindingSeverity, ProcessEnv, env};
 use crate::registry::config_check::check_config;
 
 /// Report every error and warning in the file, with its location and how to fix it
@@ -39,10 +39,14 @@ pub fn run(args: &ConfigCheckArgs, out: &mut impl Write) -> Result<u8> {
     let (errors, warnings) = (count(FindingSeverity::Error), count(FindingSeverity::Warning));
     let is_sound = errors == 0 && (!args.strict || warnings == 0);
     let tools = check.config.as_ref().map_or(0, |config| config.commands.len());
+    let upstreams = check.config.as_ref().map(|config| &config.upstreams);
+    let upstreams = upstreams.filter(|one| one.file.is_some() || !one.servers.is_empty());
     if args.json {
+        let upstreams =
+            upstreams.map(|one| json!({"file": one.file, "servers": one.servers.len()}));
         let result = json!({
             "file": check.file_path(), "ok": is_sound, "errors": errors, "warnings": warnings, "tools": tools,
-            "findings": check.findings,
+            "upstreams": upstreams, "findings": check.findings,
         });
         write_json(&result, out)?;
     } else {
@@ -59,7 +63,17 @@ pub fn run(args: &ConfigCheckArgs, out: &mut impl Write) -> Result<u8> {
                     format_count(tools, "tool")
                 )
             });
-        writeln!(out, "{}", escape_text(&file)).and_then(|()| out.flush()).map_err(output_error)?;
+        let servers = upstreams.map(|one| {
+            let source = one
+                .file
+                .as_ref()
+                .map_or_else(|| env::UPSTREAMS_JSON.to_owned(), |file| file.display().to_string());
+            format!("{source}: {}", format_count(one.servers.len(), "server"))
+        });
+        for line in [Some(file), servers].into_iter().flatten() {
+            writeln!(out, "{}", escape_text(&line)).map_err(output_error)?;
+        }
+        out.flush().map_err(output_error)?;
     }
     Ok(if is_sound { 0 } else { Kind::InvalidArguments.table_row().exit })
 }

@@ -84,7 +84,7 @@ fn fix_namespace(part: SandboxFeature, errno: Option<Errno>, host: &HostSettings
             format!("{setting} is too low: `sudo sysctl -w {setting}=15000`. For a container, set it on the host.")
         }
         Some(Errno::NOSYS) => {
-            "this kernel is too old, or a seccomp filter blocks the call: the sandbox needs Linux 5.12 for its mounts.".to_owned()
+            "this kernel is too old, or a seccomp filter blocks the call: the sandbox needs Linux 5.14 or newer.".to_owned()
         }
         _ if host.apparmor_restricts && !host.root => APPARMOR_FIX.to_owned(),
         _ => fix_host_policy(host),
@@ -104,14 +104,18 @@ fn fix_proc(host: &HostSettings) -> String {
     }
 }
 
+const WITHOUT_LANDLOCK: &str =
+    "without it, `default` works in the tier `mounts`, and `contained` does not work.";
+
 fn fix_landlock(host: &HostSettings) -> String {
     match &host.security_modules {
         Some(modules) if !modules.split(',').any(|module| module == "landlock") => format!(
             "Landlock is not enabled: put `lsm=landlock,{modules}` on the kernel's command line and reboot. If the kernel \
-             does not have it, it is too old (6.2 or newer is needed)."
+             does not have it, it is older than Linux 6.2; {WITHOUT_LANDLOCK}"
         ),
-        _ => "the sandbox needs Landlock from Linux 6.2 or newer (ABI 3), and no seccomp filter that blocks its system calls."
-            .to_owned(),
+        _ => format!(
+            "Linux 6.2 or newer has ABI 3, unless a seccomp filter blocks it; {WITHOUT_LANDLOCK}"
+        ),
     }
 }
 

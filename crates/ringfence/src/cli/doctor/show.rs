@@ -1,25 +1,40 @@
 //! Prints the findings for a person: a mark, the subject, and what to do.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use jail::probe::ProbeOutcome;
 
 use super::DoctorReport;
 use super::trials::TrialResult;
 use crate::base::visible;
+use crate::cli::screen::{paint, stdout_width, uses_colour, wrap_line};
 
 /// Width of the first column.
 const NAME_WIDTH: usize = 36;
 /// Longest text in the second column, in characters.
 const MAX_TEXT_CHARS: usize = 200;
 
-/// Returns whether to use colour: standard output is a terminal and NO_COLOR is not set.
-pub fn uses_colour() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+/// How the report is drawn.
+#[derive(Clone, Copy)]
+pub struct ReportStyle {
+    colour: bool,
+    /// Width of the terminal; `None` writes whole lines.
+    width: Option<usize>,
+}
+
+impl ReportStyle {
+    /// Returns the style for standard output.
+    pub fn for_stdout() -> ReportStyle {
+        ReportStyle { colour: uses_colour(&io::stdout()), width: stdout_width() }
+    }
 }
 
 /// Writes the report as text.
-pub fn write_report(report: &DoctorReport, colour: bool, out: &mut impl Write) -> io::Result<()> {
+pub fn write_report(
+    report: &DoctorReport,
+    style: ReportStyle,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let host = &report.host;
     let user = if host.root { "root" } else { "an ordinary user" };
     writeln!(
@@ -32,7 +47,7 @@ pub fn write_report(report: &DoctorReport, colour: bool, out: &mut impl Write) -
     for layer in &report.layers {
         write_line(
             out,
-            colour,
+            style,
             layer.tried.outcome,
             layer.name,
             &layer.tried.text,
@@ -43,7 +58,7 @@ pub fn write_report(report: &DoctorReport, colour: bool, out: &mut impl Write) -
     for trial in &report.fences {
         write_line(
             out,
-            colour,
+            style,
             trial.outcome,
             &trial_name(trial),
             &trial.text,
@@ -52,9 +67,9 @@ pub fn write_report(report: &DoctorReport, colour: bool, out: &mut impl Write) -
     }
     writeln!(out, "\nAlso")?;
     for health in &report.health {
-        write_line(out, colour, health.outcome, health.name, &health.text, health.fix.as_deref())?;
+        write_line(out, style, health.outcome, health.name, &health.text, health.fix.as_deref())?;
     }
-    write_verdict(report, out)
+    write_verdict(report, style.width, out)
 }
 
 fn trial_name(trial: &TrialResult) -> String {
@@ -62,13 +77,14 @@ fn trial_name(trial: &TrialResult) -> String {
         Some("namespaces") => format!("{}, in its own namespaces", trial.profile),
         Some("bwrap") => format!("{}, through bubblewrap", trial.profile),
         Some("root") => format!("{}, as root", trial.profile),
+        Some("mounts") => format!("{}, by mounts alone", trial.profile),
         _ => trial.profile.to_owned(),
     }
 }
 
 fn write_line(
     out: &mut impl Write,
-    colour: bool,
+    style: ReportStyle,
     outcome: ProbeOutcome,
     name: &str,
     text: &str,
@@ -79,30 +95,35 @@ fn write_line(
         ProbeOutcome::Refused => ("no", "31"),
         ProbeOutcome::NotTried => ("-", "2"),
     };
-    let mark = match colour {
-        true => format!("\x1b[{code}m{mark:<2}\x1b[0m"),
-        false => format!("{mark:<2}"),
-    };
-    writeln!(
-        out,
-        "{}",
-        format!("  {mark}  {name:<NAME_WIDTH$}  {}", truncate_text(&escape_line(text))).trim_end()
-    )?;
+    let line = format!("  {mark:<2}  {name:<NAME_WIDTH$}  {}", truncate_text(&escape_line(text)));
+    let line = wrap_line(line.trim_end(), style.width, NAME_WIDTH + 8);
+    // Coloured after it was wrapped: the codes have no width.
+    let marked = line.strip_prefix(&format!("  {mark:<2}")).unwrap_or_default();
+    writeln!(out, "  {}{marked}", paint(&format!("{mark:<2}"), code, style.colour))?;
     match fix {
-        Some(fix) => writeln!(out, "      fix: {}", escape_line(fix)),
+        Some(fix) => {
+            let line = format!("      fix: {}", escape_line(fix));
+            writeln!(out, "{}", wrap_line(&line, style.width, 11))
+        }
         None => Ok(()),
     }
 }
 
-fn write_verdict(report: &DoctorReport, out: &mut impl Write) -> io::Result<()> {
+fn write_verdict(
+    report: &DoctorReport,
+    width: Option<usize>,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let verdict = &report.verdict;
-    writeln!(out, "\nVerdict: {}", escape_line(&verdict.sentence))?;
+    let sentence = format!("Verdict: {}", escape_line(&verdict.sentence));
+    writeln!(out, "\n{}", wrap_line(&sentence, width, 0))?;
     if let (false, Some(profile)) =
         (verdict.promises.is_empty(), verdict.offered.or(verdict.profile))
     {
         writeln!(out, "\n`{profile}` promises (* just verified from inside):")?;
         for promise in &verdict.promises {
-            writeln!(out, "  {} {}", if promise.seen { '*' } else { '-' }, promise.text)?;
+            let line = format!("  {} {}", if promise.seen { '*' } else { '-' }, promise.text);
+            writeln!(out, "{}", wrap_line(&line, width, 4))?;
         }
         match verdict.limits_enforced {
             true => writeln!(
@@ -119,7 +140,7 @@ fn write_verdict(report: &DoctorReport, out: &mut impl Write) -> io::Result<()> 
     if !verdict.not_promised.is_empty() {
         writeln!(out, "It does not promise:")?;
         for text in &verdict.not_promised {
-            writeln!(out, "  - {text}")?;
+            writeln!(out, "{}", wrap_line(&format!("  - {text}"), width, 4))?;
         }
     }
     Ok(())

@@ -51,7 +51,7 @@ pub fn run_trials(
     let mut default_trial = try_profile(trial_workspace, host, ProfileSetting::Default, None);
     default_trial.used = default_trial.outcome == ProbeOutcome::Ok;
     let mut trials = Vec::new();
-    for tier in self_test::ALL_TIERS {
+    for tier in Tier::ALL {
         let used = default_trial.used && default_trial.tier.as_deref() == Some(tier.name());
         trials.push(match self_test::available_tiers().contains(tier) {
             _ if used => continue,
@@ -71,6 +71,8 @@ pub fn run_trials(
 fn skipped_trial(tier: Tier, layers: &[ProbeResult]) -> TrialResult {
     let bwrap = layers.iter().find(|probe| probe.part == SandboxFeature::Bwrap);
     let text = match (tier, bwrap) {
+        (Tier::Mounts, _) => "only for kernels without Landlock 3",
+        _ if !jail::has_required_landlock() => "needs Landlock 3",
         (Tier::Root, _) => "only for root",
         (_, Some(probe)) if probe.outcome == ProbeOutcome::NotTried => probe.text.as_str(),
         _ => "runs do not use this tier here",

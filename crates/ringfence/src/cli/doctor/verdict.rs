@@ -144,6 +144,9 @@ fn verdict_sentence(
         Some("namespaces") => ", in its own namespaces",
         Some("root") => ", as root without user namespaces",
         Some("bwrap") => ", through bubblewrap",
+        Some("mounts") => {
+            ", in the tier `mounts`: this kernel has no Landlock 3, so the mounts alone keep files from being written"
+        }
         _ => "",
     };
     match (configured, configured_trial, default, contained) {

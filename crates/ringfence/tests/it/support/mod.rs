@@ -8,6 +8,7 @@ pub mod http;
 pub mod matrix;
 pub mod place;
 pub mod process;
+pub mod screen;
 pub mod server;
 pub mod subset;
 pub mod token;
