@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# Installs Codex next to this file, unless it is already installed, and prints the path of its program:
+# Installs Codex under .node/, unless it is already installed, and prints the path of its program:
 #
-#   codex=$(conformance/codex-install.sh)
+#   codex=$(conformance/codex-install.sh [VERSION])
 #
-# The first run needs node, npm and the network, and takes some 400 MB.
+# The first run of a version needs node, npm and the network, and takes some 400 MB.
 set -euo pipefail
 
-version=0.166.0
-here=$(cd "$(dirname "$0")" && pwd)
-home=$here/.codex
+version=${1:-0.166.0}
+home=$(cd "$(dirname "$0")/.." && pwd)/.node/codex-$version
 wrapper=$home/node_modules/.bin/codex
 
 installed() { [ "$("$wrapper" --version 2>/dev/null)" = "codex-cli $version" ]; }
@@ -23,5 +22,5 @@ if ! installed; then
 fi
 
 # Starting the program directly takes a tenth of the time of its wrapper script.
-program=$(find "$home/node_modules/@openai" -path '*/vendor/*/codex' -type f -perm -u+x -print -quit 2>/dev/null || true)
+program=$(find "$home/node_modules/@openai" -path "*/vendor/$(uname -m)-*linux*/codex" -type f -perm -u+x -print -quit 2>/dev/null || true)
 echo "${program:-$wrapper}"

@@ -4,7 +4,7 @@
 #   conformance/codex-pair.sh [target/debug/ringfence]
 #
 # The model is a script on the loopback (codex_model.py) and the client another (codex_pair.py), so nothing leaves the
-# machine; only the first run needs the network, to install Codex next to this file. Needs node, npm and python3.
+# machine; only the first run needs the network, to install Codex under .node/. Needs node, npm and python3.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -4,15 +4,14 @@
 #   conformance/codex.sh [target/debug/ringfence]
 #
 # The model is a script on the loopback (codex_model.py), so nothing leaves the machine; only the first run needs the
-# network, to install Codex next to this file. The checks cover end results: what Codex showed the model, what happened
+# network, to install Codex under .node/. The checks cover end results: what Codex showed the model, what happened
 # in the workspace, and what the audit log says. Needs node, npm and python3 (3.10 or newer).
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 binary=$(realpath -- "${1:-$here/../target/debug/ringfence}") || exit 2
 [ -x "$binary" ] || { echo "no such binary: $binary" >&2; exit 2; }
-"$here/codex-install.sh" >/dev/null || exit 2
-codex=$here/.codex/node_modules/.bin/codex
+codex=$("$here/codex-install.sh") || exit 2
 
 scratch=$(mktemp -d)
 model=

@@ -45,7 +45,25 @@ def steps_taken(request):
     return sum(map(made_by_model, request["input"]))
 
 
-def item_for(step, number):
+def tools_of(entries):
+    """The tools of our server among the entries of a list: how to call each, and its definition. Until 0.120 Codex
+    lists them one by one under a prefix; later in a namespace, whose name had the underscores of the prefix until 0.140."""
+    for entry in entries:
+        name = entry.get("name", "")
+        if entry.get("type") == "namespace" and name.rstrip("_") == NAMESPACE:
+            for tool in entry["tools"]:
+                yield tool["name"], {"namespace": name, "name": tool["name"]}, tool
+        elif name.startswith(f"{NAMESPACE}__"):
+            yield name.removeprefix(f"{NAMESPACE}__"), {"name": name}, entry
+
+
+def spelling_of(tool, request):
+    """How a tool is called. One that only a search has shown is in the namespace, and so is one that does not exist."""
+    names = {name: spelling for name, spelling, _ in tools_of(request["tools"])}
+    return names.get(tool, {"namespace": NAMESPACE, "name": tool})
+
+
+def item_for(step, number, request):
     """The output item with which the model takes a step."""
     call = {"call_id": f"call_{number}"}
     match step:
@@ -53,7 +71,7 @@ def item_for(step, number):
             return call | {"type": "tool_search_call", "execution": "client", "arguments": {"query": query}}
         case {"call": name, "arguments": arguments}:
             arguments = json.dumps(arguments)
-            return call | {"type": "function_call", "namespace": NAMESPACE, "name": name, "arguments": arguments}
+            return call | {"type": "function_call", "arguments": arguments} | spelling_of(name, request)
         case {"shell": command}:
             arguments = json.dumps({"cmd": command, "login": False, "yield_time_ms": 30000})
             return call | {"type": "function_call", "name": "exec_command", "arguments": arguments}
@@ -71,27 +89,21 @@ def events(plan, request):
         step = {"say": json.dumps({"title": "A scripted conversation"})}
     response = {"id": f"resp_{number}"}
     yield {"type": "response.created", "response": response}
-    yield {"type": "response.output_item.done", "output_index": 0, "item": item_for(step, number)}
+    yield {"type": "response.output_item.done", "output_index": 0, "item": item_for(step, number, request)}
     yield {"type": "response.completed", "response": response | {"usage": USAGE}}
 
 
-class Model(BaseHTTPRequestHandler):
-    plan = []
-    requests = None
-    writing = threading.Lock()
-
+class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path != "/v1/responses":
             self.send_error(404)
             return
         request = json.loads(body)
-        with self.writing:
-            self.requests.write(json.dumps(request) + "\n")
-            self.requests.flush()
-        number = steps_taken(request)
-        if number < len(self.plan) and "fail" in self.plan[number]:
-            said = json.dumps({"error": {"message": self.plan[number]["fail"], "type": "invalid_request_error"}})
+        self.server.record(request)
+        plan, number = self.server.plan, steps_taken(request)
+        if number < len(plan) and "fail" in plan[number]:
+            said = json.dumps({"error": {"message": plan[number]["fail"], "type": "invalid_request_error"}})
             self.send_response(400)
             self.send_header("Content-Type", "application/json")
             self.end_headers()
@@ -100,31 +112,41 @@ class Model(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        for event in events(self.plan, request):
+        for event in events(plan, request):
             self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
 
     def log_message(self, *_):
         pass
 
 
+class Model(ThreadingHTTPServer):
+    """The scripted model, on a free port of the loopback."""
+
+    def __init__(self, plan, requests):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.plan = plan
+        self.requests = requests
+        self.writing = threading.Lock()
+
+    def record(self, request):
+        with self.writing, open(self.requests, "a") as file:
+            file.write(json.dumps(request) + "\n")
+
+
 def serve(plan, requests, port_file):
     with open(plan) as file:
-        Model.plan = json.load(file)
-    with open(requests, "a") as Model.requests:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
-        # Renamed into place, so that whoever waits for the file never reads half a number.
-        with open(f"{port_file}.new", "w") as file:
-            file.write(str(server.server_port))
-        os.rename(f"{port_file}.new", port_file)
-        server.serve_forever()
+        model = Model(json.load(file), requests)
+    # Renamed into place, so that whoever waits for the file never reads half a number.
+    with open(f"{port_file}.new", "w") as file:
+        file.write(str(model.server_port))
+    os.rename(f"{port_file}.new", port_file)
+    model.serve_forever()
 
 
-def tools_of(entries):
+def listed(entries):
     """The tools of our server among the entries of a list, each with the names of its properties."""
-    for entry in entries:
-        if entry.get("name") == NAMESPACE:
-            for tool in entry["tools"]:
-                yield " ".join([tool["name"], *sorted(tool["parameters"].get("properties", {}))])
+    for name, _, tool in tools_of(entries):
+        yield " ".join([name, *sorted(tool["parameters"].get("properties", {}))])
 
 
 def text_of(output):
@@ -136,7 +158,7 @@ def text_of(output):
 def shown(requests):
     with open(requests) as file:
         conversation = [request for line in file if (request := json.loads(line)).get("tools")]
-    for tool in tools_of(conversation[0]["tools"]):
+    for tool in listed(conversation[0]["tools"]):
         print("listed", tool)
     for tool in conversation[0]["tools"]:
         if tool["type"] == "tool_search":
@@ -147,7 +169,7 @@ def shown(requests):
         step = item.get("call_id", "").removeprefix("call_")
         match item["type"]:
             case "tool_search_output":
-                for tool in tools_of(item["tools"]):
+                for tool in listed(item["tools"]):
                     print("found", step, tool)
             case "function_call_output":
                 print("result", step, text_of(item["output"]))
