@@ -15,10 +15,13 @@ DENY_VERSION := 0.20.2
 DENY := .tools/bin/cargo-deny
 
 # Steps of `make test`, in this order; each is also a target.
-STEPS := commits format clippy docs msrv deny unit doctests conformance conformance-client conformance-oauth inspector sdk everyday codex codexpair
+STEPS := commits format clippy docs deny unit doctests conformance conformance-client conformance-oauth inspector sdk clients-short everyday codex smoke-short codexpair
 
 # Long runs, too slow for every commit.
-PROOF_STEPS := codex codexpair upstreams longtests bwrapescapes rootescapes
+PROOF_STEPS := msrv codex smoke codexpair connect-clients clients codex-page upstreams longtests bwrapescapes rootescapes mountsescapes hosts install-check
+
+# Kinds of packages. Each is a target, and goes to target/dist/packages.
+PACKAGES := npm wheel deb tarball
 
 # run_steps,STEP...: makes every step, then prints a summary. Fails if a step failed.
 define run_steps
@@ -33,14 +36,15 @@ if [ $${#failed[@]} = 0 ]; then echo 'all passed'; \
 else echo "failed: $${failed[*]} (repeat one with: make $${failed[0]})"; exit 1; fi
 endef
 
-.PHONY: help try test lint advisories $(STEPS) proof $(PROOF_STEPS) bench
+.PHONY: help try test lint advisories $(STEPS) proof $(PROOF_STEPS) bench binary packages $(PACKAGES)
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 26
 
-try: ## Build and run a demonstration that takes seconds
-	cargo build --locked --release -p ringfence
-	@$(RELEASE) try
+try: ## Build without optimisation (minutes, once) and run a demonstration that takes seconds
+	@[ -x $(DEBUG) ] || echo 'Building Ringfence and its packages: three to five minutes on two cores, the first time only.'
+	@cargo build --locked -p ringfence
+	@$(DEBUG) try
 
 test: ## Run everything that CI runs; continue after a failed step
 	$(call run_steps,$(STEPS))
@@ -139,9 +143,33 @@ codex: $(DEBUG) ## Run a real Codex with a scripted model on the loopback (insta
 	$(step) 'codex'
 	conformance/codex.sh $(DEBUG)
 
+smoke: $(DEBUG) ## Run four Codex releases, in `codex exec` and the TUI, over stdio and HTTP, with and without a JWT
+	$(step) 'smoke'
+	conformance/smoke.py $(DEBUG)
+
+smoke-short: $(DEBUG) ## Run one Codex release once over stdio and over HTTP with a JWT
+	$(step) 'smoke, short'
+	conformance/smoke.py --short $(DEBUG)
+
+clients: $(DEBUG) ## Run every client of docs/clients/matrix.md over each of its transports (installs them, some 2.5 GB)
+	$(step) 'clients'
+	conformance/clients/run.py $(DEBUG)
+
+clients-short: $(DEBUG) ## Run four small clients of docs/clients/matrix.md
+	$(step) 'clients, short'
+	conformance/clients/run.py --short $(DEBUG)
+
+codex-page: npm ## Run the commands of docs/clients/codex.md in an empty home, from the npm packages
+	$(step) 'Codex page'
+	conformance/codex-page.py target/dist/packages
+
 codexpair: $(DEBUG) ## Run the tools `codex` and `codex-reply` with a real Codex
 	$(step) 'codex and codex-reply'
 	conformance/codex-pair.sh $(DEBUG)
+
+connect-clients: $(DEBUG) ## Have four real clients read back what `ringfence connect` wrote (installs them from npm, some 1 GB)
+	$(step) 'connect'
+	conformance/connect.sh $(DEBUG)
 
 upstreams: $(DEBUG) ## Call tools of twelve real MCP servers, each in its sandbox (installs them from npm and PyPI)
 	$(step) 'real servers behind ringfence'
@@ -165,6 +193,36 @@ bwrapescapes: ## Run every escape test in the tier `bwrap`
 rootescapes: ## Run every escape test as root without user namespaces
 	$(step) 'every escape test as root without user namespaces'
 	RINGFENCE_TIER=root RINGFENCE_ESCAPE=root/default cargo nextest run --locked -p ringfence --test it --no-fail-fast -E 'test(/^escape::/)'
+
+mountsescapes: ## Run every escape test in the tier `mounts`, without Landlock
+	$(step) 'every escape test in the tier mounts'
+	RINGFENCE_TIER=mounts cargo nextest run --locked -p ringfence --test it --no-fail-fast -E 'test(/^escape::/)'
+
+hosts: $(DEBUG) ## Boot the kernels of four Debian releases in qemu and try the sandbox on each (downloads 100 MB)
+	$(step) 'kernels'
+	conformance/hosts.sh $(DEBUG)
+
+binary: ## Build the binary of the packages, for glibc 2.17 and newer (installs zig from PyPI under .tools/, 400 MB)
+	$(step) 'binary for packages'
+	packaging/binary.sh
+
+packages: $(PACKAGES) ## Make all packages, in target/dist/packages
+
+npm: binary ## Pack the npm packages, for `npx ringfence`
+	packaging/npm.sh
+
+wheel: binary ## Make the wheel, for `uvx ringfence`
+	packaging/wheel.sh
+
+deb: binary ## Make the Debian package
+	packaging/deb.sh
+
+tarball: binary ## Make the archive with the binary, and its checksum
+	packaging/tarball.sh
+
+install-check: packages ## Install each package in an empty home or a new Debian system, and use it (as root; 700 MB)
+	$(step) 'install-check'
+	packaging/check.sh
 
 bench: ## Measure start, memory, every tool, the sandbox and watched execs, next to peers, in one run
 	cargo build --locked --release -p ringfence

@@ -52,7 +52,7 @@ fn it_ends_in_a_denied_command_and_its_audit_line() {
         "approval_denied",
         "call.stop     shell.exec        denied",
         "chain intact",
-        "codex mcp add ringfence -- ringfence serve",
+        "Done in",
     ] {
         let at = rest
             .find(part)
@@ -60,4 +60,8 @@ fn it_ends_in_a_denied_command_and_its_audit_line() {
         rest = &rest[at + part.len()..];
     }
     assert!(!text.contains('\x1b'), "no colour where there is no terminal");
+    // The last line can be copied: it names this executable.
+    let last = text.lines().last().unwrap().trim();
+    let executable = std::fs::canonicalize(env!("CARGO_BIN_EXE_ringfence")).unwrap();
+    assert_eq!(last, format!("{} connect codex", executable.display()));
 }

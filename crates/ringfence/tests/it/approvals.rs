@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::matrix::{CELLS, eras, on_cell, on_cells_at_once};
-use crate::support::server::{binary, ringfence};
+use crate::support::server::{Scratch, binary, ringfence};
 use crate::support::subset::assert_holds;
 use crate::support::{
     Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually,
@@ -557,17 +557,24 @@ fn trust_does_not_cross_sessions() {
     }
 }
 
-/// On 2026-07-28 a session is what comes back with its handle, and nothing else.
+/// On 2026-07-28 a session is what comes back with its handle. On stdio and SSE it is also the connection, which is one
+/// client's; the requests of HTTP have nothing else in common.
 #[test]
-fn without_a_handle_there_is_no_trust() {
-    for transport in [Transport::Stdio, Transport::Http, Transport::Sse] {
+fn without_a_handle_there_is_trust_only_in_a_connection() {
+    for (transport, is_trusted) in
+        [(Transport::Stdio, true), (Transport::Http, false), (Transport::Sse, true)]
+    {
         let mut server = Options::new(transport).unfenced().spawn();
         let mut client = server.client(MODERN);
         client.approve = Approve::Session;
         let first = echo(&mut client, "one");
         assert_ran(&first, "one");
         client.approve = Approve::Decline;
-        assert_eq!(error_of(&echo(&mut client, "two"))["kind"], "approval_denied");
+        let second = echo(&mut client, "two");
+        match is_trusted {
+            true => assert_ran(&second, "two"),
+            false => assert_eq!(error_of(&second)["kind"], "approval_denied"),
+        }
         // The handle that came with a result can be used from then on, also as an argument.
         client.handle =
             first["result"]["_meta"]["dev.ringfence/session"].as_str().map(str::to_owned);
@@ -953,7 +960,23 @@ fn the_terminal_is_too_late_when_the_client_has_answered() {
 /// On stdio the client started the server, so whatever else it starts is the agent's hand.
 #[test]
 fn an_agent_cannot_approve_itself() {
-    let mut server = Options::new(Transport::Stdio).unfenced().config(TERMINAL).spawn();
+    assert_agent_cannot_approve(Options::new(Transport::Stdio));
+}
+
+/// `npx` and its like stand between the client and the server, which are still the same agent.
+#[test]
+fn an_agent_cannot_approve_itself_behind_a_launcher() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new();
+    let launcher = scratch.path().join("launcher");
+    let script = format!("#!/bin/sh\n'{}' \"$@\"\nexit $?\n", binary().display());
+    std::fs::write(&launcher, script).unwrap();
+    std::fs::set_permissions(&launcher, std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert_agent_cannot_approve(Options::new(Transport::Stdio).on(&scratch).through(launcher));
+}
+
+fn assert_agent_cannot_approve(options: Options) {
+    let mut server = options.unfenced().config(TERMINAL).spawn();
     let mut client = server.connect(SESSIONS);
     client.approve = Approve::Never;
     client.start_call("shell.exec", &json!({"command": "touch ran"}));

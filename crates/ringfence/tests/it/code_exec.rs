@@ -460,7 +460,7 @@ fn what_is_not_there_says_how_to_get_it() {
 
 #[test]
 fn without_a_session_nothing_lives_on() {
-    let mut server = options().spawn();
+    let mut server = Options::new(Transport::Http).spawn();
     let mut client = server.client(MODERN);
     client.shake_hands();
     client.handle = None;

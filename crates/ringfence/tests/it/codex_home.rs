@@ -79,12 +79,15 @@ fn the_helpers_on_the_search_path_lead_to_the_rules_of_the_client() {
     assert!(told.iter().any(|row| row["text"].as_str().unwrap().contains(&file)), "{told:?}");
 }
 
-/// Where Codex itself is the parent, its environment says it.
+/// Where Codex itself is the client, its environment says it. It has the other end of the server's standard input.
 #[test]
 fn the_environment_of_codex_leads_to_its_rules() {
     let home = Home::at("elsewhere");
     let codex = home.scratch.path().join("codex");
-    let text = format!("#!/bin/bash\nenv -u CODEX_HOME {} \"$@\"\nexit $?\n", binary().display());
+    let text = format!(
+        "#!/bin/bash\ncat | env -u CODEX_HOME {} \"$@\"\nexit ${{PIPESTATUS[1]}}\n",
+        binary().display()
+    );
     std::fs::write(&codex, text).unwrap();
     std::fs::set_permissions(&codex, std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut server =

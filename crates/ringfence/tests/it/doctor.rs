@@ -1,13 +1,14 @@
 //! `ringfence doctor` on this host, and in places that refuse what it tries. Nothing is pretended: the refusals are
 //! the kernel's own, and what doctor says is held against what `ringfence sandbox` then does.
 
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::place::visible_folder;
 use crate::support::server::{Scratch, binary};
@@ -74,11 +75,17 @@ impl House {
     }
 
     fn command(&self, word: &str) -> Command {
+        let mut command = self.command_on_root(word);
+        command.arg("--workspace").arg(self.path("workspace"));
+        command
+    }
+
+    fn command_on_root(&self, word: &str) -> Command {
         let mut words = self.through.clone();
         words.push(self.binary.to_str().unwrap().to_owned());
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).arg(word).arg("--root").arg(self.path("root"));
-        command.arg("--workspace").arg(self.path("workspace")).current_dir(self.path("workspace"));
+        command.current_dir(self.path("workspace"));
         command.env_clear().env("HOME", self.path("home")).env("TMPDIR", self.path("tmp"));
         command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         if let Some(id) = self.change() {
@@ -111,6 +118,31 @@ impl House {
 
     fn sandbox(&self, args: &[&str]) -> Output {
         self.command("sandbox").args(args).args(["--", "/bin/true"]).output().unwrap()
+    }
+
+    /// The structured result of `shell.exec` on a server of its own.
+    fn shell_exec(&self, script: &str) -> Value {
+        let mut server =
+            self.command("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let client = json!({"name": "test", "version": "1"});
+        let hello =
+            json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client});
+        let call = json!({"name": "shell.exec", "arguments": {"command": script}});
+        let mut stdin = server.stdin.take().unwrap();
+        for message in [
+            json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}),
+            json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+            json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}),
+        ] {
+            writeln!(stdin, "{message}").unwrap();
+        }
+        let answers = BufReader::new(server.stdout.take().unwrap()).lines();
+        let mut answers =
+            answers.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+        let answer = answers.find(|answer| answer["id"] == 2).unwrap();
+        drop(stdin);
+        assert!(server.wait().unwrap().success());
+        answer["result"]["structuredContent"].clone()
     }
 
     fn names(&self, part: &str) -> Vec<String> {
@@ -290,21 +322,68 @@ fn where_only_bubblewrap_may_make_user_namespaces_doctor_and_runs_agree() {
 
 #[test]
 fn where_nothing_works_it_says_so() {
-    for (call, part) in [("landlock_create_ruleset=38", "landlock"), ("seccomp=22", "seccomp")] {
-        for who in everybody() {
-            let house = House::new(who, &refusing(&[call]));
-            let (code, said, found) = house.doctor(&[]);
-            assert_eq!(code, 2, "{said}");
-            let layer = layer(&found, part);
-            assert_eq!(layer["outcome"], "refused", "{said}");
-            assert!(layer["fix"].as_str().unwrap().to_lowercase().contains(part), "{said}");
-            assert!(found["verdict"]["promises"].as_array().unwrap().is_empty(), "{said}");
-            assert_eq!(found["verdict"].get("offered"), None, "{said}");
-            for profile in ["default", "contained"] {
-                assert_eq!(house.sandbox(&["--profile", profile]).status.code(), Some(125));
-            }
+    for who in everybody() {
+        let house = House::new(who, &refusing(&["seccomp=22"]));
+        let (code, said, found) = house.doctor(&[]);
+        assert_eq!(code, 2, "{said}");
+        let layer = layer(&found, "seccomp");
+        assert_eq!(layer["outcome"], "refused", "{said}");
+        assert!(layer["fix"].as_str().unwrap().to_lowercase().contains("seccomp"), "{said}");
+        assert!(found["verdict"]["promises"].as_array().unwrap().is_empty(), "{said}");
+        assert_eq!(found["verdict"].get("offered"), None, "{said}");
+        for profile in ["default", "contained"] {
+            assert_eq!(house.sandbox(&["--profile", profile]).status.code(), Some(125));
         }
     }
+}
+
+/// A kernel without Landlock: `default` says so wherever it is used, and `contained` is refused.
+#[test]
+fn without_landlock_the_tier_mounts_is_used_and_named() {
+    for who in everybody() {
+        let house = House::new(who, &refusing(&["landlock_create_ruleset=38"]));
+        let (code, said, found) = house.doctor(&[]);
+        assert_eq!((code, &found["verdict"]["ready"]), (0, &true.into()), "{said}");
+        assert_eq!(found["verdict"]["tier"], "mounts", "{said}");
+        assert!(said.contains("tier `mounts`"), "{said}");
+        let canaries = fence(&found, "default", Some("mounts"))["canaries"].as_object().unwrap();
+        for canary in ["write_outside", "write_protected", "read_hidden", "have_privileges"] {
+            assert_eq!(canaries[canary], false, "{said}");
+        }
+        assert_eq!(fence(&found, "contained", None)["outcome"], "refused", "{said}");
+        assert_eq!(found["verdict"].get("offered"), None, "{said}");
+        let report = house.path("tmp/report");
+        assert_eq!(house.sandbox(&["--report", report.to_str().unwrap()]).status.code(), Some(0));
+        assert_eq!(read(&report)["tier"], "mounts");
+        assert_eq!(house.sandbox(&["--profile", "contained"]).status.code(), Some(125));
+
+        let result = house.shell_exec("echo hello > file && cat file; touch /etc/x");
+        assert_eq!(result["sandbox"]["tier"], "mounts", "{result}");
+        assert_eq!(result["stdout"], "hello\n", "{result}");
+        let mut audit = house.command_on_root("audit");
+        let audit = out(&audit.args(["--json", "--tool", "shell.exec"]).output().unwrap());
+        let stop = audit.lines().find(|line| line.contains("\"call.stop\"")).unwrap();
+        let stop: Value = serde_json::from_str(stop).unwrap();
+        assert_eq!(stop["tier"], "mounts", "{stop}");
+    }
+}
+
+/// `require` turns the tier `mounts` into a refusal that names the key, and changes nothing
+/// elsewhere.
+#[test]
+fn a_required_landlock_is_required() {
+    let config = |house: &House| {
+        let file = house.path("tmp/config.toml");
+        std::fs::write(&file, "[sandbox]\nrequire = [\"landlock3\"]\n").unwrap();
+        file
+    };
+    let house = House::new(Who::User, &refusing(&["landlock_create_ruleset=38"]));
+    let run = house.sandbox(&["--config", config(&house).to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(!run.status.success() && said.contains("`require`"), "{run:?}");
+    let house = House::new(Who::User, &["env"]);
+    let run = house.sandbox(&["--config", config(&house).to_str().unwrap()]);
+    assert_eq!(run.status.code(), Some(0), "{run:?}");
 }
 
 #[test]

@@ -406,14 +406,15 @@ fn a_network_fetcher() {
 fn a_team_server() {
     let example = Example::new("team");
     let secret = example.config.with_file_name("jwt-secret");
-    let made = Command::new("sh")
-        .args(["-c", "openssl rand -hex 32 > jwt-secret && chmod 600 jwt-secret"])
-        .current_dir(secret.parent().unwrap())
-        .status();
-    assert!(made.unwrap().success());
+    let made = ringfence(&example.scratch).args(["token", "--new-secret"]).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    std::fs::write(&secret, made.stdout).unwrap();
+    std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     example.is_sound();
     let token = |name: &str| {
-        let output = Command::new(secret.with_file_name("token.sh")).arg(name).output().unwrap();
+        let mut command = ringfence(&example.scratch);
+        command.args(["token", "--ttl", "8h", "--sub", name, "--config"]).arg(&example.config);
+        let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };

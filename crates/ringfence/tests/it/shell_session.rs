@@ -296,16 +296,23 @@ fn the_end_of_what_went_on_is_on_record() {
     assert_eq!(end["stdout_bytes"], 3);
 }
 
+/// Requests over HTTP have no session without a handle; on stdio they have their process.
 #[test]
 fn without_a_session_that_lasts_nothing_goes_on() {
-    let mut server = Options::new(Transport::Stdio).spawn();
-    let mut client = server.connect(crate::support::MODERN);
-    client.handle = None;
-    let refused = exec(&mut client, json!({"command": "true", "yield_ms": 0}));
-    assert_eq!(refused["error"]["reason"], "no_session", "{refused}");
-    client.handle = None;
-    let refused = exec(&mut client, json!({"command": "true", "session": "new"}));
-    assert_eq!(refused["error"]["reason"], "no_session", "{refused}");
+    for (transport, reason) in
+        [(Transport::Http, json!("no_session")), (Transport::Stdio, Value::Null)]
+    {
+        let mut server = Options::new(transport).spawn();
+        let mut client = server.connect(crate::support::MODERN);
+        for arguments in [
+            json!({"command": "true", "yield_ms": 0}),
+            json!({"command": "true", "session": "new"}),
+        ] {
+            client.handle = None;
+            let reply = exec(&mut client, arguments);
+            assert_eq!(reply["error"]["reason"], reason, "{reply}");
+        }
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::matrix::{eras, on_cell};
 use crate::support::process::{parent, with_argument};
-use crate::support::server::Scratch;
+use crate::support::server::{Scratch, ringfence};
 use crate::support::subset::assert_holds;
 use crate::support::{Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually};
 
@@ -170,9 +170,7 @@ fn on_a_terminal(options: &Options) -> (Option<i32>, String, String) {
 fn a_server_on_a_terminal_says_what_it_waits_for() {
     let (code, _, stderr) = on_a_terminal(&Options::new(Transport::Stdio));
     assert_eq!(code, Some(0), "{stderr}");
-    for part in
-        ["MCP client on standard input", "codex mcp add ringfence -- ringfence serve", "Ctrl-C"]
-    {
+    for part in ["MCP client on standard input", "ringfence connect codex", "Ctrl-C"] {
         assert!(stderr.contains(part), "{part}: {stderr}");
     }
 }
@@ -247,5 +245,16 @@ fn no_zygote_outlives_its_server() {
                 },
             );
         }
+    }
+}
+
+/// The first command that a new user types.
+#[test]
+fn the_version_is_one_line_with_name_and_number() {
+    for flag in ["--version", "-V"] {
+        let output = ringfence(&Scratch::new()).arg(flag).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let expected = format!("ringfence {}\n", env!("CARGO_PKG_VERSION"));
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
     }
 }

@@ -1,5 +1,7 @@
 //! The rules of ARCHITECTURE.md that a program can check.
 
+mod requirements;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;

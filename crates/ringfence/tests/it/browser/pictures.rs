@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Stage, called, refused, serve};
-use crate::support::{MODERN, on_every_transport};
+use crate::support::{MODERN, Transport, on_every_transport};
 
 /// What the text block says, and the mime type and bytes of the picture.
 fn shot(result: &Value) -> (Value, Option<(String, Vec<u8>)>) {
@@ -134,7 +134,7 @@ fn a_page_is_opened_and_its_picture_written_on_every_transport() {
                 (1280, 720)
             );
             assert_eq!(jpeg_size(&picture.unwrap().1), (1280, 720));
-            if client.version == MODERN {
+            if client.version == MODERN && client.transport == Transport::Http {
                 // Without a session there is nothing that lasts, and the error says how to get one.
                 let handle = client.handle.take();
                 let alone = called(client, "browser.navigate", json!({"url": "about:blank"}));

@@ -140,7 +140,7 @@ note = { type = "object", properties = { inner = { type = "string", writeOnly = 
         "Puts it out there",
         "moon",
         "--to=moon",
-        "'--pin=[not shown]'",
+        "'--pin=[not shown, 11 characters given by this call]'",
         "'--as=[secret DEPLOY_KEY]'",
         "STAGE=blue",
         "API_TOKEN (set)",

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Serving, result};
 use crate::escape::is_root;
 use crate::support::subset::assert_holds;
-use crate::support::{Approve, DEADLINE, MODERN, SESSIONS, Transport, eventually, server};
+use crate::support::{Approve, Client, DEADLINE, MODERN, SESSIONS, Transport, eventually, server};
 
 fn serving() -> Serving {
     let serving = Serving::new(Transport::Stdio).outside_unasked();
@@ -249,4 +249,54 @@ fn the_one_shell_lets_out_by_default() {
         );
         eventually(DEADLINE, "the log lists what leaves", || server.log().contains("runs outside"));
     }
+}
+
+/// Each decision as codex-shell-tool-mcp documents it, in the tool that replaces it.
+#[test]
+fn the_one_shell_does_what_each_decision_says() {
+    let serving = Serving::new(Transport::Stdio);
+    let who = if is_root() { "escalate_as = \"nobody\"\n" } else { "" };
+    let policy = format!("[policy]\n{who}escalate_risky = \"outside\"\n");
+    let (allowed, asked) = (serving.pattern("out"), serving.pattern("asked"));
+    // Not the same bytes as the other tool: a rule covers copies of its file.
+    serving.tool("asked", "#!/bin/sh\ncase $# in 0) exit 2;; *) exec \"$@\";; esac\n");
+    let serving = serving.config(&policy).rules(&[
+        (&allowed, "allow"),
+        (&asked, "prompt"),
+        ("[\"cksum\"]", "forbidden"),
+    ]);
+    let own = std::fs::read_link("/proc/self/ns/mnt").unwrap().display().to_string();
+    let mut server = serving.options.clone().arg("--tools").arg("shell").spawn();
+    let mut client = server.connect(SESSIONS);
+    let run = |client: &mut Client, script: &str| {
+        let mut arguments = serving.script(script);
+        arguments["workdir"] = json!(server.workspace());
+        let message = client.call("shell", arguments);
+        let text = message["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+        serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    };
+    let namespace = "readlink /proc/self/ns/mnt";
+    // Allowed: outside, without a question.
+    let said = run(&mut client, &format!("$OUT {namespace}"));
+    assert_holds(json!({"exit_code": 0, "output": format!("{own}\n")}), &said);
+    assert!(client.questions.is_empty(), "{:?}", client.questions);
+    // Asked about: outside after a yes, not at all after a no.
+    let said = run(&mut client, &format!("$TOOLS/asked {namespace}"));
+    assert_holds(json!({"exit_code": 0, "output": format!("{own}\n")}), &said);
+    client.approve = Approve::Decline;
+    let said = run(&mut client, "$TOOLS/asked touch $M");
+    assert_holds(json!({"exit_code": 1, "output": "~not allowed"}), &said);
+    assert!(!serving.marker().exists());
+    assert_eq!(client.questions.len(), 2);
+    // Forbidden: exit code 1 and a message; on standard error, which the shell's output contains.
+    let said = run(&mut client, "cksum /etc/hostname 2>/dev/null");
+    assert_holds(json!({"exit_code": 1, "output": ""}), &said);
+    let said = run(&mut client, "cksum /etc/hostname");
+    assert_holds(json!({"exit_code": 1, "output": "~forbidden: because of forbidden"}), &said);
+    // Named by no rule: as it is, in the sandbox.
+    let said = run(&mut client, &format!("{namespace}; touch $M; echo $?"));
+    let output = said["output"].as_str().unwrap();
+    assert!(output.starts_with("mnt:[") && !output.contains(&own), "{said}");
+    assert!(output.contains("Read-only file system") && !serving.marker().exists(), "{said}");
+    assert_eq!(client.questions.len(), 2, "{:?}", client.questions);
 }
