@@ -186,6 +186,16 @@ pub(super) fn parse_seq(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(&rest[..digit_count]).ok()?.parse().ok()
 }
 
+/// Returns the time that a line claims, if the line begins as [`seal_entry`] writes it.
+pub(super) fn parse_time(line: &[u8]) -> Option<&str> {
+    let rest = line.strip_prefix(b"{\"seq\":")?;
+    let digit_count = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    let rest = rest[digit_count..].strip_prefix(b",\"ts\":\"")?;
+    let length = rest.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+    let (time, rest) = rest.split_at(length);
+    rest.starts_with(b"\"").then(|| std::str::from_utf8(time).ok())?
+}
+
 /// Returns whether these bytes can be the start of record `seq`, cut off in mid-write.
 pub(super) fn begins_record(bytes: &[u8], seq: u64) -> bool {
     let start = format!("{{\"seq\":{seq},");

@@ -39,6 +39,7 @@
 //! counted (see `refusals`).
 
 mod chain;
+mod line_reader;
 pub mod prune;
 pub mod read;
 mod record;

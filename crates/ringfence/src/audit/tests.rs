@@ -22,7 +22,7 @@ fn records(root: &Path) -> Vec<Value> {
     let mut records = Vec::new();
     read::LogReader::new(root)
         .read(|event| {
-            records.push(event.value.unwrap());
+            records.push(event.parse().unwrap());
             Ok(())
         })
         .unwrap();
@@ -927,7 +927,7 @@ fn a_line_that_is_too_long_is_shown_as_unreadable() {
     fs::write(root.audit("a.jsonl"), line).unwrap();
     let mut seen = Vec::new();
     let read = read::LogReader::new(root.path()).read(|event| {
-        seen.push((event.line, event.value.map(|value| value["n"].clone())));
+        seen.push((event.line, event.parse().map(|value| value["n"].clone())));
         Ok(())
     });
     read.unwrap();

@@ -1,5 +1,6 @@
 //! `ringfence audit`: reads, follows, verifies and prunes the audit log.
 
+mod event_filter;
 mod format_event;
 mod prune;
 mod unmatched_filters;
@@ -10,13 +11,14 @@ use std::time::SystemTime;
 
 use clap::Subcommand;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
 
 use super::screen;
 use crate::audit::read::{LogReader, LoggedEvent};
 use crate::audit::verify::{LogFileReport, LogFileState, PruneSummary, verify_log};
 use crate::base::clock::{format_utc, parse_day, parse_duration};
 use crate::base::{Error, Kind, Result};
-use crate::tools::with_underscores;
+use event_filter::EventFilter;
 use format_event::{FULL_LINE_WIDTH, escape_line, format_event, format_event_narrow};
 use unmatched_filters::UnmatchedFilters;
 
@@ -211,17 +213,22 @@ fn format_count(number: u64, noun: &str) -> String {
 }
 
 fn print_events(args: &AuditArgs, root: &Path, out: &mut dyn Write) -> io::Result<()> {
-    let mut reader = LogReader::new(root);
-    let mut unmatched = UnmatchedFilters::default();
+    let mut reader = LogReader::new(root).skip_files_before(args.since.clone());
+    let filter = EventFilter::new(args);
+    let mut unmatched = UnmatchedFilters::new(args);
     let width = screen::stdout_width();
     loop {
         reader.read(|event| {
             unmatched.note_event(&event);
-            if !matches_filters(args, &event) {
+            if !filter.may_match(&event) {
+                return Ok(());
+            }
+            let value = event.parse();
+            if !filter.matches(value.as_ref()) {
                 return Ok(());
             }
             unmatched.has_match = true;
-            print_event(args.json, &event, width, out)
+            print_event(args.json, &event, value.as_ref(), width, out)
         })?;
         out.flush()?;
         unmatched.report_once(args);
@@ -244,42 +251,25 @@ fn has_reader_left() -> bool {
     ready > 0 && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
 }
 
-fn matches_filters(args: &AuditArgs, event: &LoggedEvent) -> bool {
-    let Some(value) = &event.value else { return !args.has_filters() };
-    let field_matches = |name: &str, expected: &Option<String>| {
-        expected.as_ref().is_none_or(|expected| value[name] == expected.as_str())
-    };
-    let text = |name: &str| value[name].as_str().unwrap_or_default();
-    let tool_matches =
-        |expected: &String| with_underscores(text("tool")) == with_underscores(expected);
-    args.tool.as_ref().is_none_or(tool_matches)
-        && field_matches("session", &args.session)
-        && args.trace.as_ref().is_none_or(|prefix| text("trace_id").starts_with(prefix.as_str()))
-        && args.since.as_ref().is_none_or(|since| text("ts") >= since.as_str())
-}
-
 fn print_event(
     json: bool,
-    event: &LoggedEvent,
+    event: &LoggedEvent<'_>,
+    value: Option<&Value>,
     width: Option<usize>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    match &event.value {
+    match value {
         _ if json => {
-            out.write_all(&event.raw)?;
+            out.write_all(event.raw)?;
             out.write_all(b"\n")
         }
         Some(value) => match width.filter(|width| *width < FULL_LINE_WIDTH) {
             Some(width) => writeln!(out, "{}", format_event_narrow(value, width)),
             None => writeln!(out, "{}", format_event(value)),
         },
-        None => writeln!(
-            out,
-            "{:<26}  unreadable: {} line {}",
-            "",
-            escape_line(&event.file),
-            event.line
-        ),
+        None => {
+            writeln!(out, "{:<26}  unreadable: {} line {}", "", escape_line(event.file), event.line)
+        }
     }
 }
 

@@ -81,6 +81,15 @@ fn filters_that_match_nothing_say_so() {
             "No event of `file.list` matches the other filters.",
         ),
         (&["--session", "x"], "No event matches these filters."),
+        (&["--since", "2999-01-01"], "No event matches these filters."),
+        (
+            &["--since", "2999-01-01", "--tool", "shell.exec"],
+            "No event of `shell.exec` is that recent.",
+        ),
+        (
+            &["--since", "2999-01-01", "--tool", "file.lst"],
+            "No event of `file.lst` is that recent. Did you mean `file.list`",
+        ),
     ] {
         let (out, said) = audit(args);
         assert!(out.is_empty() && said.starts_with(text), "{args:?}: {said}");
