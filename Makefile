@@ -113,15 +113,17 @@ conformance: $(DEBUG) ## Run the MCP conformance suite on the debug binary
 	$(step) 'conformance'
 	conformance/run.sh $(DEBUG)
 
+# Of the whole workspace, as the tests build them: with the client alone selected, cargo would build
+# its dependencies again, with other features.
 $(CONFORMANCE_CLIENT): FORCE
-	cargo build --locked -p ringfence-client --example conformance_client
+	cargo build --locked --workspace --example conformance_client
 
 conformance-client: $(CONFORMANCE_CLIENT) ## Run the MCP conformance suite's client scenarios on the client library
 	$(step) 'conformance of the client'
 	conformance/client.sh $(CONFORMANCE_CLIENT)
 
 $(OAUTH_CLIENT): FORCE
-	cargo build --locked -p ringfence-client --example oauth_client
+	cargo build --locked --workspace --example oauth_client
 
 conformance-oauth: $(OAUTH_CLIENT) ## Check the client library's OAuth against a real authorization server
 	$(step) 'OAuth of the client'
