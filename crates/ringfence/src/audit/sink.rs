@@ -276,8 +276,45 @@ fn write_once(file: &mut File, bytes: &[u8]) -> io::Result<()> {
 struct NewLogFile {
     log: LogFile,
     temporary_path: PathBuf,
-    latest: (PathBuf, PathBuf),
+    latest: NewLatest,
     head_path: PathBuf,
+}
+
+/// How `latest` gets its new content. To rename over an existing file makes some file systems write
+/// its data to the disk at once, and a client waits for that when a server starts.
+enum NewLatest {
+    InPlace { file: File, content: Vec<u8> },
+    Renamed { from: PathBuf, to: PathBuf },
+}
+
+impl NewLatest {
+    fn prepare(store: &AuditDirectory, name: &str) -> io::Result<NewLatest> {
+        let content = store.format_latest(name);
+        if let Some(file) = store.open_latest() {
+            return Ok(NewLatest::InPlace { file, content });
+        }
+        let (from, mut file) = store.create_temporary(NEW_LATEST)?;
+        let latest = NewLatest::Renamed { from: from.clone(), to: store.file_path(LATEST) };
+        if let Err(error) = file.write_all(&content) {
+            drop(CreatedFiles(vec![from]));
+            return Err(error);
+        }
+        Ok(latest)
+    }
+
+    fn publish(&self) -> io::Result<()> {
+        match self {
+            NewLatest::InPlace { file, content } => file.write_all_at(content, 0),
+            NewLatest::Renamed { from, to } => fs::rename(from, to),
+        }
+    }
+
+    fn temporary_path(&self) -> Option<&PathBuf> {
+        match self {
+            NewLatest::InPlace { .. } => None,
+            NewLatest::Renamed { from, .. } => Some(from),
+        }
+    }
 }
 
 impl NewLogFile {
@@ -311,9 +348,8 @@ impl NewLogFile {
         let head = create_new(&head_path, false)?;
         created_files.0.push(head_path.clone());
         head.write_all_at(&store.format_head(name, line.seq, &line.mac), 0)?;
-        let (latest_path, mut latest) = store.create_temporary(NEW_LATEST)?;
-        created_files.0.push(latest_path.clone());
-        latest.write_all(&store.format_latest(name))?;
+        let latest = NewLatest::prepare(store, name)?;
+        created_files.0.extend(latest.temporary_path().cloned());
         let (temporary_path, mut file) = store.create_temporary(NEW_LOG)?;
         created_files.0.push(temporary_path.clone());
         file.lock()?;
@@ -333,17 +369,12 @@ impl NewLogFile {
             torn: false,
             opened: SystemTime::now(),
         };
-        Ok(NewLogFile {
-            log,
-            temporary_path,
-            latest: (latest_path, store.file_path(LATEST)),
-            head_path,
-        })
+        Ok(NewLogFile { log, temporary_path, latest, head_path })
     }
 
     fn publish(self) -> io::Result<LogFile> {
         let renamed = fs::rename(&self.temporary_path, &self.log.path);
-        if let Err(error) = renamed.and_then(|()| fs::rename(&self.latest.0, &self.latest.1)) {
+        if let Err(error) = renamed.and_then(|()| self.latest.publish()) {
             self.discard();
             return Err(error);
         }
@@ -351,7 +382,9 @@ impl NewLogFile {
     }
 
     fn discard(self) {
-        drop(CreatedFiles(vec![self.temporary_path, self.latest.0, self.log.path, self.head_path]));
+        let mut created_files = vec![self.temporary_path, self.log.path, self.head_path];
+        created_files.extend(self.latest.temporary_path().cloned());
+        drop(CreatedFiles(created_files));
     }
 }
 

@@ -4,7 +4,7 @@
 //! audit/            0700
 //!   lock            held while a file is opened, so that each file links the one opened before it
 //!   key             32 random bytes
-//!   latest          the file opened last, with its mac
+//!   latest          the file opened last, with its mac; rewritten in place
 //!   <name>.jsonl    the records of one process, or a part of them between two rotations
 //!   <name>.head     the file's newest record {seq, mac}, with its own mac; rewritten in place
 //! ```
@@ -29,6 +29,11 @@ const TEMPORARIES: [&str; 3] = [NEW_KEY, NEW_LATEST, NEW_LOG];
 const NEW_KEY: &str = "tmp-key";
 pub(super) const NEW_LATEST: &str = "tmp-latest";
 pub(super) const NEW_LOG: &str = "tmp-log";
+
+/// Length of `latest` in bytes: more than its longest content, and within one block of any disk.
+const LATEST_LENGTH: usize = 192;
+/// Attempts to read a file that is rewritten in place.
+const READ_ATTEMPTS: usize = 10;
 
 pub(super) struct AuditDirectory {
     dir: PathBuf,
@@ -170,23 +175,40 @@ impl AuditDirectory {
 
     /// Returns the file that `latest` names, or what is wrong with it; `None` if it does not exist.
     pub(super) fn read_latest(&self) -> Option<Result<String, String>> {
-        let bytes = match read_small(&self.file_path(LATEST)) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => return Some(Err(error.to_string())),
-        };
-        let file = serde_json::from_slice::<Value>(&bytes)
-            .ok()
-            .and_then(|value| value["file"].as_str().map(str::to_owned));
-        Some(match file {
-            Some(file) if self.format_latest(&file) == bytes => Ok(file),
-            _ => Err("it was changed: its mac does not fit".into()),
-        })
+        let path = self.file_path(LATEST);
+        // Retry, because this read may coincide with a rewrite.
+        for _ in 0..READ_ATTEMPTS {
+            let bytes = match read_small(&path) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+                Err(error) => return Some(Err(error.to_string())),
+            };
+            let file = serde_json::from_slice::<Value>(&bytes)
+                .ok()
+                .and_then(|value| value["file"].as_str().map(str::to_owned));
+            if let Some(file) = file.filter(|file| self.format_latest(file) == bytes) {
+                return Some(Ok(file));
+            }
+            std::thread::yield_now();
+        }
+        Some(Err("it was changed: its mac does not fit".into()))
     }
 
+    /// Formats the content of `latest`. It has a fixed length, so that it can be rewritten in place.
     pub(super) fn format_latest(&self, file: &str) -> Vec<u8> {
         let mac = to_hex(&self.key.compute_mac("latest", &[file.as_bytes()]));
-        format!("{}\n", json!({"file": file, "mac": mac})).into_bytes()
+        let text = json!({"file": file, "mac": mac}).to_string();
+        format!("{text:<width$}\n", width = LATEST_LENGTH - 1).into_bytes()
+    }
+
+    /// Opens `latest` to rewrite it, if it is as this program writes it.
+    pub(super) fn open_latest(&self) -> Option<File> {
+        let flags = no_follow_flags();
+        let file =
+            OpenOptions::new().write(true).custom_flags(flags).open(self.file_path(LATEST)).ok()?;
+        let is_expected =
+            |metadata: fs::Metadata| metadata.is_file() && metadata.len() == LATEST_LENGTH as u64;
+        file.metadata().is_ok_and(is_expected).then_some(file)
     }
 
     /// Formats a head. It has a fixed length, so that it can be rewritten in place, and is bound to
@@ -203,7 +225,7 @@ impl AuditDirectory {
     pub(super) fn read_head(&self, file: &str) -> Result<(u64, Mac), String> {
         let path = self.file_path(&head_name(file));
         // Retry, because this read may coincide with a rewrite; a damaged head stays damaged.
-        for _ in 0..10 {
+        for _ in 0..READ_ATTEMPTS {
             let bytes = match read_small(&path) {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {

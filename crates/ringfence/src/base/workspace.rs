@@ -7,6 +7,7 @@
 //! is used.
 
 mod client_limits;
+mod path_resolver;
 mod path_walk;
 pub mod snapshot;
 mod suggest_path;
@@ -16,7 +17,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,6 +27,7 @@ use rustix::io::Errno;
 
 use super::error::{Error, Kind, Result};
 use client_limits::ClientLimits;
+use path_resolver::PathResolver;
 use path_walk::{PathWalk, WalkEnd};
 
 /// Linux's PATH_MAX. A component-wise walk alone has no such limit.
@@ -116,9 +118,10 @@ impl Workspace {
         given_path: PathBuf,
         closed_paths: &[PathBuf],
     ) -> Result<Workspace> {
+        let mut resolver = PathResolver::default();
         let closed_paths = closed_paths
             .iter()
-            .filter_map(|closed_path| ClosedPath::find_in_workspace(&path, closed_path))
+            .filter_map(|closed| ClosedPath::find_in_workspace(&mut resolver, &path, closed))
             .map(|closed_path| closed_path.map(Arc::new));
         Ok(Workspace {
             base: Arc::new(base),
@@ -134,8 +137,11 @@ impl Workspace {
     /// Applies these rights to every path from now on: protected paths are not written, hidden ones
     /// not opened.
     pub fn with_rights(mut self, rights: Rights) -> Result<Workspace> {
+        let mut resolver = PathResolver::default();
         for hidden in rights.hidden.iter().filter(|hidden| **hidden != self.path) {
-            if let Some(closed_path) = ClosedPath::find_in_workspace(&self.path, hidden) {
+            if let Some(closed_path) =
+                ClosedPath::find_in_workspace(&mut resolver, &self.path, hidden)
+            {
                 self.closed_paths.push(Arc::new(closed_path?));
             }
         }
@@ -291,8 +297,12 @@ impl Workspace {
 impl ClosedPath {
     /// Returns `None` if `path` is elsewhere (for example, with a workspace below the runtime
     /// root).
-    fn find_in_workspace(workspace: &Path, path: &Path) -> Option<Result<ClosedPath>> {
-        let names: Vec<OsString> = match canonicalize_partial(path).strip_prefix(workspace) {
+    fn find_in_workspace(
+        resolver: &mut PathResolver,
+        workspace: &Path,
+        path: &Path,
+    ) -> Option<Result<ClosedPath>> {
+        let names: Vec<OsString> = match resolver.resolve(path).strip_prefix(workspace) {
             Ok(relative_path) => relative_path.iter().map(OsStr::to_owned).collect(),
             Err(_) => return None,
         };
@@ -312,24 +322,6 @@ impl ClosedPath {
             Err(errno) => {
                 Some(Err(Error::internal("cannot inspect a closed directory").with_source(errno)))
             }
-        }
-    }
-}
-
-/// Returns the canonical form of a path whose last components may not exist yet.
-fn canonicalize_partial(path: &Path) -> PathBuf {
-    let mut missing_names = Vec::new();
-    let mut ancestor = path;
-    loop {
-        if let Ok(canonical) = std::fs::canonicalize(ancestor) {
-            return missing_names.iter().rev().fold(canonical, |path, name| path.join(name));
-        }
-        match (ancestor.parent(), ancestor.components().next_back()) {
-            (Some(parent), Some(Component::Normal(name))) => {
-                missing_names.push(name);
-                ancestor = parent;
-            }
-            _ => return path.to_owned(),
         }
     }
 }

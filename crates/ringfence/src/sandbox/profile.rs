@@ -1,7 +1,8 @@
 //! Turns the operator's settings into the rights of a run.
 
 use std::fs::DirBuilder;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -321,11 +322,30 @@ fn ignore_stand_ins(config: &SandboxConfig, home: &Path) -> std::io::Result<()> 
     else {
         return Ok(());
     };
+    let content = format!("{user_ignores}{names}");
+    // Replacing a file makes the disk write, and nothing has changed since most starts.
+    if is_content(&dir, "ignore", content.as_bytes()) {
+        return Ok(());
+    }
     let _ = unlinkat(&dir, "ignore.new", AtFlags::empty());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let new_file = openat(&dir, "ignore.new", flags, Mode::from_raw_mode(0o600))?;
-    std::fs::File::from(new_file).write_all(format!("{user_ignores}{names}").as_bytes())?;
+    std::fs::File::from(new_file).write_all(content.as_bytes())?;
     Ok(renameat(&dir, "ignore.new", &dir, "ignore")?)
+}
+
+/// Returns whether a file that a run may have made is a regular one with exactly this content.
+fn is_content(dir: &OwnedFd, name: &str, content: &[u8]) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = openat(dir, name, flags, Mode::empty()).map(std::fs::File::from) else {
+        return false;
+    };
+    let is_same_length =
+        |metadata: std::fs::Metadata| metadata.is_file() && metadata.len() == content.len() as u64;
+    let mut found = vec![0; content.len()];
+    file.metadata().is_ok_and(is_same_length)
+        && (&file).read_exact(&mut found).is_ok()
+        && found == content
 }
 
 /// Returns the variables that programs need to work in the sandbox.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use jail::rights::Rights;
 use rustix::io::Errno;
 
+use super::path_resolver::PathResolver;
 use super::path_walk::WalkLevel;
 use super::{ClosedPath, ObjectId, Workspace, closed_error, os_error, protected_error, quote_path};
 use crate::base::client_sandbox::{ClientSandbox, NarrowedRights};
@@ -97,8 +98,10 @@ impl Workspace {
         let workspace_rights = Rights { workspace: self.path.clone(), ..self.rights.clone() };
         let NarrowedRights { rights, hidden_paths: hidden, denied_globs, ignored, refused_roots } =
             sandbox.apply_to(&workspace_rights)?;
-        let closed_paths =
-            hidden.iter().filter_map(|hidden| ClosedPath::find_in_workspace(&self.path, hidden));
+        let mut resolver = PathResolver::default();
+        let closed_paths = hidden
+            .iter()
+            .filter_map(|hidden| ClosedPath::find_in_workspace(&mut resolver, &self.path, hidden));
         let limits = ClientLimits {
             sandbox: Arc::new(sandbox.clone()),
             // Judged by the declaration alone: existing files, and stand-ins for missing ones, come
