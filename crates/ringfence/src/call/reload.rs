@@ -327,7 +327,7 @@ fn list_contents(state: &PipelineState) -> Vec<String> {
     let config = &state.config;
     let workspace = config.workspace.as_deref();
     let visible_tools = state.registry.visible_tools(workspace);
-    let tools = visible_tools.map(|(tool, _)| {
+    let tools = visible_tools.map(|tool| {
         format!("{} {:?} {}", tool.definition_hash(), tool.spec(), needs_approval(config, &**tool))
     });
     let names = config.tool_names.name().to_owned();

@@ -31,8 +31,9 @@ pub struct Registry {
     listed_count: usize,
     by_name: HashMap<String, usize>,
     /// Schemas of each tool as lists show them. Built once, because clients may request lists at
-    /// any rate.
-    schemas: Vec<ToolSchemas>,
+    /// any rate, and not before the first list.
+    schemas: Vec<OnceLock<ToolSchemas>>,
+    surface_enabled: bool,
     /// Definition hash of each tool, computed with its first call.
     definition_hashes: Vec<OnceLock<String>>,
     name_rewriter: NameRewriter,
@@ -67,10 +68,10 @@ impl ToolSchemas {
             if tool.origin() != ToolOrigin::BuiltIn {
                 return ToolTexts {
                     description: spec.description.clone(),
-                    input_schema: Arc::new(spec.input_schema.clone()),
+                    input_schema: Arc::new(Map::clone(&spec.input_schema)),
                 };
             }
-            let mut input = spec.input_schema.clone();
+            let mut input = Map::clone(&spec.input_schema);
             name_rewriter.rewrite_schema(style, &mut input);
             ToolTexts {
                 description: name_rewriter.rewrite_text(style, &spec.description),
@@ -82,15 +83,16 @@ impl ToolSchemas {
             return ToolSchemas {
                 dotted: texts_in_style(NameStyle::Dots),
                 underscored: texts_in_style(NameStyle::Underscores),
-                output_outline: spec.output_schema.clone().map(Arc::new),
-                output_schema: spec.output_schema.clone(),
+                output_outline: spec.output_schema.as_deref().cloned().map(Arc::new),
+                output_schema: spec.output_schema.as_deref().cloned(),
             };
         }
         // With the surface off, the list matches that of `codex mcp-server` word for word, and
         // errors are plain text.
+        let output = spec.output_schema.as_deref().cloned();
         let output = match surface_enabled {
-            true => spec.output_schema.clone().map(output_schema::add_error_property),
-            false => spec.output_schema.clone(),
+            true => output.map(output_schema::add_error_property),
+            false => output,
         };
         ToolSchemas {
             dotted: texts_in_style(NameStyle::Dots),
@@ -162,16 +164,14 @@ impl Registry {
         }
         let own_tools = tools.iter().filter(|tool| tool.origin() == ToolOrigin::BuiltIn);
         let name_rewriter = NameRewriter::new(own_tools.map(|tool| tool.spec().name.clone()));
-        let schemas = tools
-            .iter()
-            .map(|tool| ToolSchemas::new(&**tool, config.surface.enabled, &name_rewriter));
-        let schemas = schemas.collect();
+        let schemas = tools.iter().map(|_| OnceLock::new()).collect();
         let definition_hashes = vec![OnceLock::new(); tools.len()];
         Registry {
             tools,
             listed_count,
             by_name,
             schemas,
+            surface_enabled: config.surface.enabled,
             definition_hashes,
             name_rewriter,
             failed_commands,
@@ -198,27 +198,40 @@ impl Registry {
 
     /// Returns the schemas of the tool with this name, in either spelling.
     pub fn get_schemas(&self, name: &str) -> Option<&ToolSchemas> {
-        self.by_name.get(name).map(|index| &self.schemas[*index])
+        self.by_name.get(name).map(|index| self.schemas_at(*index))
     }
 
-    /// Returns the tools that a session sees, with their schemas.
-    pub fn tools_for(
+    fn schemas_at(&self, index: usize) -> &ToolSchemas {
+        let build =
+            || ToolSchemas::new(&*self.tools[index], self.surface_enabled, &self.name_rewriter);
+        self.schemas[index].get_or_init(build)
+    }
+
+    /// Returns the listed tools with their schemas; with a session, only those that it sees.
+    pub fn tools_with_schemas(
         &self,
-        session: &Session,
+        session: Option<&Session>,
     ) -> impl Iterator<Item = (&Arc<dyn DynTool>, &ToolSchemas)> {
-        let tools = self.visible_tools(Some(session.workspace.path()));
-        tools.filter(|(tool, _)| !tool.is_withheld_from(&session.principal))
+        let is_seen = move |tool: &dyn DynTool| {
+            session.is_none_or(|session| {
+                tool.is_offered_in(session.workspace.path())
+                    && !tool.is_withheld_from(&session.principal)
+            })
+        };
+        let tools = self.listed_tools().iter().enumerate();
+        let tools = tools.filter(move |(_, tool)| is_seen(&***tool));
+        tools.map(|(index, tool)| (tool, self.schemas_at(index)))
     }
 
-    /// Returns the listed tools with their schemas; with a workspace, only those visible in it.
+    /// Returns the listed tools; with a workspace, only those visible in it.
     pub fn visible_tools(
         &self,
         workspace: Option<&Path>,
-    ) -> impl Iterator<Item = (&Arc<dyn DynTool>, &ToolSchemas)> {
-        let is_shown = move |tool: &Arc<dyn DynTool>| {
+    ) -> impl Iterator<Item = &Arc<dyn DynTool>> {
+        let is_shown = move |tool: &&Arc<dyn DynTool>| {
             workspace.is_none_or(|workspace| tool.is_offered_in(workspace))
         };
-        self.listed_tools().iter().zip(&self.schemas).filter(move |(tool, _)| is_shown(tool))
+        self.listed_tools().iter().filter(is_shown)
     }
 
     /// Returns whether a dedicated sandbox of this name and definition still belongs to a tool or a
@@ -289,7 +302,7 @@ mod tests {
             for schema in
                 [Some(&spec.input_schema), spec.output_schema.as_ref()].into_iter().flatten()
             {
-                check(&spec.name, &Value::Object(schema.clone()));
+                check(&spec.name, &Value::Object(Map::clone(schema)));
                 bytes += serde_json::to_string(schema).unwrap().len();
             }
             bytes += spec.description.len();

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jail::rights::NetworkAccess;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::run::command;
 use super::run::held_execs::{ExecList, RunExecRules};
-use super::{CallPlan, PermissionScope, PrepareCx, RunCx, ToolHints, ToolSpec};
+use super::{CallPlan, LazySchema, PermissionScope, PrepareCx, RunCx, ToolHints, ToolSpec};
 use crate::base::{CancelCause, Error, Kind, Result};
 use crate::browser::executable::find_browser;
 use crate::browser::navigate::NOT_COMMITTED;
@@ -44,8 +44,8 @@ pub struct BrowserSpec {
     pub scope: PermissionScope,
     pub hints: ToolHints,
     pub writes_files: bool,
-    pub input_schema: Map<String, Value>,
-    pub output_schema: Map<String, Value>,
+    pub input_schema: LazySchema,
+    pub output_schema: LazySchema,
     pub returns_image: bool,
 }
 

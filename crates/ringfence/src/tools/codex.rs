@@ -17,7 +17,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::limit_docs::{ByteCount, ItemCount, ToolLimit};
-use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments};
+use super::{
+    CallPlan, LazySchema, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+};
 use crate::approval::Granted;
 use crate::base::Result;
 use crate::base::call::{Prepared, ToolOutput};
@@ -51,7 +53,7 @@ pub struct CodexTool {
 impl CodexTool {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        let spec = build_spec(config, NAME, TITLE, DESCRIPTION, input_schema());
+        let spec = build_spec(config, NAME, TITLE, DESCRIPTION, LazySchema::new(input_schema));
         CodexTool { spec, launcher: Launcher::from_current_exe(), config: Arc::new(config.clone()) }
     }
 
@@ -78,7 +80,7 @@ pub fn build_spec(
     name: &str,
     title: &str,
     description: &str,
-    input_schema: Map<String, Value>,
+    input_schema: LazySchema,
 ) -> ToolSpec {
     let sandbox_note = match (config.surface.enabled, config.default_sandbox.profile) {
         (false, _) => "",
@@ -87,6 +89,7 @@ pub fn build_spec(
             " It runs in a sandbox with everything it starts: the workspace and its own CODEX_HOME are writable, and the network is open."
         }
     };
+    let surface_enabled = config.surface.enabled;
     ToolSpec {
         name: name.into(),
         title: title.into(),
@@ -102,7 +105,7 @@ pub fn build_spec(
         effects: vec!["exec", "filesystem_write", "network"],
         profile: config.default_sandbox.profile.name(),
         input_schema,
-        output_schema: Some(output_schema(config)),
+        output_schema: Some(LazySchema::new(move || output_schema(surface_enabled))),
         lists_output_schema: true,
         requires_approval: config.surface.enabled,
         streaming: true,
@@ -215,13 +218,13 @@ fn input_schema() -> Map<String, Value> {
 
 /// Returns the output schema of both tools. With the surface off it is that of the removed server,
 /// word for word.
-fn output_schema(config: &Config) -> Map<String, Value> {
+fn output_schema(surface_enabled: bool) -> Map<String, Value> {
     let mut schema = json!({
         "type": "object",
         "properties": {"threadId": {"type": "string"}, "content": {"type": "string"}},
         "required": ["threadId", "content"],
     });
-    if config.surface.enabled {
+    if surface_enabled {
         schema["properties"]["denials"] = json!({
             "type": "array",
             "items": {"type": "object"},

@@ -9,7 +9,7 @@ mod schema_paths;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,8 @@ use super::run::command::{self, CommandRequest};
 use super::run::program::{self, ProgramEntry};
 use super::shell::exec::Reply;
 use super::{
-    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolOrigin, ToolSpec, arguments,
+    CallPlan, LazySchema, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolOrigin, ToolSpec,
+    arguments,
 };
 use crate::approval::Granted;
 use crate::base::call::{Prepared, ToolOutput, digest_json};
@@ -45,6 +46,10 @@ pub struct ConfiguredTool {
     list_arguments: BTreeSet<String>,
     launcher: Launcher,
 }
+
+/// Schema of the replies of all commands.
+static REPLY_SCHEMA: LazyLock<LazySchema> =
+    LazyLock::new(|| LazySchema::new(arguments::reply_schema::<Reply>));
 
 impl ConfiguredTool {
     /// Creates the tool. Fails if the entry is invalid and cannot be a tool.
@@ -257,8 +262,8 @@ fn build_spec(entry: &CommandTool, config: &Config) -> ToolSpec {
         },
         effects,
         profile: entry.access.effective_profile(config.default_sandbox.profile).name(),
-        input_schema: entry.input_schema.clone(),
-        output_schema: Some(arguments::reply_schema::<Reply>()),
+        input_schema: entry.input_schema.clone().into(),
+        output_schema: Some(LazySchema::clone(&REPLY_SCHEMA)),
         lists_output_schema: true,
         requires_approval: entry.requires_approval || entry.access.high_risk_reason().is_some(),
         streaming: entry.streaming,

@@ -114,7 +114,7 @@ fn build_with_schema(
         },
         effects: Vec::new(),
         profile: "default",
-        input_schema,
+        input_schema: input_schema.into(),
         output_schema: None,
         lists_output_schema: true,
         requires_approval: false,

@@ -11,12 +11,14 @@ pub mod codex;
 pub mod configured;
 pub mod file;
 pub mod fixtures;
+mod lazy_schema;
 pub mod limit_docs;
 pub mod run;
 mod session_state;
 pub mod shell;
 mod tool;
 
+pub use lazy_schema::LazySchema;
 use run::background::BackgroundRuns;
 pub use session_state::{SessionRef, SessionState};
 pub use tool::{CheckedCall, DelegatedCall, DynTool, Tool, ToolOrigin, with_underscores};
@@ -89,8 +91,8 @@ pub struct ToolSpec {
     /// Side effects outside the process: `filesystem_write`, `network`, `exec`.
     pub effects: Vec<&'static str>,
     pub profile: &'static str,
-    pub input_schema: Map<String, Value>,
-    pub output_schema: Option<Map<String, Value>>,
+    pub input_schema: LazySchema,
+    pub output_schema: Option<LazySchema>,
     /// `tools/list` declares the output schema, which obliges every result to carry
     /// `structuredContent`. Clients then drop images, and Codex shows the model nothing else. So
     /// tools that can return an image, and `shell`, whose text must arrive verbatim, do not declare
@@ -106,7 +108,7 @@ pub struct ToolSpec {
 impl ToolSpec {
     /// Creates the description of a tool with these arguments and this reply, which works in the
     /// workspace, changes nothing and needs no approval. Callers replace what differs.
-    pub fn from_types<A: JsonSchema, R: JsonSchema>(
+    pub fn from_types<A: JsonSchema + 'static, R: JsonSchema + 'static>(
         name: &str,
         title: &str,
         description: &str,
@@ -125,8 +127,8 @@ impl ToolSpec {
             },
             effects: Vec::new(),
             profile: "default",
-            input_schema: arguments::input_schema::<A>(),
-            output_schema: Some(arguments::reply_schema::<R>()),
+            input_schema: LazySchema::new(arguments::input_schema::<A>),
+            output_schema: Some(LazySchema::new(arguments::reply_schema::<R>)),
             lists_output_schema: true,
             requires_approval: false,
             streaming: false,

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::limit_docs::ToolLimit;
 use super::run::command::{self, CommandRequest, SpecTexts};
 use super::run::likely_limit;
-use super::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};
+use super::{CallPlan, LazySchema, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Prepared, ToolOutput};
 use crate::base::workspace::{Workspace, quote_path};
@@ -62,8 +62,8 @@ impl ShellTool {
             hints: texts.hints,
             effects: texts.effects,
             profile: config.default_sandbox.profile.name(),
-            input_schema: input_schema(),
-            output_schema: Some(output_schema()),
+            input_schema: LazySchema::new(input_schema),
+            output_schema: Some(LazySchema::new(output_schema)),
             lists_output_schema: false,
             requires_approval: !texts.is_sandboxed,
             streaming: true,

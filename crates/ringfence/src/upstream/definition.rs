@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::backend::UpstreamBackend;
 use crate::config::{Config, SideEffect, UpstreamApproval};
-use crate::tools::{PermissionScope, ToolHints, ToolSpec};
+use crate::tools::{LazySchema, PermissionScope, ToolHints, ToolSpec};
 
 /// Longest description, and longest text in a schema, of an untrusted server.
 const MAX_DESCRIPTION_CHARS: usize = 8_000;
@@ -65,8 +65,8 @@ pub fn build_spec(
             true => server.access.effective_profile(config.default_sandbox.profile).name(),
             false => "remote",
         },
-        input_schema: schema("inputSchema").unwrap_or_default(),
-        output_schema: schema("outputSchema"),
+        input_schema: schema("inputSchema").unwrap_or_default().into(),
+        output_schema: schema("outputSchema").map(LazySchema::from),
         lists_output_schema: true,
         requires_approval: approval_reason(backend, definition.annotations).is_some(),
         streaming: true,

@@ -123,7 +123,7 @@ fn arguments_are_checked_without_a_panic_and_in_few_words() {
     each_case("arguments", 20_000, |rng| {
         let state = server.pipeline.state();
         let tool = rng.pick(state.registry.listed_tools());
-        let schema = Value::Object(tool.spec().input_schema.clone());
+        let schema = Value::Object((*tool.spec().input_schema).clone());
         let mut arguments = fitting(rng, &schema);
         for _ in 0..rng.below(4) {
             mutate::spoil(rng, &mut arguments);

@@ -62,7 +62,7 @@ fn build_instructions(server: &Server, client: &ClientInfo, workspace: Option<&P
         "Tools for working in one workspace, policy-checked and audited.{path_note}{output_note} \
          Every error has kind, hint and trace_id. Tools:"
     );
-    for (tool, _) in state.registry.visible_tools(workspace) {
+    for tool in state.registry.visible_tools(workspace) {
         let spec = tool.spec();
         let name = style.spell_name(&spec.name);
         // These are our words: the title of another server's tool has no place among them.

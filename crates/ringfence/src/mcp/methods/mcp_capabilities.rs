@@ -18,14 +18,9 @@ use crate::upstream::status::describe_servers;
 pub async fn describe_server(server: &Server, session: Option<&Session>) -> Value {
     server.pipeline.reload_if_changed().await;
     let state = server.pipeline.state();
-    let visible_tools =
-        state.registry.visible_tools(session.map(|session| session.workspace.path()));
-    let tools: Vec<Value> = visible_tools
-        .filter(|(tool, _)| {
-            session.is_none_or(|session| !tool.is_withheld_from(&session.principal))
-        })
-        .map(|(tool, schemas)| describe_tool(&state, &**tool, schemas, session))
-        .collect();
+    let tools = state.registry.tools_with_schemas(session);
+    let tools: Vec<Value> =
+        tools.map(|(tool, schemas)| describe_tool(&state, &**tool, schemas, session)).collect();
     let mut description = json!({
         "server": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
         "protocolVersions": version::supported_versions(),
@@ -105,5 +100,5 @@ pub fn tool_table(state: &PipelineState, workspace: Option<&Path>) -> Value {
         let spec = tool.spec();
         json!({"name": spec.name, "version": spec.version, "permission": tool_permission(tool)})
     };
-    state.registry.visible_tools(workspace).map(|(tool, _)| row(&**tool)).collect()
+    state.registry.visible_tools(workspace).map(|tool| row(&**tool)).collect()
 }

@@ -27,7 +27,7 @@ pub async fn list_tools(
     let session = &session_state.session;
     let state = server.pipeline.state();
     let style = NameStyle::for_client(state.config.tool_names, client);
-    let tools = state.registry.tools_for(session).map(|(tool, schemas)| {
+    let tools = state.registry.tools_with_schemas(Some(session)).map(|(tool, schemas)| {
         match codex_legacy::is_active(server) {
             true => codex_legacy::to_wire_tool(tool.spec(), schemas),
             false => to_wire_tool(&**tool, schemas, style, Some((&state, session))),

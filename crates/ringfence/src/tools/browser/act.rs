@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
 use crate::tools::limit_docs::{DisplayAmount, ItemCount, ToolLimit};
 use crate::tools::{
-    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+    CallPlan, LazySchema, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };
 
 /// Time for an element to become ready; `wait_for` has the whole time of the call.
@@ -111,8 +111,8 @@ impl BrowserAct {
                 open_world: true,
             },
             writes_files: false,
-            input_schema: arguments::input_schema::<Args>(),
-            output_schema: arguments::reply_schema::<Reply>(),
+            input_schema: LazySchema::new(arguments::input_schema::<Args>),
+            output_schema: LazySchema::new(arguments::reply_schema::<Reply>),
             returns_image: false,
         };
         BrowserAct { spec: browser::build_spec(config, browser_spec) }

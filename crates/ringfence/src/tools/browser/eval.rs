@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
 use crate::tools::limit_docs::ToolLimit;
 use crate::tools::{
-    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+    CallPlan, LazySchema, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };
 
 /// Arguments of `browser.eval`.
@@ -63,8 +63,8 @@ impl BrowserEval {
                 open_world: true,
             },
             writes_files: false,
-            input_schema: arguments::input_schema::<Args>(),
-            output_schema: arguments::reply_schema::<Reply>(),
+            input_schema: LazySchema::new(arguments::input_schema::<Args>),
+            output_schema: LazySchema::new(arguments::reply_schema::<Reply>),
             returns_image: false,
         };
         BrowserEval { spec: browser::build_spec(config, browser_spec) }

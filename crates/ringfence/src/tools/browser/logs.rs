@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
 use crate::tools::limit_docs::{DisplayAmount, ItemCount, ToolLimit};
 use crate::tools::{
-    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+    CallPlan, LazySchema, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };
 
 const DEFAULT_LIMIT: usize = 100;
@@ -80,8 +80,8 @@ impl BrowserLogs {
                 open_world: true,
             },
             writes_files: false,
-            input_schema: arguments::input_schema::<Args>(),
-            output_schema: arguments::reply_schema::<Reply>(),
+            input_schema: LazySchema::new(arguments::input_schema::<Args>),
+            output_schema: LazySchema::new(arguments::reply_schema::<Reply>),
             returns_image: false,
         };
         BrowserLogs { spec: browser::build_spec(config, browser_spec) }

@@ -21,7 +21,7 @@ use crate::sandbox::browser::page_allow_list;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
 use crate::tools::limit_docs::{ItemCount, ToolLimit};
 use crate::tools::{
-    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+    CallPlan, LazySchema, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };
 
 /// Arguments of `browser.navigate`.
@@ -109,8 +109,8 @@ impl BrowserNavigate {
                 open_world: true,
             },
             writes_files: false,
-            input_schema: arguments::input_schema::<Args>(),
-            output_schema: arguments::reply_schema::<Reply>(),
+            input_schema: LazySchema::new(arguments::input_schema::<Args>),
+            output_schema: LazySchema::new(arguments::reply_schema::<Reply>),
             returns_image: false,
         };
         BrowserNavigate {

@@ -15,7 +15,7 @@ use crate::tools::browser::{self, BrowserSpec, PageLease};
 use crate::tools::file::write;
 use crate::tools::limit_docs::{ItemCount, ToolLimit};
 use crate::tools::{
-    CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
+    CallPlan, LazySchema, PermissionScope, PrepareCx, RunCx, Tool, ToolHints, ToolSpec, arguments,
 };
 
 const DEFAULT_MAX_WIDTH: u32 = 1280;
@@ -90,8 +90,8 @@ impl BrowserScreenshot {
                 open_world: true,
             },
             writes_files: true,
-            input_schema: arguments::input_schema::<Args>(),
-            output_schema: arguments::reply_schema::<Reply>(),
+            input_schema: LazySchema::new(arguments::input_schema::<Args>),
+            output_schema: LazySchema::new(arguments::reply_schema::<Reply>),
             returns_image: true,
         };
         BrowserScreenshot { spec: browser::build_spec(config, browser_spec) }

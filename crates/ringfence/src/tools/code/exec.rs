@@ -27,7 +27,9 @@ use crate::config::Config;
 use crate::sandbox::{Launcher, env};
 use crate::tools::limit_docs::{ByteCount, ItemCount, ToolLimit};
 use crate::tools::run::command::{self, SpecTexts};
-use crate::tools::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};
+use crate::tools::{
+    CallPlan, LazySchema, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments,
+};
 use reply::Reply;
 use run_code::{CodeRun, find_interpreter};
 use runtimes::CodeDelivery;
@@ -83,6 +85,17 @@ pub struct CodeExec {
     launcher: Launcher,
 }
 
+/// Returns the schema of the arguments, with the languages that this host can run.
+fn input_schema(languages: &[&str]) -> Map<String, Value> {
+    let mut schema = arguments::input_schema::<Args>();
+    if let Some(language) =
+        schema.get_mut("properties").and_then(|properties| properties.get_mut("language"))
+    {
+        language["enum"] = json!(languages);
+    }
+    schema
+}
+
 impl CodeExec {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
@@ -92,12 +105,7 @@ impl CodeExec {
     fn with_launcher(config: &Config, launcher: Launcher) -> Self {
         let texts = SpecTexts::from_config(config);
         let languages = runtimes::installed_languages();
-        let mut input_schema = arguments::input_schema::<Args>();
-        if let Some(language) =
-            input_schema.get_mut("properties").and_then(|properties| properties.get_mut("language"))
-        {
-            language["enum"] = json!(languages);
-        }
+        let offered_languages = languages.clone();
         let spec = ToolSpec {
             name: "code.exec".into(),
             title: "Run code".into(),
@@ -110,8 +118,8 @@ impl CodeExec {
             hints: texts.hints,
             effects: texts.effects,
             profile: config.default_sandbox.profile.name(),
-            input_schema,
-            output_schema: Some(Reply::output_schema()),
+            input_schema: LazySchema::new(move || input_schema(&offered_languages)),
+            output_schema: Some(LazySchema::new(Reply::output_schema)),
             lists_output_schema: false,
             requires_approval: !texts.is_sandboxed,
             streaming: true,

@@ -16,7 +16,7 @@ use crate::base::{Error, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
 use crate::tools::limit_docs::ToolLimit;
-use crate::tools::{CallPlan, PrepareCx, RunCx, Tool, ToolSpec, arguments};
+use crate::tools::{CallPlan, LazySchema, PrepareCx, RunCx, Tool, ToolSpec, arguments};
 
 /// Name of the tool.
 pub const NAME: &str = "codex-reply";
@@ -42,7 +42,7 @@ pub struct CodexReply {
 impl CodexReply {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
-        let spec = build_spec(config, NAME, TITLE, DESCRIPTION, input_schema());
+        let spec = build_spec(config, NAME, TITLE, DESCRIPTION, LazySchema::new(input_schema));
         CodexReply {
             spec,
             launcher: Launcher::from_current_exe(),

@@ -19,7 +19,9 @@ use crate::sandbox::{OutputRequest, RunState, StopReason};
 use crate::tools::limit_docs::{ItemCount, ToolLimit};
 use crate::tools::run::background::{BackgroundRun, BackgroundRuns};
 use crate::tools::run::command::{self, SpecTexts, StartedCommand, to_millis};
-use crate::tools::{CallPlan, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments};
+use crate::tools::{
+    CallPlan, LazySchema, PermissionScope, PrepareCx, RunCx, Tool, ToolSpec, arguments,
+};
 
 const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(55);
@@ -94,19 +96,23 @@ pub struct ShellSession {
     spec: ToolSpec,
 }
 
+/// Returns the schema of a result: a reply or a listing.
+fn output_schema() -> Map<String, Value> {
+    let mut schema = arguments::reply_schema::<Reply>();
+    // A result is one of the two, so the required fields of neither are required here.
+    schema.remove("required");
+    if let (Some(Value::Object(properties)), Some(Value::Object(listing_properties))) =
+        (schema.get_mut("properties"), arguments::reply_schema::<RunListing>().remove("properties"))
+    {
+        properties.extend(listing_properties);
+    }
+    schema
+}
+
 impl ShellSession {
     /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let texts = SpecTexts::from_config(config);
-        let mut output_schema = arguments::reply_schema::<Reply>();
-        // A result is one of the two, so the required fields of neither are required here.
-        output_schema.remove("required");
-        if let (Some(Value::Object(properties)), Some(Value::Object(listing_properties))) = (
-            output_schema.get_mut("properties"),
-            arguments::reply_schema::<RunListing>().remove("properties"),
-        ) {
-            properties.extend(listing_properties);
-        }
         let spec = ToolSpec {
             name: "shell.session".into(),
             title: "Follow up on a command".into(),
@@ -116,8 +122,8 @@ impl ShellSession {
             hints: texts.hints,
             effects: texts.effects,
             profile: config.default_sandbox.profile.name(),
-            input_schema: arguments::input_schema::<Args>(),
-            output_schema: Some(output_schema),
+            input_schema: LazySchema::new(arguments::input_schema::<Args>),
+            output_schema: Some(LazySchema::new(output_schema)),
             lists_output_schema: true,
             requires_approval: false,
             streaming: true,

@@ -100,8 +100,8 @@ impl Tool for DescribeTools {
                 name: spec.name.clone(),
                 server: tool.server_id().to_owned(),
                 description: spec.description.clone(),
-                input_schema: spec.input_schema.clone(),
-                output_schema: spec.output_schema.clone(),
+                input_schema: Map::clone(&spec.input_schema),
+                output_schema: spec.output_schema.as_deref().cloned(),
                 call_with: EffectClass::from_annotations(tool.definition.annotations).caller_name(),
             });
         }

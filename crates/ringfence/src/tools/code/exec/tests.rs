@@ -76,7 +76,7 @@ fn the_schema_names_what_can_be_run_here() {
     let languages = spec.input_schema["properties"]["language"]["enum"].as_array().unwrap();
     assert!(languages.contains(&json!("bash")), "{languages:?}");
     assert_eq!(spec.input_schema["required"], json!(["language"]));
-    let output = Value::Object(spec.output_schema.unwrap());
+    let output = Value::Object((*spec.output_schema.unwrap()).clone());
     for field in ["status", "stdout", "result", "artifacts", "error", "session"] {
         assert!(output["properties"][field].is_object(), "{field}: {output}");
     }

@@ -190,11 +190,11 @@ fn a_directory_outside_the_workspace_is_not_opened() {
 #[test]
 fn the_schemas_are_what_clients_take() {
     let spec = ShellExec::new(&config(&Place::new())).spec;
-    let input = Value::Object(spec.input_schema.clone());
+    let input = Value::Object((*spec.input_schema).clone());
     assert_eq!(input["properties"]["argv"]["items"]["type"], "string");
     assert_eq!(input["properties"]["env"]["additionalProperties"]["type"], "string");
     assert_eq!(input.get("required"), None);
-    let output = Value::Object(spec.output_schema.unwrap());
+    let output = Value::Object((*spec.output_schema.unwrap()).clone());
     assert_eq!(output["properties"]["exit_code"]["type"], "integer");
     assert_eq!(output["properties"]["error"]["type"], "object");
     assert!(
