@@ -265,7 +265,7 @@ def refused_run(tally, conversation):
         code = conversation.exec("--json", "--sandbox", "workspace-write")
     said = (conversation.at / "log").read_text() + (conversation.at / "events").read_text()
     # Older releases go on without a server that they require.
-    is_refused = code != 0 or re.search("401|the server's key", said)
+    is_refused = code != 0 or re.search("401|server's key", said)
     tally.check("a wrong token is refused", is_refused and not audit_of_calls(conversation), f"{code} {said[-300:]}")
 
 
