@@ -7,7 +7,11 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 binary=$(realpath -- "${1:?usage: conformance/upstreams.sh BINARY}")
 [ -x "$binary" ] || { echo "no such binary: $binary" >&2; exit 2; }
-packages=$here/../.node/upstreams
+packages=$(realpath -m -- "$here/../.node/upstreams")
+# A sandbox has a /tmp of its own, so a server could not read its own program there.
+case $packages/ in
+/tmp/* | /var/tmp/* | /dev/shm/*) packages=${XDG_CACHE_HOME:-$HOME/.cache}/ringfence-conformance/upstreams ;;
+esac
 
 npm_servers=(
     @modelcontextprotocol/server-everything@2026.8.31 @modelcontextprotocol/server-filesystem@2026.8.31
