@@ -271,7 +271,8 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameGlob {
     text: String,
-    glob: Glob,
+    /// `None` for `*`, which is the default and matches every name.
+    glob: Option<Glob>,
 }
 
 impl NameGlob {
@@ -280,12 +281,17 @@ impl NameGlob {
         if text.is_empty() || text.contains('/') {
             return None;
         }
-        Some(NameGlob { text: text.to_owned(), glob: Glob::parse(&format!("/{text}"))? })
+        let glob = match text {
+            "*" => None,
+            _ => Some(Glob::parse(&format!("/{text}"))?),
+        };
+        Some(NameGlob { text: text.to_owned(), glob })
     }
 
     /// Returns whether a name matches.
     pub fn matches(&self, name: &str) -> bool {
-        !name.contains('/') && self.glob.matches(&PathBuf::from(format!("/{name}")))
+        let matches = |glob: &Glob| glob.matches(&PathBuf::from(format!("/{name}")));
+        !name.contains('/') && self.glob.as_ref().map_or(!name.is_empty(), matches)
     }
 
     /// Returns whether a tool's name matches in either spelling.

@@ -151,8 +151,14 @@ pub(super) fn hides_private_paths(rights: &Rights, config: &SandboxConfig) -> bo
 
 pub(super) fn hide_private_paths(rights: &mut Rights, config: &SandboxConfig) {
     rights.hidden.extend(config.host.private_paths.iter().cloned());
-    rights.hidden.sort();
-    rights.hidden.dedup();
+    sort_paths(&mut rights.hidden);
+}
+
+/// Sorts paths as text, which puts a directory before what is in it, too. To compare them as paths
+/// means to parse both each time.
+fn sort_paths(paths: &mut Vec<PathBuf>) {
+    paths.sort_unstable_by(|one, other| one.as_os_str().cmp(other.as_os_str()));
+    paths.dedup();
 }
 
 /// Refuses settings that the profile cannot enforce, rather than enforce less than they say.
@@ -274,8 +280,7 @@ pub(super) fn hidden_paths(config: &SandboxConfig, workspace: &Path) -> Vec<Path
         [host.root.clone()].into_iter().chain(ROOT_KEYS.iter().map(|key| host.root.join(key)));
     let mut hidden: Vec<PathBuf> =
         listed.into_iter().chain(configured).chain(private_paths).chain(root_paths).collect();
-    hidden.sort();
-    hidden.dedup();
+    sort_paths(&mut hidden);
     hidden
 }
 

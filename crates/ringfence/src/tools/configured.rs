@@ -9,7 +9,7 @@ mod schema_paths;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde_json::{Map, Value, json};
 
@@ -42,7 +42,8 @@ pub struct ConfiguredTool {
     own_sandbox: Arc<DedicatedSandbox>,
     program_search: ProgramSearch,
     filter: SurfaceFilter,
-    schema_check: SchemaCheck,
+    /// Compiled with the first call. The config was read with the same compiler, so it is valid.
+    schema_check: OnceLock<SchemaCheck>,
     list_arguments: BTreeSet<String>,
     launcher: Launcher,
 }
@@ -58,9 +59,6 @@ impl ConfiguredTool {
         config: &Config,
         default_sandbox: &SandboxConfig,
     ) -> Result<ConfiguredTool> {
-        let config_error =
-            |message: String| Error::invalid_arguments(message).with_reason("bad_config");
-        let schema_check = SchemaCheck::new(&entry.input_schema).map_err(config_error)?;
         let spec = build_spec(entry, config);
         let definition_hash =
             digest_json(&json!([spec.definition_hash(), entry.trust_fingerprint()]));
@@ -77,7 +75,7 @@ impl ConfiguredTool {
             own_sandbox,
             program_search: config.program_search(entry),
             filter,
-            schema_check,
+            schema_check: OnceLock::new(),
             list_arguments: list_arguments(&entry.input_schema),
             launcher: Launcher::from_current_exe(),
         })
@@ -100,7 +98,16 @@ impl ConfiguredTool {
 
     /// Returns the same if they match the schema.
     fn validate_arguments(&self, given: &Map<String, Value>) -> Result<Map<String, Value>> {
-        self.schema_check.check_arguments(
+        let schema_check = match self.schema_check.get() {
+            Some(schema_check) => schema_check,
+            None => {
+                let compiled = SchemaCheck::new(&self.entry.input_schema).map_err(|message| {
+                    Error::invalid_arguments(message).with_reason("bad_config")
+                })?;
+                self.schema_check.get_or_init(|| compiled)
+            }
+        };
+        schema_check.check_arguments(
             &self.spec.name,
             &self.entry.input_schema,
             self.fill_defaults(given),

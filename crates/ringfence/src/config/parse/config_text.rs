@@ -18,7 +18,6 @@ use super::upstream_section::{UPSTREAMS_TABLE, UpstreamSection};
 use super::{raw, toml_errors, value_errors};
 use crate::base::{Error, Result};
 use crate::config::fault::ConfigError;
-use crate::config::key_docs::find_key;
 use crate::config::secrets::SecretRef;
 use crate::config::template::ValueTemplate;
 
@@ -103,10 +102,10 @@ pub fn parse_config(text: &str, path: &Path) -> ParsedConfig {
 
     let commands = table.get_mut().remove(COMMANDS_TABLE);
     let upstreams = table.get_mut().remove(UPSTREAMS_TABLE);
-    remove_listed_sections(table.get_mut(), "", &mut |key, span| {
+    for (key, span) in remove_listed_sections(table.get_mut()) {
         let (message, hint) = value_errors::listed_section(key);
         parsed.errors.push(ConfigError::about_key(key, (path, text), span, message, hint));
-    });
+    }
     let (file, mismatches) = read_lenient(&mut table, "");
     parsed.file = file;
     parsed
@@ -135,27 +134,18 @@ pub fn parse_config(text: &str, path: &Path) -> ParsedConfig {
     parsed
 }
 
-/// Removes lists that stand in place of a section, and reports them. The deserializer would take
-/// their items for the values of the section's keys, in the order of our structures.
-fn remove_listed_sections(
-    table: &mut DeTable<'_>,
-    path: &str,
-    report: &mut dyn FnMut(&str, Range<usize>),
-) {
-    for (name, mut value) in std::mem::take(table) {
-        let key = child_path(path, name.get_ref());
-        let is_section = find_key(&key).is_some_and(|schema| schema.get("properties").is_some());
-        let span = value.span();
-        match value.get_mut() {
-            DeValue::Array(_) if is_section => {
-                report(&key, span);
-                continue;
-            }
-            DeValue::Table(inner) if is_section => remove_listed_sections(inner, &key, report),
-            _ => {}
+/// Removes and returns lists that stand in place of a section. The deserializer would take their
+/// items for the values of the section's keys, in the order of our structures.
+fn remove_listed_sections(table: &mut DeTable<'_>) -> Vec<(&'static str, Range<usize>)> {
+    let mut listed = Vec::new();
+    for section in raw::SECTIONS {
+        let Some(value) = table.get(*section) else { continue };
+        if matches!(value.get_ref(), DeValue::Array(_)) {
+            listed.push((*section, value.span()));
+            table.remove(*section);
         }
-        table.insert(name, value);
     }
+    listed
 }
 
 /// Returns the members of a table whose members are tables; reports another value.

@@ -18,6 +18,22 @@ fn fits(text: &str) -> Result<(), String> {
 }
 
 #[test]
+fn the_list_of_sections_is_that_of_the_schema() {
+    let schema = config_schema();
+    let properties = schema["properties"].as_object().unwrap();
+    let with_keys = properties.iter().filter(|(_, schema)| schema.get("properties").is_some());
+    let sections: Vec<&str> = with_keys.clone().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(sections, crate::config::parse::raw::SECTIONS);
+    for (name, section) in with_keys {
+        let members = section["properties"].as_object().unwrap();
+        assert!(
+            members.values().all(|key| key.get("properties").is_none()),
+            "{name} nests another"
+        );
+    }
+}
+
+#[test]
 fn the_defaults_and_every_example_fit_the_schema() {
     fits(DEFAULT_CONFIG).unwrap();
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");

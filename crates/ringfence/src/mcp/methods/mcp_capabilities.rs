@@ -94,11 +94,15 @@ fn describe_tool(
     description
 }
 
+/// Most rows of the table of tools: a client that waits for its first answer reads at most 20 KB.
+const MAX_TABLE_ROWS: usize = 200;
+
 /// Returns the short form that `initialize` and `server/discover` carry.
 pub fn tool_table(state: &PipelineState, workspace: Option<&Path>) -> Value {
     let row = |tool: &dyn DynTool| {
         let spec = tool.spec();
         json!({"name": spec.name, "version": spec.version, "permission": tool_permission(tool)})
     };
-    state.registry.visible_tools(workspace).map(|tool| row(&**tool)).collect()
+    let tools = state.registry.visible_tools(workspace).take(MAX_TABLE_ROWS);
+    tools.map(|tool| row(&**tool)).collect()
 }

@@ -104,8 +104,6 @@ impl CodeExec {
 
     fn with_launcher(config: &Config, launcher: Launcher) -> Self {
         let texts = SpecTexts::from_config(config);
-        let languages = runtimes::installed_languages();
-        let offered_languages = languages.clone();
         let spec = ToolSpec {
             name: "code.exec".into(),
             title: "Run code".into(),
@@ -118,14 +116,13 @@ impl CodeExec {
             hints: texts.hints,
             effects: texts.effects,
             profile: config.default_sandbox.profile.name(),
-            input_schema: LazySchema::new(move || input_schema(&offered_languages)),
+            input_schema: LazySchema::new(|| input_schema(&runtimes::installed_languages())),
             output_schema: Some(LazySchema::new(Reply::output_schema)),
             lists_output_schema: false,
             requires_approval: !texts.is_sandboxed,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,
-            unavailable_reason: languages
-                .is_empty()
+            unavailable_reason: (!runtimes::is_any_installed())
                 .then(|| "no interpreter was found on PATH".to_owned()),
         };
         CodeExec { spec, launcher }

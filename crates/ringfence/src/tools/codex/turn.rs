@@ -91,7 +91,7 @@ pub fn find_codex(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> 
         let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
         !excluded_dirs().any(|dir| file.starts_with(dir) || real.starts_with(dir))
     };
-    find_on_path("codex", &search_path(), is_acceptable).ok_or_else(|| {
+    find_on_path("codex", search_path(), is_acceptable).ok_or_else(|| {
         Error::new(Kind::Unavailable, "Codex was not found on this host")
             .with_reason("runtime_missing")
             .with_hint(INSTALL_HINT)

@@ -51,9 +51,9 @@ pub fn find_program(entry: &ProgramEntry<'_>, workspace: &Workspace) -> Result<P
 /// Returns why the entry's program cannot be started on this host, as far as can be told without
 /// starting it.
 pub fn diagnose_program(entry: &ProgramEntry<'_>, search: &ProgramSearch) -> Option<ProgramError> {
-    let path = entry.path.map_or_else(search_path, str::to_owned);
+    let path = entry.path.unwrap_or_else(|| search_path());
     let directories: Vec<PathBuf> =
-        std::env::split_paths(&path).filter(|directory| directory.is_absolute()).collect();
+        std::env::split_paths(path).filter(|directory| directory.is_absolute()).collect();
     search.find_error(entry.command, &directories)
 }
 

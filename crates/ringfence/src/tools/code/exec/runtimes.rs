@@ -1,6 +1,7 @@
 //! The supported interpreters, and how to find those that are installed.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use rustix::fs::{Access, access};
 
@@ -140,7 +141,7 @@ impl LanguageRuntime {
     /// Returns the first of its programs in the directories that a run searches, except those
     /// hidden from the run. Starts nothing to find out.
     pub fn find_installed(&'static self, hidden: &[PathBuf]) -> Option<InstalledRuntime> {
-        self.find_in_path(&search_path(), hidden)
+        self.find_in_path(search_path(), hidden)
     }
 
     fn find_in_path(&'static self, path: &str, hidden: &[PathBuf]) -> Option<InstalledRuntime> {
@@ -162,11 +163,14 @@ pub fn find_on_path(name: &str, path: &str, is_allowed: impl Fn(&Path) -> bool) 
         .find(|file| is_program(file) && is_allowed(file))
 }
 
-/// Returns the `PATH` of a run.
-pub fn search_path() -> String {
-    let variables = env::build(&[]).unwrap_or_default();
-    let path = variables.into_iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
-    path.unwrap_or_else(|| env::DEFAULT_PATH.to_owned())
+/// Returns the `PATH` of a run. It follows from our own environment, which does not change.
+pub fn search_path() -> &'static str {
+    static SEARCH_PATH: LazyLock<String> = LazyLock::new(|| {
+        let variables = env::build(&[]).unwrap_or_default();
+        let path = variables.into_iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
+        path.unwrap_or_else(|| env::DEFAULT_PATH.to_owned())
+    });
+    &SEARCH_PATH
 }
 
 fn is_program(file: &Path) -> bool {
@@ -175,11 +179,14 @@ fn is_program(file: &Path) -> bool {
 
 /// Returns the languages that can be run here, in the order of the table.
 pub fn installed_languages() -> Vec<&'static str> {
-    RUNTIMES
-        .iter()
-        .filter(|runtime| runtime.find_installed(&[]).is_some())
-        .map(|runtime| runtime.language)
-        .collect()
+    let path = search_path();
+    let installed = RUNTIMES.iter().filter(|runtime| runtime.find_in_path(path, &[]).is_some());
+    installed.map(|runtime| runtime.language).collect()
+}
+
+/// Returns whether any language can be run here.
+pub fn is_any_installed() -> bool {
+    RUNTIMES.iter().any(|runtime| runtime.find_installed(&[]).is_some())
 }
 
 /// Returns the runtime for `language`, or why it cannot be run.
