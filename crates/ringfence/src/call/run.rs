@@ -85,7 +85,8 @@ impl Pipeline {
             // any case.
             let _ = finished.send(result);
         };
-        self.running_calls.spawn(work.instrument(span));
+        // The runtime moves what it spawns several times, and a call is large.
+        self.running_calls.spawn(Box::pin(work).instrument(span));
         run
     }
 

@@ -75,7 +75,7 @@ impl CodeUnit {
     /// Counts the newlines in `bytes`.
     pub fn count_newlines(self, bytes: &[u8]) -> u64 {
         let count = match self {
-            CodeUnit::Byte => bytes.iter().filter(|byte| **byte == b'\n').count(),
+            CodeUnit::Byte => memchr::memchr_iter(b'\n', bytes).count(),
             wide => bytes.chunks_exact(2).filter(|unit| wide.is_ascii_char(unit, b'\n')).count(),
         };
         count as u64
@@ -84,13 +84,30 @@ impl CodeUnit {
     /// Returns the position just after the first newline.
     pub fn position_after_newline(self, bytes: &[u8]) -> Option<usize> {
         match self {
-            CodeUnit::Byte => bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1),
+            CodeUnit::Byte => memchr::memchr(b'\n', bytes).map(|at| at + 1),
             wide => bytes
                 .chunks_exact(2)
                 .position(|unit| wide.is_ascii_char(unit, b'\n'))
                 .map(|at| at * 2 + 2),
         }
     }
+}
+
+/// Counts the control characters that text does not have. Each piece is as long as a count that fits
+/// into a byte, and no comparison is skipped, so that the compiler examines many bytes at once.
+fn count_control_bytes(bytes: &[u8]) -> usize {
+    let is_control = |byte: u8| {
+        (byte.wrapping_sub(1) <= 5)
+            | (byte.wrapping_sub(14) <= 12)
+            | (byte.wrapping_sub(28) <= 3)
+            | (byte == 127)
+    };
+    let pieces = bytes.chunks(255);
+    pieces
+        .map(|piece| {
+            usize::from(piece.iter().map(|byte| u8::from(is_control(*byte))).sum::<u8>())
+        })
+        .sum()
 }
 
 /// Streaming detector that classifies bytes as text or binary. Each chunk must consist of whole
@@ -144,9 +161,8 @@ impl TextDetector {
         }
         self.utf8.feed(bytes);
         let head = &bytes[..bytes.len().min(HEAD_BYTES - self.head_len)];
-        self.has_nul |= head.contains(&0);
-        self.control_count +=
-            head.iter().filter(|byte| matches!(**byte, 1..=6 | 14..=26 | 28..=31 | 127)).count();
+        self.has_nul |= memchr::memchr(0, head).is_some();
+        self.control_count += count_control_bytes(head);
         self.head_len += head.len();
         self.count_lines(bytes);
         self.bytes_seen += bytes.len() as u64;
@@ -157,8 +173,11 @@ impl TextDetector {
         let width = unit.width();
         self.newlines += unit.count_newlines(bytes);
         self.crlf_count += match unit {
-            CodeUnit::Byte if !bytes.contains(&b'\r') => 0,
-            CodeUnit::Byte => bytes.windows(2).filter(|pair| **pair == *b"\r\n").count() as u64,
+            CodeUnit::Byte => {
+                let newlines_after = memchr::memchr_iter(b'\r', bytes)
+                    .filter(|at| bytes.get(at + 1) == Some(&b'\n'));
+                newlines_after.count() as u64
+            }
             wide => bytes
                 .chunks_exact(2)
                 .zip(bytes.chunks_exact(2).skip(1))
@@ -414,6 +433,16 @@ mod tests {
         let mut detector = TextDetector::new(detect_bom(bytes).map(|(encoding, _)| encoding));
         bytes.chunks(chunk).for_each(|part| detector.feed(part));
         detector.finish(true, || unreachable!("it is known")).unwrap()
+    }
+
+    #[test]
+    fn control_bytes_are_counted_in_every_place() {
+        for byte in 0..=255 {
+            let wanted = usize::from(matches!(byte, 1..=6 | 14..=26 | 28..=31 | 127));
+            for length in [1, 255, 256, 1000] {
+                assert_eq!(count_control_bytes(&vec![byte; length]), wanted * length, "{byte}");
+            }
+        }
     }
 
     #[test]
