@@ -26,13 +26,29 @@ pub fn format_utc(time: SystemTime) -> String {
     let seconds = since_epoch.as_secs();
     let (year, month, day) = civil_from_days(seconds / 86_400);
     let second_of_day = seconds % 86_400;
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:06}Z",
-        second_of_day / 3600,
-        second_of_day / 60 % 60,
-        second_of_day % 60,
-        since_epoch.subsec_micros()
-    )
+    // By hand, because the formatting machinery takes a microsecond, and every call has four times.
+    let mut text = String::with_capacity(27);
+    for (number, width, separator) in [
+        (year, 4, '-'),
+        (month, 2, '-'),
+        (day, 2, 'T'),
+        (second_of_day / 3600, 2, ':'),
+        (second_of_day / 60 % 60, 2, ':'),
+        (second_of_day % 60, 2, '.'),
+        (u64::from(since_epoch.subsec_micros()), 6, 'Z'),
+    ] {
+        push_digits(&mut text, number, width);
+        text.push(separator);
+    }
+    text
+}
+
+/// Appends the last `width` decimal digits of a number.
+fn push_digits(text: &mut String, number: u64, width: u32) {
+    for place in (0..width).rev() {
+        let digit = number / 10_u64.pow(place) % 10;
+        text.push(char::from_digit(u32::try_from(digit).unwrap_or(0), 10).unwrap_or('0'));
+    }
 }
 
 /// Returns the seconds from 1970 to the beginning of a day written as `2026-12-31`, or `None` for a

@@ -104,9 +104,7 @@ fn count_control_bytes(bytes: &[u8]) -> usize {
     };
     let pieces = bytes.chunks(255);
     pieces
-        .map(|piece| {
-            usize::from(piece.iter().map(|byte| u8::from(is_control(*byte))).sum::<u8>())
-        })
+        .map(|piece| usize::from(piece.iter().map(|byte| u8::from(is_control(*byte))).sum::<u8>()))
         .sum()
 }
 
