@@ -4,8 +4,9 @@
 #   conformance/hosts.sh [target/release/ringfence]
 #
 # The kernels are Debian's, downloaded by name from the suites of the mirror that apt uses here, and booted by qemu
-# with a small system of busybox and the binary. Each guest runs doctor, a command in the sandbox that tries to leave
-# it, and a call of a server, as root and as an ordinary user, with cgroup v1 and v2, and with user namespaces off.
+# with a small system of busybox and the binary. Each guest runs doctor, ordinary work in the sandbox (hosts/work),
+# attempts to leave it (hosts/attacks), and a call of a server, as root and as an ordinary user, with cgroup v1 and v2,
+# and with user namespaces off.
 # The table is printed and compared with the one in docs/hosts.md, which RINGFENCE_BLESS=1 writes anew. Needs the
 # Debian packages qemu-system-x86, busybox-static and cpio, which it installs if it runs as root.
 set -euo pipefail
@@ -68,6 +69,7 @@ for name in $(/bin/busybox --list); do
     [ -e "$root/bin/$name" ] || ln -s busybox "$root/bin/$name"
 done
 cp "$here/hosts/init" "$root/init"
+cp "$here/hosts/work" "$here/hosts/attacks" "$root/bin/"
 strip -o "$root/bin/ringfence" "$binary"
 for library in $(ldd "$binary" | grep -o '/[^ ]*'); do
     mkdir -p "$root$(dirname "$library")"
@@ -99,8 +101,8 @@ boot '6\.1' v2 off
 boot '6\.12' v2 off
 
 {
-    echo '| kernel | user | cgroup | user namespaces | profile | tier | limits | command | call |'
-    echo '|---|---|---|---|---|---|---|---|---|'
+    echo '| kernel | user | cgroup | user namespaces | profile | tier | limits | work | attacks | call |'
+    echo '|---|---|---|---|---|---|---|---|---|---|'
     sed 's/$/|/; s/||/| – |/g; s/||/| – |/g' "$scratch/found"
 } >"$scratch/table"
 cat "$scratch/table"
