@@ -139,13 +139,25 @@ pub fn parse_config(text: &str, path: &Path) -> ParsedConfig {
 fn remove_listed_sections(table: &mut DeTable<'_>) -> Vec<(&'static str, Range<usize>)> {
     let mut listed = Vec::new();
     for section in raw::SECTIONS {
-        let Some(value) = table.get(*section) else { continue };
+        let (parent, name) = section.rsplit_once('.').unwrap_or(("", section));
+        let Some(parent) = find_table(table, parent) else { continue };
+        let Some(value) = parent.get(name) else { continue };
         if matches!(value.get_ref(), DeValue::Array(_)) {
             listed.push((*section, value.span()));
-            table.remove(*section);
+            parent.remove(name);
         }
     }
     listed
+}
+
+/// Returns the table at a path of names, which is empty for `table` itself.
+fn find_table<'t, 'a>(table: &'t mut DeTable<'a>, path: &str) -> Option<&'t mut DeTable<'a>> {
+    path.split('.').filter(|name| !name.is_empty()).try_fold(table, |table, name| {
+        match table.get_mut(name)?.get_mut() {
+            DeValue::Table(inner) => Some(inner),
+            _ => None,
+        }
+    })
 }
 
 /// Returns the members of a table whose members are tables; reports another value.

@@ -24,11 +24,22 @@ use crate::config::values::{
 /// The table of the operator's commands.
 pub const COMMANDS_TABLE: &str = "mcp";
 
-/// Keys of [`ConfigFile`] that are sections: tables with keys of their own. The schema says so too,
-/// but takes longer to build than a server to start.
+/// Keys of [`ConfigFile`] that are sections: tables with keys of their own, outer ones first. The
+/// schema says so too, but takes longer to build than a server to start.
 pub const SECTIONS: &[&str] = &[
-    "approval", "limits", "audit", "browser", "sandbox", "policy", "http", "auth", "surface",
-    "session", "secrets", "log",
+    "approval",
+    "limits",
+    "audit",
+    "browser",
+    "sandbox",
+    "policy",
+    "policy.wider",
+    "http",
+    "auth",
+    "surface",
+    "session",
+    "secrets",
+    "log",
 ];
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]

@@ -19,18 +19,18 @@ fn fits(text: &str) -> Result<(), String> {
 
 #[test]
 fn the_list_of_sections_is_that_of_the_schema() {
-    let schema = config_schema();
-    let properties = schema["properties"].as_object().unwrap();
-    let with_keys = properties.iter().filter(|(_, schema)| schema.get("properties").is_some());
-    let sections: Vec<&str> = with_keys.clone().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(sections, crate::config::parse::raw::SECTIONS);
-    for (name, section) in with_keys {
-        let members = section["properties"].as_object().unwrap();
-        assert!(
-            members.values().all(|key| key.get("properties").is_none()),
-            "{name} nests another"
-        );
+    fn collect_sections(path: &str, schema: &Value, sections: &mut Vec<String>) {
+        for (name, key) in schema["properties"].as_object().into_iter().flatten() {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            if key.get("properties").is_some() {
+                sections.push(path.clone());
+                collect_sections(&path, key, sections);
+            }
+        }
     }
+    let mut sections = Vec::new();
+    collect_sections("", &config_schema(), &mut sections);
+    assert_eq!(sections, crate::config::parse::raw::SECTIONS);
 }
 
 #[test]
