@@ -55,7 +55,7 @@ pub fn age_by_a_year(scratch: &Scratch) {
         let mac = hex(&seal(&key, "latest", &[name.as_bytes()]));
         std::fs::write(
             file.with_file_name("latest"),
-            format!("{{\"file\":\"{name}\",\"mac\":\"{mac}\"}}\n"),
+            format!("{:<191}\n", format!("{{\"file\":\"{name}\",\"mac\":\"{mac}\"}}")),
         )
         .unwrap();
     }
