@@ -176,6 +176,22 @@ scenarios! {
     clients_that_reject_dots_get_underscores
 }
 
+/// A client waits for the first answer, so its table has an end; lists have all tools.
+#[test]
+fn the_first_answer_has_a_table_of_bounded_size() {
+    let entries = (0..250).map(|number| format!("[mcp.tool{number}]\ncommand = \"true\"\n"));
+    let entries: String = entries.collect();
+    for cell in CELLS {
+        let mut server = Options::new(cell.transport).config(&entries).spawn();
+        let mut client = server.client(cell.version);
+        let hello = client.shake_hands();
+        assert_eq!(hello["_meta"]["dev.ringfence/tools"].as_array().unwrap().len(), 200);
+        assert!(hello.to_string().len() < 20_000, "{}", hello.to_string().len());
+        let known = client.request("mcp.capabilities", json!({}));
+        assert!(known["result"]["tools"].as_array().unwrap().len() > 250);
+    }
+}
+
 /// The keys of `_meta` that each listed tool carries, and the table of the handshake, on each transport.
 #[test]
 fn every_tool_carries_its_metadata_on_every_transport() {
