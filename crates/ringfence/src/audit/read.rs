@@ -134,8 +134,10 @@ impl LogReader {
         for name in list_names(&self.dir)?.into_iter().filter(|name| name.ends_with(LOG_SUFFIX)) {
             let Ok(metadata) = std::fs::metadata(self.dir.join(&name)) else { continue };
             // A file that is skipped keeps its position: if it grows, it is read from there.
-            if let (Some(since), Ok(written)) = (&self.since, metadata.modified())
-                && format_utc(written + WRITE_TIME_TOLERANCE) < *since
+            let latest_event =
+                metadata.modified().ok().and_then(|time| time.checked_add(WRITE_TIME_TOLERANCE));
+            if let (Some(since), Some(latest_event)) = (&self.since, latest_event)
+                && format_utc(latest_event) < *since
             {
                 continue;
             }

@@ -206,8 +206,10 @@ impl AuditDirectory {
         let flags = no_follow_flags();
         let file =
             OpenOptions::new().write(true).custom_flags(flags).open(self.file_path(LATEST)).ok()?;
-        let is_expected =
-            |metadata: fs::Metadata| metadata.is_file() && metadata.len() == LATEST_LENGTH as u64;
+        // Under another name it would be another file, too.
+        let is_expected = |metadata: fs::Metadata| {
+            metadata.is_file() && metadata.nlink() == 1 && metadata.len() == LATEST_LENGTH as u64
+        };
         file.metadata().is_ok_and(is_expected).then_some(file)
     }
 
