@@ -1,12 +1,11 @@
 //! The run's init: the first process of its pid namespace.
 //!
-//! It sets up what belongs to this run alone, starts the program, reaps every orphan and reports
-//! how the main process ended. When it dies, for whatever reason, the kernel kills every process in
-//! the namespace.
+//! It sets up what belongs to this run alone, forks the process that becomes the program, mounts the
+//! covers when the command is known, reaps every orphan and reports how the main process ended. When
+//! it dies, for whatever reason, the kernel kills every process in the namespace.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -23,14 +22,14 @@ use crate::mounts;
 use crate::namespaces::{self, Tier};
 use crate::packet::PacketChannel;
 use crate::resolver;
+use crate::rights::Rights;
 use crate::supervisor::wire::{InitCommand, InitReport};
-use crate::supervisor::{LeftBehind, RunFds, RunSpec, tree};
+use crate::supervisor::{LeftBehind, RunBasis, tree};
 use crate::sys::{self, ForkResult};
 
 /// Everything the init needs, inherited from the supervisor through the fork.
 pub struct InitContext<'a> {
-    pub spec: &'a RunSpec,
-    pub covers: &'a [PathBuf],
+    pub basis: &'a RunBasis,
     pub network: Option<&'a OwnedFd>,
     pub tier: Tier,
     pub mechanism: LimitMechanism,
@@ -43,8 +42,9 @@ pub struct InitContext<'a> {
 }
 
 /// Runs as the init until the run is over.
-pub fn run(context: InitContext<'_>, fds: RunFds<OwnedFd>) -> ! {
-    let channel = context.channel;
+pub fn run(context: InitContext<'_>) -> ! {
+    let InitContext { basis, network, tier, mechanism, cgroup_joiner, channel, launch_channel } =
+        context;
     let prepared = set_parent_process_death_signal(Some(Signal::KILL))
         .in_layer(Layer::Namespaces, "set the parent-death signal");
     match (prepared, channel.receive::<InitCommand>()) {
@@ -52,7 +52,6 @@ pub fn run(context: InitContext<'_>, fds: RunFds<OwnedFd>) -> ! {
         // The supervisor has already died: nothing may start that it cannot end.
         _ => sys::exit_now(125),
     }
-    let cgroup_joiner = context.cgroup_joiner;
     let entered =
         cgroup_joiner.join().in_layer(Layer::Limits, "apply the run's limits").and_then(|()| {
             // Only now, so that the run sees its own control group as the root of the tree.
@@ -60,30 +59,30 @@ pub fn run(context: InitContext<'_>, fds: RunFds<OwnedFd>) -> ! {
                 .in_layer(Layer::Namespaces, "create a cgroup namespace")
         });
     drop(cgroup_joiner);
-    let started = entered
-        .and_then(|()| prepare_run(context.spec, context.covers, context.network, &fds, &channel))
-        .and_then(|(directory, port)| {
-            Ok((directory, port, sys::fork(0).in_layer(Layer::Program, "fork")?))
-        });
-    match started {
-        Ok((directory, port, ForkResult::Child)) => {
-            drop(channel);
-            let launch_context = LaunchContext {
-                spec: context.spec,
-                tier: Some(context.tier),
-                mechanism: context.mechanism,
+    let forked = entered
+        .and_then(|()| RunResources::prepare(basis, network))
+        .and_then(|resources| Ok((resources, sys::fork(0).in_layer(Layer::Program, "fork")?)));
+    let main_pid = match forked {
+        Ok((resources, ForkResult::Child)) => {
+            drop((channel, resources));
+            launch::become_program(LaunchContext {
+                basis,
+                tier: Some(tier),
+                mechanism,
                 cgroup_joiner: None,
-                working_directory: directory,
-                covers: context.covers,
-                proxy_port: port,
-                channel: &context.launch_channel,
-            };
-            launch::become_program(launch_context, fds)
+                channel: launch_channel,
+            })
         }
-        Ok((directory, _, ForkResult::Parent(main_pid))) => {
-            drop((fds, context.launch_channel, directory));
-            reap_and_obey(main_pid, channel, ReapScope::Everything)
+        Ok((resources, ForkResult::Parent(main_pid))) => {
+            drop(launch_channel);
+            resources.send_to_supervisor(&channel).map(|()| main_pid)
         }
+        Err(error) => Err(error),
+    };
+    match main_pid.and_then(|main_pid| Ok((main_pid, cover_run(&basis.rights, &channel)?))) {
+        Ok((main_pid, true)) => reap_and_obey(main_pid, channel, ReapScope::Everything),
+        // The supervisor is gone, or the run is not needed. What was forked ends with this process.
+        Ok((_, false)) => sys::exit_now(125),
         Err(error) => {
             let _ = channel.send(&InitReport::Failed(error), &[]);
             sys::exit_now(125)
@@ -94,41 +93,29 @@ pub fn run(context: InitContext<'_>, fds: RunFds<OwnedFd>) -> ! {
 /// Does the same for a run without namespaces, as far as it applies there: orphans are reparented
 /// to this process.
 pub fn run_on_host(
-    spec: &RunSpec,
+    basis: &RunBasis,
     mechanism: LimitMechanism,
     cgroup_joiner: CgroupJoiner,
     channel: PacketChannel,
     launch_channel: PacketChannel,
-    fds: RunFds<OwnedFd>,
 ) -> ! {
     // No parent-death signal here: this process notices the supervisor's end itself, and kills the
     // tree before it exits.
     let prepared =
         set_child_subreaper(Some(getpid())).in_layer(Layer::Namespaces, "become a subreaper");
-    let forked = prepared.and_then(|()| {
-        let directory =
-            fds.cwd.try_clone().in_layer(Layer::Directory, "duplicate the working directory")?;
-        Ok((directory, sys::fork(0).in_layer(Layer::Program, "fork")?))
-    });
-    match forked {
-        Ok((directory, ForkResult::Child)) => {
+    match prepared.and_then(|()| sys::fork(0).in_layer(Layer::Program, "fork")) {
+        Ok(ForkResult::Child) => {
             drop(channel);
-            launch::become_program(
-                LaunchContext {
-                    spec,
-                    tier: None,
-                    mechanism,
-                    cgroup_joiner: Some(cgroup_joiner),
-                    working_directory: directory,
-                    covers: &[],
-                    proxy_port: None,
-                    channel: &launch_channel,
-                },
-                fds,
-            )
+            launch::become_program(LaunchContext {
+                basis,
+                tier: None,
+                mechanism,
+                cgroup_joiner: Some(cgroup_joiner),
+                channel: launch_channel,
+            })
         }
-        Ok((directory, ForkResult::Parent(main_pid))) => {
-            drop((fds, launch_channel, directory, cgroup_joiner));
+        Ok(ForkResult::Parent(main_pid)) => {
+            drop((launch_channel, cgroup_joiner));
             reap_and_obey(main_pid, channel, ReapScope::Descendants)
         }
         Err(error) => {
@@ -147,55 +134,87 @@ enum ReapScope {
     Descendants,
 }
 
-/// Sets up the run's network, mounts and working directory, and sends the supervisor the
-/// descriptors it needs. Returns the working directory and the proxy's port.
-fn prepare_run(
-    spec: &RunSpec,
-    covers: &[PathBuf],
-    network: Option<&OwnedFd>,
-    fds: &RunFds<OwnedFd>,
-    channel: &PacketChannel,
-) -> Result<(OwnedFd, Option<u16>), SandboxError> {
-    let (mut proxy, mut resolver_socket) = (None, None);
-    if let Some(network) = network {
-        namespaces::join_network(network)?;
-        resolver_socket =
-            Some(resolver::bind_socket().in_layer(Layer::Network, "open the resolver's port")?);
-        if !spec.proxy_env.is_empty() {
-            proxy = Some(namespaces::open_proxy_listener()?);
+/// What belongs to one run and is prepared before its command is known.
+struct RunResources {
+    mount_namespace: OwnedFd,
+    network_namespace: Option<OwnedFd>,
+    resolver_socket: Option<OwnedFd>,
+    proxy: Option<(OwnedFd, u16)>,
+}
+
+impl RunResources {
+    /// Sets up the run's network and the mounts that it has in any case.
+    fn prepare(basis: &RunBasis, network: Option<&OwnedFd>) -> Result<RunResources, SandboxError> {
+        let (mut proxy, mut resolver_socket, mut resolv_conf) = (None, None, None);
+        if let Some(network) = network {
+            namespaces::join_network(network)?;
+            let (socket, address) =
+                resolver::bind_socket().in_layer(Layer::Network, "open the resolver's port")?;
+            resolv_conf = Some(resolver::format_resolv_conf(address));
+            resolver_socket = Some(socket.into());
+            if basis.has_proxy {
+                let (listener, port) = namespaces::open_proxy_listener()?;
+                proxy = Some((listener.into(), port));
+            }
         }
+        mounts::build_run_mounts(&basis.rights, resolv_conf.as_deref())?;
+        let open_namespace = |name: &str| {
+            std::fs::File::open(format!("/proc/self/ns/{name}"))
+                .map(OwnedFd::from)
+                .in_layer(Layer::Namespaces, name)
+        };
+        Ok(RunResources {
+            mount_namespace: open_namespace("mnt")?,
+            network_namespace: network.map(|_| open_namespace("net")).transpose()?,
+            resolver_socket,
+            proxy,
+        })
     }
-    let resolv_conf =
-        resolver_socket.as_ref().map(|(_, address)| resolver::format_resolv_conf(*address));
-    mounts::build_run_mounts(&spec.rights, covers, resolv_conf.as_deref())?;
-    let directory = mounts::open_working_directory(&spec.cwd)
+
+    /// Reports to the supervisor that the run is prepared.
+    fn send_to_supervisor(self, channel: &PacketChannel) -> Result<(), SandboxError> {
+        let report = InitReport::Prepared {
+            has_network: self.network_namespace.is_some(),
+            proxy_port: self.proxy.as_ref().map(|(_, port)| *port),
+        };
+        let sent: Vec<_> = [&self.mount_namespace]
+            .into_iter()
+            .chain(&self.network_namespace)
+            .chain(&self.resolver_socket)
+            .chain(self.proxy.as_ref().map(|(listener, _)| listener))
+            .map(AsFd::as_fd)
+            .collect();
+        channel.send(&report, &sent).in_layer(Layer::Namespaces, "report to the supervisor")
+    }
+}
+
+/// Waits for the command to mount the run's covers, and sends the working directory as the run sees
+/// it. Returns false when the command does not come.
+fn cover_run(rights: &Rights, channel: &PacketChannel) -> Result<bool, SandboxError> {
+    let received =
+        channel.receive::<InitCommand>().in_layer(Layer::Namespaces, "wait for the command")?;
+    let Some((InitCommand::Cover { covers, cwd }, mut fds)) = received else { return Ok(false) };
+    mounts::restrict_run(rights, &covers)?;
+    let directory = mounts::open_working_directory(&cwd)
         .in_layer(Layer::Directory, "open the working directory")?;
     // This descriptor leads through the host's mounts and must not be used; it only identifies the
     // directory that was checked.
-    if !mounts::is_same_object(directory.as_fd(), fds.cwd.as_fd())
-        .in_layer(Layer::Directory, "compare the working directory")?
-    {
+    let is_checked = match fds.pop() {
+        Some(checked) => mounts::is_same_object(directory.as_fd(), checked.as_fd())
+            .in_layer(Layer::Directory, "compare the working directory")?,
+        None => false,
+    };
+    if !is_checked {
         return Err(SandboxError::from_message(
             Layer::Directory,
             "open the working directory",
             "it is not the directory that was checked",
         ));
     }
-    let open_namespace = |name: &str| {
-        std::fs::File::open(format!("/proc/self/ns/{name}")).in_layer(Layer::Namespaces, name)
-    };
-    let mut sent_fds = vec![OwnedFd::from(open_namespace("mnt")?)];
-    if network.is_some() {
-        sent_fds.push(open_namespace("net")?.into());
-    }
-    sent_fds.extend(resolver_socket.map(|(socket, _)| OwnedFd::from(socket)));
-    let port = proxy.as_ref().map(|(_, port)| *port);
-    let listener = proxy.is_some();
-    sent_fds.extend(proxy.map(|(listener, _)| OwnedFd::from(listener)));
-    let borrowed: Vec<_> = sent_fds.iter().map(AsFd::as_fd).collect();
-    let report = InitReport::Ready { network: network.is_some(), listener };
-    channel.send(&report, &borrowed).in_layer(Layer::Namespaces, "report to the supervisor")?;
-    Ok((directory, port))
+    channel
+        .send(&InitReport::Covered, &[directory.as_fd()])
+        .in_layer(Layer::Namespaces, "report to the supervisor")?;
+    Ok(true)
 }
 
 /// Reaps children until none is left, and carries out the supervisor's commands meanwhile.
@@ -303,7 +322,7 @@ fn obey_command(command: InitCommand, main_pid: Pid, scope: ReapScope) {
         InitCommand::Signal(signal) => {
             drop(sys::trace::signal_process(-main_pid.as_raw_nonzero().get(), signal))
         }
-        InitCommand::Go | InitCommand::Terminate(_) => {}
+        InitCommand::Go | InitCommand::Cover { .. } | InitCommand::Terminate(_) => {}
     }
 }
 

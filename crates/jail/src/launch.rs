@@ -1,9 +1,9 @@
 //! The last steps before a run's program starts, in the process that becomes it.
 //!
 //! The code has them in the order in which they happen. Each is a layer of its own; the first that
-//! fails ends the process with an error that names it.
+//! fails ends the process with an error that names it. All layers are in place before the process
+//! learns what to become: until then it waits, and nothing of a command is in it.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -22,10 +22,11 @@ use crate::landlock;
 use crate::limits;
 use crate::namespaces::Tier;
 use crate::packet::PacketChannel;
+use crate::protect;
 use crate::rights::Rights;
 use crate::seccomp;
 use crate::shebang;
-use crate::supervisor::{RunFds, RunSpec};
+use crate::supervisor::{RunBasis, RunUser};
 use crate::sys;
 
 /// Strength of the sandbox around a run.
@@ -64,46 +65,100 @@ const WRITABLE_DEVICES: &[&str] = &[
     "/dev/ptmx",
 ];
 
-/// Everything the process needs to become the program.
+/// Everything the process needs before it learns what to become.
 pub struct LaunchContext<'a> {
-    pub spec: &'a RunSpec,
+    pub basis: &'a RunBasis,
     /// How the session got its namespaces, if it has any.
     pub tier: Option<Tier>,
     pub mechanism: limits::LimitMechanism,
     /// Lets the process enter the run's limits, unless it is under them already.
     pub cgroup_joiner: Option<limits::CgroupJoiner>,
-    /// Initial working directory, as the run sees it.
-    pub working_directory: OwnedFd,
-    /// Paths that are covered to protect them.
-    pub covers: &'a [PathBuf],
-    pub proxy_port: Option<u16>,
     /// Channel to the supervisor. Exec closes it: an end without a message means success.
-    pub channel: &'a PacketChannel,
+    pub channel: PacketChannel,
 }
 
 /// Message from the process to the supervisor before it becomes the program.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LaunchMessage {
-    /// The filter is installed. Comes with the descriptor on which the run's system calls arrive.
-    Listening,
+    /// Every layer is in place, and the process waits for its order. Comes with the descriptor on
+    /// which the run's system calls arrive, if it has a filter.
+    Ready,
     Failed(SandboxError),
 }
 
-/// Becomes the program, or reports why it cannot and exits.
-pub fn become_program(context: LaunchContext<'_>, fds: RunFds<OwnedFd>) -> ! {
-    let error = match apply_layers(&context, fds) {
-        Ok((mut command, None)) => explain_start_failure(&context.spec.program, &command.exec()),
-        Ok((_, Some(file))) => SandboxError::from_io_error(
-            Layer::Program,
-            "start the program",
-            &execute_file(context.spec, &file),
-        ),
+/// Message from the supervisor to the process: what to become. Comes with the working directory as
+/// the run sees it, standard input, output and error, and what else is said to be attached.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LaunchOrder {
+    pub program: String,
+    pub args: Vec<String>,
+    pub argv0: Option<String>,
+    /// The environment is exact; a later variable replaces an earlier one of the same name.
+    pub env: Vec<(String, String)>,
+    /// Paths that are covered to protect them.
+    pub covers: Vec<PathBuf>,
+    /// User to switch to, for a program that runs without a sandbox.
+    pub user: Option<RunUser>,
+    /// The program itself is attached, opened, in place of its name.
+    pub has_program_file: bool,
+    /// A driver socket is attached.
+    pub has_driver_socket: bool,
+}
+
+/// Descriptors of a [`LaunchOrder`].
+struct OrderFds {
+    directory: OwnedFd,
+    streams: [OwnedFd; 3],
+    program_file: Option<OwnedFd>,
+    driver_socket: Option<OwnedFd>,
+}
+
+/// Becomes the program that the supervisor orders, or reports why it cannot and exits.
+pub fn become_program(context: LaunchContext<'_>) -> ! {
+    let error = match apply_layers(&context).and_then(|()| receive_order(&context.channel)) {
+        // The supervisor is gone or needs no run any more.
+        Ok(None) => sys::exit_now(125),
+        Ok(Some((order, fds))) => start_program(context.basis, &order, fds),
         Err(error) => error,
     };
     // If this cannot be sent, the supervisor only sees the run end.
     let _ = context.channel.send(&LaunchMessage::Failed(error), &[]);
     sys::exit_now(125)
+}
+
+/// Receives what to become; `None` if there is no one left to say so.
+fn receive_order(channel: &PacketChannel) -> Result<Option<(LaunchOrder, OrderFds)>, SandboxError> {
+    let received =
+        channel.receive::<LaunchOrder>().in_layer(Layer::Program, "receive the order")?;
+    let Some((order, fds)) = received else { return Ok(None) };
+    let mut fds = fds.into_iter();
+    let (Some(directory), Some(stdin), Some(stdout), Some(stderr)) =
+        (fds.next(), fds.next(), fds.next(), fds.next())
+    else {
+        return Err(SandboxError::from_message(
+            Layer::Program,
+            "receive the order",
+            "the descriptors are missing",
+        ));
+    };
+    let program_file = if order.has_program_file { fds.next() } else { None };
+    let driver_socket = if order.has_driver_socket { fds.next() } else { None };
+    let streams = [stdin, stdout, stderr];
+    Ok(Some((order, OrderFds { directory, streams, program_file, driver_socket })))
+}
+
+/// Starts the program. Returns only on failure.
+fn start_program(basis: &RunBasis, order: &LaunchOrder, fds: OrderFds) -> SandboxError {
+    match take_order(basis, order, fds) {
+        Ok((mut command, None)) => explain_start_failure(&order.program, &command.exec()),
+        Ok((_, Some(file))) => SandboxError::from_io_error(
+            Layer::Program,
+            "start the program",
+            &execute_file(order, &file),
+        ),
+        Err(error) => error,
+    }
 }
 
 /// Explains why the program did not start. For a missing interpreter the kernel only says that a
@@ -119,53 +174,65 @@ fn explain_start_failure(program: &str, error: &io::Error) -> SandboxError {
     }
 }
 
-/// Applies every layer to this process. Returns the command to execute, and the file to execute
-/// instead of its name if there is one.
-fn apply_layers(
-    context: &LaunchContext<'_>,
-    mut fds: RunFds<OwnedFd>,
-) -> Result<(Command, Option<OwnedFd>), SandboxError> {
-    let (spec, rights) = (context.spec, &context.spec.rights);
+/// Applies every layer to this process, and tells the supervisor when they are in place.
+fn apply_layers(context: &LaunchContext<'_>) -> Result<(), SandboxError> {
+    let RunBasis { fence, rights, limits, .. } = context.basis;
     // Detach from the terminal of the process that called us.
     setsid().in_layer(Layer::Namespaces, "start a session")?;
-    fchdir(&context.working_directory)
-        .in_layer(Layer::Directory, "change to the working directory")?;
-    rustix::stdio::dup2_stdin(&fds.stdin).in_layer(Layer::Directory, "set up standard input")?;
-    rustix::stdio::dup2_stdout(&fds.stdout).in_layer(Layer::Directory, "set up standard output")?;
-    rustix::stdio::dup2_stderr(&fds.stderr).in_layer(Layer::Directory, "set up standard error")?;
-    let (program_file, driver_socket) = (fds.program_file.take(), fds.driver_socket.take());
-    drop(fds);
+    if let Some(cgroup_joiner) = &context.cgroup_joiner {
+        cgroup_joiner.join().in_layer(Layer::Limits, "apply the run's limits")?;
+    }
+    limits::set_rlimits(limits, context.mechanism)
+        .in_layer(Layer::Limits, "set the per-process limits")?;
+    let mut listener = None;
+    if *fence != SandboxProfile::None {
+        if rights.nested && *fence == SandboxProfile::Default {
+            crate::namespaces::become_ordinary_user()?;
+        }
+        drop_capabilities().in_layer(Layer::Capabilities, "drop every capability")?;
+        restrict_writes(*fence, context.tier, rights)?;
+        listener = Some(install_filter(context.basis)?);
+    }
+    let attached: Vec<_> = listener.iter().map(AsFd::as_fd).collect();
+    context
+        .channel
+        .send(&LaunchMessage::Ready, &attached)
+        .in_layer(Layer::Seccomp, "hand the listener over")
+}
+
+/// Takes up what belongs to the program alone, and tests the layers. Returns the command to
+/// execute, and the file to execute instead of its name if there is one.
+fn take_order(
+    basis: &RunBasis,
+    order: &LaunchOrder,
+    fds: OrderFds,
+) -> Result<(Command, Option<OwnedFd>), SandboxError> {
+    let OrderFds { directory, streams: [stdin, stdout, stderr], program_file, driver_socket } = fds;
+    fchdir(&directory).in_layer(Layer::Directory, "change to the working directory")?;
+    rustix::stdio::dup2_stdin(&stdin).in_layer(Layer::Directory, "set up standard input")?;
+    rustix::stdio::dup2_stdout(&stdout).in_layer(Layer::Directory, "set up standard output")?;
+    rustix::stdio::dup2_stderr(&stderr).in_layer(Layer::Directory, "set up standard error")?;
+    drop((directory, stdin, stdout, stderr));
     crate::mark_close_on_exec();
     let driver_socket = driver_socket
         .map(pass_driver_socket)
         .transpose()
         .in_layer(Layer::Program, "pass the driver socket on")?;
-    if let Some(cgroup_joiner) = &context.cgroup_joiner {
-        cgroup_joiner.join().in_layer(Layer::Limits, "apply the run's limits")?;
-    }
-    limits::set_rlimits(&spec.limits, context.mechanism)
-        .in_layer(Layer::Limits, "set the per-process limits")?;
-    if spec.fence != SandboxProfile::None {
-        if rights.nested && spec.fence == SandboxProfile::Default {
-            crate::namespaces::become_ordinary_user()?;
-        }
-        drop_capabilities().in_layer(Layer::Capabilities, "drop every capability")?;
-        restrict_writes(spec.fence, context.tier, rights)?;
-        install_filter(context)?;
-        run_canary(spec.fence, rights, context.covers)?;
-    } else if let Some(user) = &spec.user {
+    if basis.fence != SandboxProfile::None {
+        run_canary(basis.fence, &basis.rights, &order.covers)?;
+    } else if let Some(user) = &order.user {
         sys::switch_user(user.uid, user.gid, &user.groups)
             .in_layer(Layer::Program, "switch to another user")?;
     }
     // Not earlier: the kernel refuses to send a descriptor while the user has more in transit than
     // the sender may open, so another run that fills that count could stop this one. The listener
     // was the last descriptor to send.
-    limits::set_file_limit(&spec.limits).in_layer(Layer::Limits, "limit open files")?;
+    limits::set_file_limit(&basis.limits).in_layer(Layer::Limits, "limit open files")?;
     // Processes of the run may inspect each other. The flag was cleared to protect our own code,
     // which ran in this process until now.
     set_dumpable_behavior(DumpableBehavior::Dumpable)
         .in_layer(Layer::Program, "become dumpable again")?;
-    let mut command = build_command(spec, context.proxy_port);
+    let mut command = build_command(order);
     if let Some(driver_socket) = driver_socket {
         command.env(DRIVER_SOCKET_ENV, driver_socket.to_string());
     }
@@ -183,10 +250,10 @@ fn pass_driver_socket(socket: OwnedFd) -> io::Result<i32> {
 
 /// Executes the very file that was checked, whatever its name leads to by now. Returns only on
 /// failure.
-fn execute_file(spec: &RunSpec, file: &OwnedFd) -> io::Error {
-    let argv0 = spec.argv0.as_ref().unwrap_or(&spec.program);
-    let argv = [argv0].into_iter().chain(&spec.args).map(|word| word.as_bytes());
-    let env = spec.env.iter().map(|(name, value)| format!("{name}={value}").into_bytes());
+fn execute_file(order: &LaunchOrder, file: &OwnedFd) -> io::Error {
+    let argv0 = order.argv0.as_ref().unwrap_or(&order.program);
+    let argv = [argv0].into_iter().chain(&order.args).map(|word| word.as_bytes());
+    let env = order.env.iter().map(|(name, value)| format!("{name}={value}").into_bytes());
     sys::exec_file(file.as_fd(), argv.map(<[u8]>::to_vec), env)
 }
 
@@ -245,45 +312,32 @@ fn restrict_writes(
     }
 }
 
-/// Installs the seccomp filter and sends its listener to the supervisor, which from here on
-/// receives every call that a rule leaves to it.
-fn install_filter(context: &LaunchContext<'_>) -> Result<(), SandboxError> {
-    let own_namespaces = context.spec.fence == SandboxProfile::Default;
-    let rights = &context.spec.rights;
+/// Installs the seccomp filter and returns its listener. The supervisor, which gets it, receives
+/// every call that a rule leaves to it.
+fn install_filter(basis: &RunBasis) -> Result<OwnedFd, SandboxError> {
+    let own_namespaces = basis.fence == SandboxProfile::Default;
+    let rights = &basis.rights;
     let options = seccomp::FilterOptions {
         network: rights.network,
         own_namespaces,
-        judges_execs: context.spec.exec.is_some(),
+        judges_execs: basis.watches_execs,
         may_nest: rights.nested && own_namespaces,
         // Renames are judged from the run's own mounts, which do not show what a nested sandbox has
         // made read-only, nor any other tree of mounts that it has made.
         intercepts_renames: own_namespaces
             && !rights.nested
-            && rename::needs_interception(context.covers),
+            && rename::needs_interception(&protect::protected_paths(rights)),
     };
     let program = seccomp::compile_filter(seccomp::select_rules(options));
     let listener =
         sys::install_filter(&program, true).in_layer(Layer::Seccomp, "install the filter")?;
-    let Some(listener) = listener else {
-        return Err(SandboxError::from_message(
+    listener.ok_or_else(|| {
+        SandboxError::from_message(
             Layer::Seccomp,
             "install the filter",
             "the kernel returned no listener",
-        ));
-    };
-    context
-        .channel
-        .send(&LaunchMessage::Listening, &[listener.as_fd()])
-        .in_layer(Layer::Seccomp, "hand the listener over")?;
-    drop(listener);
-    // Wait until the supervisor is ready, so that it answers the program's calls from the first
-    // one.
-    match context.channel.receive::<bool>().in_layer(Layer::Seccomp, "wait for the supervisor")? {
-        Some((true, _)) => Ok(()),
-        _ => {
-            Err(SandboxError::from_message(Layer::Seccomp, "wait for the supervisor", "it is gone"))
-        }
-    }
+        )
+    })
 }
 
 /// Attempts what each layer must refuse. A layer that lets an attempt pass does not work, whatever
@@ -353,18 +407,13 @@ fn can_write_to(cover: &Path) -> bool {
     created
 }
 
-fn build_command(spec: &RunSpec, port: Option<u16>) -> Command {
-    let mut command = Command::new(&spec.program);
-    command.args(&spec.args).env_clear();
-    for (name, value) in &spec.env {
+fn build_command(order: &LaunchOrder) -> Command {
+    let mut command = Command::new(&order.program);
+    command.args(&order.args).env_clear();
+    for (name, value) in &order.env {
         command.env(name, value);
     }
-    if let Some(port) = port {
-        for (name, value) in &spec.proxy_env {
-            command.env(name, OsString::from(value.replace(PORT_PLACEHOLDER, &port.to_string())));
-        }
-    }
-    if let Some(name) = &spec.argv0 {
+    if let Some(name) = &order.argv0 {
         command.arg0(name);
     }
     command

@@ -147,22 +147,25 @@ pub fn contains_opened(rights: &Rights, path: &Path) -> bool {
     opened_directories(rights).any(|root| root.starts_with(path))
 }
 
-/// Adds the mounts of a single run. The process must be alone in its mount and pid namespaces.
+/// Adds the mounts of a single run that depend on nothing that may change before its program
+/// starts. The process must be alone in its mount and pid namespaces.
 ///
 /// `resolv_conf` is set for a run with its own network namespace.
-pub fn build_run_mounts(
-    rights: &Rights,
-    covers: &[PathBuf],
-    resolv_conf: Option<&str>,
-) -> Result<(), SandboxError> {
-    let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .in_mounts("open /")?;
-    let tree = MountTree { root };
+pub fn build_run_mounts(rights: &Rights, resolv_conf: Option<&str>) -> Result<(), SandboxError> {
+    let tree = MountTree::current()?;
     mount_proc(&tree, rights.nested)?;
     if let Some(text) = resolv_conf {
         mount_resolv_conf(&tree, text).in_mounts("/etc/resolv.conf")?;
         hide_host_interfaces(&tree).in_mounts(NETWORK_INTERFACES)?;
     }
+    Ok(())
+}
+
+/// Adds the mounts that restrict a single run: the covers over protected paths, and whatever the
+/// run may not see or write although its session may. They are made when the command of the run is
+/// known, because they depend on what exists by then.
+pub fn restrict_run(rights: &Rights, covers: &[PathBuf]) -> Result<(), SandboxError> {
+    let tree = MountTree::current()?;
     run_restrictions::cover_partially(&tree, rights)?;
     let mut reopened = run_restrictions::clone_reopened(&tree, rights, covers)?;
     run_restrictions::make_read_only(&tree, rights)?;
@@ -274,6 +277,12 @@ struct MountTree {
 }
 
 impl MountTree {
+    /// Opens the mount tree of this process.
+    fn current() -> Result<MountTree, SandboxError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(MountTree { root: openat(CWD, "/", flags, Mode::empty()).in_mounts("open /")? })
+    }
+
     /// Opens a path, following symbolic links inside the tree. Returns `None` if it does not exist
     /// or cannot be reached.
     fn open(&self, path: &Path) -> rustix::io::Result<Option<OwnedFd>> {

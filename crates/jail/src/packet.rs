@@ -1,10 +1,13 @@
-//! Messages between our own processes: one JSON value per packet, with descriptors attached.
+//! Messages between our own processes: one JSON value per packet, with descriptors attached. A
+//! message that is too long for a packet travels in a memory file, whose descriptor comes first.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -12,13 +15,15 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Largest message: below what a socket buffer accepts in one piece.
-const MAX_MESSAGE_BYTES: usize = 160 << 10;
-/// Enough for all messages except long ones such as a session's setup. Every page of a buffer has a
-/// cost.
-const SMALL_MESSAGE_BYTES: usize = 8 << 10;
-/// Most descriptors in one packet.
-const MAX_FDS: usize = 8;
+/// Largest message: far above what an exec accepts (2 MiB of arguments and environment on Linux),
+/// far below what would do harm.
+const MAX_MESSAGE_BYTES: u64 = 16 << 20;
+/// Largest message that travels in the packet itself. Every page of a buffer has a cost.
+const MAX_PACKET_BYTES: usize = 8 << 10;
+/// Content of a packet whose message is in a memory file; no JSON value begins like this.
+const IN_MEMORY_FILE: &[u8] = b"@";
+/// Most descriptors in one packet, including that of a memory file.
+const MAX_FDS: usize = 9;
 
 /// One end of a pair of connected sockets that carry packets.
 #[derive(Debug)]
@@ -36,11 +41,19 @@ impl PacketChannel {
         Ok((PacketChannel(one), PacketChannel(other)))
     }
 
-    /// Sends one message, with descriptors. A message that does not fit into one packet is an
-    /// error.
+    /// Sends one message, with descriptors.
     pub fn send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
-        if bytes.len() > MAX_MESSAGE_BYTES || fds.len() > MAX_FDS {
+        if bytes.len() <= MAX_PACKET_BYTES {
+            return self.send_packet(&bytes, fds);
+        }
+        let file = write_memory_file(&bytes)?;
+        let fds: Vec<_> = std::iter::once(file.as_fd()).chain(fds.iter().copied()).collect();
+        self.send_packet(IN_MEMORY_FILE, &fds)
+    }
+
+    fn send_packet(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if fds.len() > MAX_FDS {
             return Err(io::Error::from(io::ErrorKind::ArgumentListTooLong));
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -52,7 +65,7 @@ impl PacketChannel {
             rustix::io::retry_on_intr(|| {
                 rustix::net::sendmsg(
                     self.0.as_fd(),
-                    &[IoSlice::new(&bytes)],
+                    &[IoSlice::new(bytes)],
                     &mut control,
                     SendFlags::NOSIGNAL,
                 )
@@ -63,19 +76,7 @@ impl PacketChannel {
 
     /// Receives the next message; `None` when the other end is closed.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-        self.receive_within(SMALL_MESSAGE_BYTES)
-    }
-
-    /// Receives the next message, which may be long.
-    pub fn receive_long<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-        self.receive_within(MAX_MESSAGE_BYTES)
-    }
-
-    fn receive_within<T: DeserializeOwned>(
-        &self,
-        max_bytes: usize,
-    ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-        let mut bytes = vec![0; max_bytes];
+        let mut bytes = [0; MAX_PACKET_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::io::retry_on_intr(|| {
@@ -93,9 +94,30 @@ impl PacketChannel {
             RecvAncillaryMessage::ScmRights(fds) => Some(fds),
             _ => None,
         });
-        let fds = fds.flatten().collect();
-        Ok(Some((serde_json::from_slice(&bytes[..received.bytes])?, fds)))
+        let mut fds: Vec<OwnedFd> = fds.flatten().collect();
+        let packet = &bytes[..received.bytes];
+        if packet == IN_MEMORY_FILE && !fds.is_empty() {
+            let message = read_memory_file(fds.remove(0))?;
+            return Ok(Some((serde_json::from_slice(&message)?, fds)));
+        }
+        Ok(Some((serde_json::from_slice(packet)?, fds)))
     }
+}
+
+fn write_memory_file(bytes: &[u8]) -> io::Result<File> {
+    if bytes.len() as u64 > MAX_MESSAGE_BYTES {
+        return Err(io::Error::from(io::ErrorKind::ArgumentListTooLong));
+    }
+    let mut file = File::from(memfd_create("message", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+fn read_memory_file(file: OwnedFd) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::from(file).take(MAX_MESSAGE_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Pauses between attempts to send descriptors while too many are in transit: about half a second
@@ -140,6 +162,22 @@ mod tests {
     use rustix::io::Errno;
 
     use super::*;
+
+    #[test]
+    fn a_message_of_any_length_arrives_with_its_descriptors() {
+        let (one, other) = PacketChannel::pair().unwrap();
+        for length in [0, MAX_PACKET_BYTES - 2, MAX_PACKET_BYTES - 1, 3 << 20] {
+            let text = "x".repeat(length);
+            let sender = std::fs::metadata("/dev/null").unwrap();
+            one.send(&text, &[File::open("/dev/null").unwrap().as_fd()]).unwrap();
+            let (received, mut fds) = other.receive::<String>().unwrap().unwrap();
+            assert_eq!((received == text, fds.len()), (true, 1), "{length}");
+            let received = File::from(fds.remove(0)).metadata().unwrap();
+            use std::os::unix::fs::MetadataExt;
+            assert_eq!(received.rdev(), sender.rdev());
+        }
+        assert!(one.send(&"x".repeat(17 << 20), &[]).is_err());
+    }
 
     #[test]
     fn a_full_count_of_descriptors_is_waited_for_and_not_without_end() {

@@ -73,6 +73,13 @@ impl ProtectionGuard {
         Ok(guard)
     }
 
+    /// Removes the stand-ins that no other run holds. Returns the files of what was removed, which
+    /// their file system frees when they are closed.
+    pub fn remove_stand_ins(&mut self) -> Vec<File> {
+        // Inner ones first; otherwise the outer directory is not empty.
+        self.stand_ins.drain(..).rev().filter_map(LockedStandIn::remove_if_unused).collect()
+    }
+
     /// Protects one path, and retries if another server removes a stand-in at the same time.
     fn hold_path(&mut self, root: &Path, protected: &ProtectedPath) -> io::Result<()> {
         for _ in 0..MAX_ATTEMPTS {
@@ -163,10 +170,7 @@ impl ProtectionGuard {
 
 impl Drop for ProtectionGuard {
     fn drop(&mut self) {
-        // Inner ones first; otherwise the outer directory is not empty.
-        for stand_in in self.stand_ins.drain(..).rev() {
-            stand_in.remove_if_unused();
-        }
+        drop(self.remove_stand_ins());
     }
 }
 
@@ -182,7 +186,7 @@ enum CoverLookup {
 
 /// Returns everything that must be protected. If the server could not determine what git would
 /// execute, whole repositories become read-only.
-fn protected_paths(rights: &Rights) -> Vec<ProtectedPath> {
+pub(crate) fn protected_paths(rights: &Rights) -> Vec<ProtectedPath> {
     let protect_whole =
         |path: &PathBuf| ProtectedPath { path: path.clone(), stand_in: StandIn::Directory };
     let for_git = match &rights.git_protected {
@@ -367,11 +371,10 @@ impl LockedStandIn {
         Ok(LockedStandIn { parent: parent.try_clone()?, name: name.to_owned(), file, kind })
     }
 
-    /// Removes the stand-in if no other run holds it and no one has put anything into it.
-    fn remove_if_unused(self) {
-        if flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return;
-        }
+    /// Removes the stand-in if no other run holds it and no one has put anything into it. Returns
+    /// its file if it was removed.
+    fn remove_if_unused(self) -> Option<File> {
+        flock(&self.file, FlockOperation::NonBlockingLockExclusive).ok()?;
         let is_untouched = match self.kind {
             StandIn::Nothing => false,
             StandIn::Directory => true,
@@ -383,7 +386,9 @@ impl LockedStandIn {
             let flags =
                 if self.kind == StandIn::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             // A directory that is no longer empty stays; any other failure is ignored too.
-            let _ = unlinkat(self.parent.as_fd(), &self.name, flags);
+            unlinkat(self.parent.as_fd(), &self.name, flags).ok()?;
+            return Some(self.file);
         }
+        None
     }
 }

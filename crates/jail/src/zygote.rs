@@ -23,7 +23,7 @@ use crate::mounts;
 use crate::namespaces::{self, Tier};
 use crate::packet::PacketChannel;
 use crate::rights::Rights;
-use crate::supervisor::{self, SessionResources};
+use crate::supervisor::{self, RunBasis, SessionResources};
 use crate::sys::{self, ForkResult};
 
 /// First argument that makes our binary run as a zygote.
@@ -44,6 +44,9 @@ pub struct ZygoteRequest {
     /// Key of the session's network that the run joins. Runs with different network rights have
     /// different networks, so that none can use another's proxy. `None` is the host's network.
     pub network: Option<u32>,
+    /// What the run may do, so that it can be prepared before the supervisor has its spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub basis: Option<Box<RunBasis>>,
     /// No other run will follow, so the zygote becomes the supervisor itself.
     #[serde(default)]
     pub last: bool,
@@ -92,7 +95,7 @@ pub fn fork_zygote() -> std::io::Result<PacketChannel> {
 /// Sets up the session that the first message asks for, then serves requests until the server is
 /// gone.
 fn serve_session(channel: PacketChannel) -> ExitCode {
-    let setup = match channel.receive_long::<SessionSetup>() {
+    let setup = match channel.receive::<SessionSetup>() {
         Ok(Some((setup, _))) => setup,
         _ => return ExitCode::FAILURE,
     };
@@ -153,7 +156,7 @@ impl ZygoteState {
             let Some(control) = fds.pop().map(UnixStream::from) else { continue };
             if request.last {
                 drop(channel);
-                return self.supervise_last_run(control, request.network);
+                return self.supervise_last_run(control, request);
             }
             let network = self.ensure_network(request.network);
             if let Some(family) = request.socket {
@@ -166,7 +169,7 @@ impl ZygoteState {
             match network.and_then(|()| sys::fork(0).in_layer(Layer::Namespaces, "fork")) {
                 Ok(ForkResult::Child) => {
                     drop(channel);
-                    return self.supervise_run(control, request.network);
+                    return self.supervise_run(control, request);
                 }
                 Ok(ForkResult::Parent(child)) => self.watch_child(child),
                 Err(error) => supervisor::report_failure(control, error),
@@ -245,8 +248,8 @@ impl ZygoteState {
 
     /// Becomes the supervisor of the session's last run. No other process will need the network, so
     /// it is created right here and nothing is forked.
-    fn supervise_last_run(&mut self, control: UnixStream, key: Option<u32>) -> ExitCode {
-        if let Some(key) = key {
+    fn supervise_last_run(&mut self, control: UnixStream, request: ZygoteRequest) -> ExitCode {
+        if let Some(key) = request.network {
             match namespaces::enter_new_network() {
                 Ok(network) => drop(self.networks.insert(key, network)),
                 Err(error) => {
@@ -255,30 +258,23 @@ impl ZygoteState {
                 }
             }
         }
-        let network = key.and_then(|key| self.networks.get(&key));
-        supervisor::supervise_run(
-            control,
-            Some(SessionResources {
-                network,
-                cgroup_locations: &self.cgroup_locations,
-                tier: self.tier,
-            }),
-        )
+        self.become_supervisor(control, request)
     }
 
-    fn supervise_run(&self, control: UnixStream, network: Option<u32>) -> ExitCode {
+    fn supervise_run(&self, control: UnixStream, request: ZygoteRequest) -> ExitCode {
         if rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
             return ExitCode::FAILURE;
         }
-        let network = network.and_then(|key| self.networks.get(&key));
-        supervisor::supervise_run(
-            control,
-            Some(SessionResources {
-                network,
-                cgroup_locations: &self.cgroup_locations,
-                tier: self.tier,
-            }),
-        )
+        self.become_supervisor(control, request)
+    }
+
+    fn become_supervisor(&self, control: UnixStream, request: ZygoteRequest) -> ExitCode {
+        let session = SessionResources {
+            network: request.network.and_then(|key| self.networks.get(&key)),
+            cgroup_locations: &self.cgroup_locations,
+            tier: self.tier,
+        };
+        supervisor::supervise_run(control, Some(session), request.basis.map(|basis| *basis))
     }
 }
 

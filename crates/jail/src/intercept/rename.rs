@@ -19,6 +19,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, fstatvfs, openat, unl
 
 use super::connect::EnteredRun;
 use crate::mounts::is_same_object;
+use crate::rights::ProtectedPath;
 use crate::sys::{self, PendingCall};
 
 const CONFIG_FILE: &str = "config";
@@ -31,11 +32,11 @@ const PATH_MAX: usize = 4096;
 const PAGE: u64 = 4096;
 
 /// Returns whether renames have to be intercepted: only where the settings of a submodule are
-/// covered.
-pub fn needs_interception(covers: &[PathBuf]) -> bool {
+/// protected.
+pub fn needs_interception(protected: &[ProtectedPath]) -> bool {
     let is_in_submodule =
         |path: &Path| path.parent().is_some_and(|git| git.iter().any(|name| name == SUBMODULES));
-    covers.iter().any(|cover| cover.ends_with(CONFIG_FILE) && is_in_submodule(cover))
+    protected.iter().any(|it| it.path.ends_with(CONFIG_FILE) && is_in_submodule(&it.path))
 }
 
 /// Returns whether a system call renames a file.
@@ -158,11 +159,16 @@ fn read_path(memory: &File, address: u64) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rights::StandIn;
 
     #[test]
-    fn renames_are_looked_at_only_where_a_submodules_settings_are_covered() {
+    fn renames_are_looked_at_only_where_a_submodules_settings_are_protected() {
         let needed = |paths: &[&str]| {
-            needs_interception(&paths.iter().map(PathBuf::from).collect::<Vec<_>>())
+            let protect = |path: &&str| ProtectedPath {
+                path: PathBuf::from(path),
+                stand_in: StandIn::Nothing,
+            };
+            needs_interception(&paths.iter().map(protect).collect::<Vec<_>>())
         };
         assert!(needed(&["/w/.claude", "/w/.git/modules/libs/part/config"]));
         assert!(!needed(&[

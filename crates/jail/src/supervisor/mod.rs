@@ -33,8 +33,10 @@ use crate::limits::{CgroupLocations, RunLimits};
 use crate::namespaces::Tier;
 use crate::protect::ProtectionGuard;
 use lifecycle::{Lifecycle, LifecycleStep, MainExit, RunEvent};
+use start::PreparedRun;
 pub use wire::{
-    RunExit, RunFds, RunSpec, RunUser, SupervisorCommand, SupervisorReport, encode_line, send_spec,
+    RunBasis, RunExit, RunFds, RunSpec, RunUser, SupervisorCommand, SupervisorReport, encode_line,
+    send_spec,
 };
 
 /// The parts of a session that a supervisor uses.
@@ -55,7 +57,7 @@ const MAX_NAMES: usize = 5;
 pub fn run() -> ExitCode {
     crate::mark_close_on_exec();
     match take_control_socket() {
-        Ok(control) => supervise_run(control, None),
+        Ok(control) => supervise_run(control, None, None),
         Err(_) => ExitCode::FAILURE,
     }
 }
@@ -67,12 +69,14 @@ fn take_control_socket() -> io::Result<UnixStream> {
     Ok(UnixStream::from(control))
 }
 
-/// Supervises one run, from the spec on its control socket to the death of its last process.
+/// Supervises one run, from the spec on its control socket to the death of its last process. With a
+/// basis, the run is prepared before the spec arrives.
 pub(crate) fn supervise_run(
     mut control: UnixStream,
     session: Option<SessionResources<'_>>,
+    basis: Option<RunBasis>,
 ) -> ExitCode {
-    match prepare_run(&control, session) {
+    match start_run(&control, session, basis) {
         Ok(Some((run, pid))) => {
             send_report(&mut control, &SupervisorReport::Started(pid));
             run.run_to_end(control);
@@ -113,9 +117,10 @@ struct SupervisedRun {
 
 /// Receives the spec and starts the run. Returns the run and its first pid; `None` when the server
 /// closed the socket without sending a spec.
-fn prepare_run(
+fn start_run(
     control: &UnixStream,
     session: Option<SessionResources<'_>>,
+    basis: Option<RunBasis>,
 ) -> Result<Option<(SupervisedRun, i32)>, SandboxError> {
     // Detach from the server's terminal and process group first, so that nothing in the tree has
     // them.
@@ -127,13 +132,19 @@ fn prepare_run(
     // The tree runs as the same user and must not read or trace this process through /proc.
     process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .in_layer(Layer::Namespaces, "become non-dumpable")?;
+    // If this fails, so does the same below, with a server that waits for the reason.
+    let prepared = session
+        .as_ref()
+        .zip(basis)
+        .and_then(|(session, basis)| PreparedRun::prepare(basis, session).ok());
     let received = wire::receive_spec(control).in_layer(Layer::Program, "receive the spec")?;
     let Some((spec, fds)) = received else { return Ok(None) };
-    let started = match session {
-        Some(session) => start::start_in_namespaces(&spec, fds, &session)?,
-        None => start::start_on_host(&spec, fds)?,
+    let Some(session) = session else { return start::start_on_host(&spec, fds).map(Some) };
+    let prepared = match prepared.filter(|prepared| prepared.fits(&spec)) {
+        Some(prepared) => prepared,
+        None => PreparedRun::prepare(spec.basis(), &session)?,
     };
-    Ok(Some(started))
+    prepared.start(&spec, fds).map(Some)
 }
 
 /// Processes that a main process left behind.
@@ -201,10 +212,12 @@ impl SupervisedRun {
                 send_report(control, &SupervisorReport::Exited(self.build_exit(main_exit)))
             }
             LifecycleStep::ReportFinal(main_exit) => {
-                // Remove the stand-ins for missing paths before reporting the end.
-                drop(std::mem::take(&mut self.protection));
+                // Remove the stand-ins for missing paths before reporting the end. They are closed
+                // later: the file system then frees them, which no one has to wait for.
+                let removed = self.protection.remove_stand_ins();
                 send_report(control, &SupervisorReport::Over(self.build_exit(main_exit)));
                 close_control(control);
+                drop(removed);
             }
         }
     }

@@ -66,6 +66,32 @@ pub struct RunSpec {
     pub user: Option<RunUser>,
 }
 
+impl RunSpec {
+    /// Returns what decides how the run is set up.
+    pub fn basis(&self) -> RunBasis {
+        RunBasis {
+            fence: self.fence,
+            rights: self.rights.clone(),
+            limits: self.limits.clone(),
+            has_proxy: !self.proxy_env.is_empty(),
+            watches_execs: self.exec.is_some(),
+        }
+    }
+}
+
+/// What decides how a run is set up, whatever its command is. With it a run can be prepared before
+/// its command is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunBasis {
+    pub fence: SandboxProfile,
+    pub rights: Rights,
+    pub limits: ResourceLimits,
+    /// A listener for its proxy is opened in the run's network.
+    pub has_proxy: bool,
+    /// Its execs are watched.
+    pub watches_execs: bool,
+}
+
 /// User of the host, with all its groups.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunUser {
@@ -271,11 +297,14 @@ pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(RunSpec, R
 }
 
 /// Command from the supervisor to the run's init.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InitCommand {
     /// Begin to set up the run.
     Go,
+    /// Mount these covers, and open this working directory. It must be the directory whose
+    /// descriptor is attached.
+    Cover { covers: Vec<PathBuf>, cwd: PathBuf },
     /// Ask every process of the run to end, with this signal.
     Terminate(i32),
     /// Send a signal to the main process and its group.
@@ -286,12 +315,14 @@ pub enum InitCommand {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InitReport {
-    /// The run is set up. Comes with the run's mount namespace; with its network namespace and its
+    /// The run is prepared. Comes with the run's mount namespace; with its network namespace and its
     /// resolver's socket if it has its own network; and with the proxy's listener if it has one.
-    Ready {
-        network: bool,
-        listener: bool,
+    Prepared {
+        has_network: bool,
+        proxy_port: Option<u16>,
     },
+    /// The covers are mounted. Comes with the working directory, as the run sees it.
+    Covered,
     Failed(SandboxError),
     /// How the main process ended, and what it left behind.
     Ended {

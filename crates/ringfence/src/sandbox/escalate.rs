@@ -291,7 +291,8 @@ async fn start_outside(
         limits: config.default_sandbox.limits.clone(),
         ..exec.build_spec(config)
     };
-    SupervisorControl::open(launcher.supervisor_spawner(), &spec, &exec.run_fds(streams)).await
+    let (control, supervisor) = launcher.start_supervisor()?;
+    SupervisorControl::open(control, Some(supervisor), &spec, &exec.run_fds(streams)).await
 }
 
 async fn start_wider(

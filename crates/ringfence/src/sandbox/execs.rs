@@ -101,7 +101,7 @@ struct NoticeChannel {
 
 impl NoticeChannel {
     async fn next_notice(&self) -> io::Result<Option<(ExecNotice, Vec<OwnedFd>)>> {
-        self.watched.async_io(Interest::READABLE, || self.channel.receive_long()).await
+        self.watched.async_io(Interest::READABLE, || self.channel.receive()).await
     }
 
     async fn send_reply(&self, reply: &ExecReply) -> io::Result<()> {

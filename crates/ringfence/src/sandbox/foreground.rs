@@ -250,7 +250,7 @@ fn start_supervisor(
             Ok(()) => {
                 let network = (spec.rights.network != NetworkAccess::All).then_some(0);
                 channel.send(
-                    &zygote::ZygoteRequest { network, last: true, socket: None },
+                    &zygote::ZygoteRequest { network, basis: None, last: true, socket: None },
                     &[supervisor_end.as_fd()],
                 )?;
                 // The zygote ends with this process, and takes the run with it.

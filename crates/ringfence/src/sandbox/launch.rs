@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use jail::packet::PacketChannel;
 use jail::rights::{NetworkAccess, Rights};
-use jail::supervisor::{RunFds, RunSpec, SupervisorReport};
+use jail::supervisor::{RunBasis, RunFds, RunSpec, SupervisorReport};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use tokio::io::{BufReader, Lines};
@@ -109,6 +110,7 @@ pub struct StartedRun {
     pub(super) exec_service: Option<ExecService>,
     /// Runs in the wider sandbox that it has caused.
     pub(super) wider_runs: Option<Arc<WiderRuns>>,
+    basis: RunBasis,
 }
 
 impl SessionSandbox {
@@ -200,6 +202,7 @@ impl SessionSandbox {
             shared_proxy: None,
             exec_service: control.exec_service,
             wider_runs,
+            basis: control.basis,
         };
         Ok((run, proxy_channel))
     }
@@ -266,9 +269,8 @@ impl SessionSandbox {
             exec_log: exec_log.map(AsFd::as_fd),
             ..fds
         };
-        let mut control =
-            SupervisorControl::open(|socket| self.start_supervisor(network, socket), &spec, &fds)
-                .await?;
+        let (socket, supervisor) = self.open_supervisor(&spec).await?;
+        let mut control = SupervisorControl::open(socket, supervisor, &spec, &fds).await?;
         if let (Some((server_end, _)), Some(execs)) = (exec_pair, execs) {
             control.exec_service =
                 Some(ExecService::start_serving(server_end, execs.decider).map_err(spawn_error)?);
@@ -276,18 +278,45 @@ impl SessionSandbox {
         Ok((control, proxy_pair.map(|(server_end, _)| server_end)))
     }
 
-    /// Starts a supervisor that waits for its spec on the socket: the session's zygote forks it, or
-    /// it is our own child.
-    async fn start_supervisor(
-        &self,
-        network: NetworkAccess,
-        control: OwnedFd,
-    ) -> Result<Option<Child>> {
-        if let Some(zygote) = &self.zygote {
-            zygote.fork_supervisor(SessionSandbox::network_number(network), control).await?;
-            return Ok(None);
+    /// Returns the socket of a supervisor that waits for this spec: the session's zygote forks it,
+    /// or it is our own child, which is returned as well.
+    async fn open_supervisor(&self, spec: &RunSpec) -> Result<(UnixStream, Option<Child>)> {
+        match &self.zygote {
+            Some(zygote) => {
+                let network = SessionSandbox::network_number(spec.rights.network);
+                Ok((zygote.open_supervisor(network, &spec.basis()).await?, None))
+            }
+            None => {
+                let (socket, child) = self.launcher.start_supervisor()?;
+                Ok((socket, Some(child)))
+            }
         }
-        self.launcher.supervisor_spawner()(control).await
+    }
+}
+
+/// Prepares the run that may follow one, with the same basis.
+pub struct NextRun {
+    sandbox: Weak<SessionSandbox>,
+    basis: RunBasis,
+}
+
+impl NextRun {
+    /// For a run that may follow `run` in its sandbox.
+    pub fn after(run: &StartedRun, sandbox: &Arc<SessionSandbox>) -> NextRun {
+        NextRun { sandbox: Arc::downgrade(sandbox), basis: run.basis.clone() }
+    }
+
+    /// Has it prepared, unless it is already. No one waits for that.
+    pub fn prepare(&self) {
+        let (sandbox, basis) = (Weak::clone(&self.sandbox), self.basis.clone());
+        tokio::spawn(async move {
+            if let Some(zygote) =
+                sandbox.upgrade().as_ref().and_then(|sandbox| sandbox.zygote.as_ref())
+            {
+                let network = SessionSandbox::network_number(basis.rights.network);
+                zygote.prepare_ahead(network, basis).await;
+            }
+        });
     }
 }
 

@@ -1,6 +1,7 @@
 //! Starts this binary again, as a supervisor or as a zygote.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -8,6 +9,7 @@ use jail::supervisor;
 use tokio::process::{Child, Command};
 
 use super::start_error::cannot_start;
+use super::zygote;
 use crate::base::Result;
 
 /// Starts this binary again, with an argument that selects its role.
@@ -39,20 +41,16 @@ impl Launcher {
         command
     }
 
-    /// Returns a function that starts a supervisor as our own child.
-    pub(super) fn supervisor_spawner(
-        &self,
-    ) -> impl FnOnce(OwnedFd) -> std::future::Ready<Result<Option<Child>>> {
-        let mut command = self.build_command(supervisor::ARGUMENT);
-        move |control| {
-            let spawned = command
-                .stdin(Stdio::from(control))
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn();
-            std::future::ready(
-                spawned.map(Some).map_err(|error| cannot_start("the supervisor", &error)),
-            )
-        }
+    /// Starts a supervisor as our own child. Returns the socket on which it waits for its spec.
+    pub(super) fn start_supervisor(&self) -> Result<(UnixStream, Child)> {
+        let (server_end, supervisor_end) = zygote::control_pair()?;
+        let child = self
+            .build_command(supervisor::ARGUMENT)
+            .stdin(Stdio::from(OwnedFd::from(supervisor_end)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| cannot_start("the supervisor", &error))?;
+        Ok((server_end, child))
     }
 }

@@ -67,7 +67,7 @@ pub use exec_policy::ExecPolicy;
 pub use execs::{ExecDecider, WaitingExec, create_exec_log};
 pub use install::{InstallSpec, open_install_sandbox};
 pub use kept_inside::{KeptCommand, KeptInside};
-pub use launch::{LaunchRequest, StdinSource, WiderRunOptions};
+pub use launch::{LaunchRequest, NextRun, StdinSource, WiderRunOptions};
 pub use launcher::Launcher;
 pub use output_pump::SUPERVISOR_LOST;
 pub use output_window::{ShownOutput, cut_text};

@@ -1,10 +1,12 @@
 //! Connection to a supervisor: orders go out, reports come in.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream as Socket;
 
-use jail::supervisor::{self, RunFds, RunSpec, SupervisorCommand, SupervisorReport, encode_line};
+use jail::supervisor::{
+    self, RunBasis, RunFds, RunSpec, SupervisorCommand, SupervisorReport, encode_line,
+};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -19,6 +21,8 @@ use crate::base::Result;
 pub(super) struct SupervisorControl {
     pub reports: Lines<BufReader<OwnedReadHalf>>,
     pub orders: OwnedWriteHalf,
+    /// What the run was set up with.
+    pub basis: RunBasis,
     /// Our own child, or `None` for one that a zygote has forked.
     pub supervisor: Option<Child>,
     pub egress: Option<Egress>,
@@ -29,29 +33,24 @@ pub(super) struct SupervisorControl {
 }
 
 impl SupervisorControl {
-    /// Starts a supervisor and sends it the spec. `supervisor` makes one that waits on the socket
-    /// it is given.
-    pub async fn open<F>(
-        supervisor: impl FnOnce(OwnedFd) -> F,
+    /// Sends a spec to a supervisor that waits for it on the other end of this socket, which does
+    /// not block. `supervisor` is our own child, if it is one.
+    pub async fn open(
+        control: Socket,
+        supervisor: Option<Child>,
         spec: &RunSpec,
         fds: &RunFds<BorrowedFd<'_>>,
-    ) -> Result<SupervisorControl>
-    where
-        F: Future<Output = Result<Option<Child>>>,
-    {
+    ) -> Result<SupervisorControl> {
         let spawn_error = |error: io::Error| cannot_start(&spec.program, &error);
-        // Our end does not block, the supervisor's does: the flag belongs to one end of the pair.
-        let (server_end, supervisor_end) = Socket::pair().map_err(spawn_error)?;
-        server_end.set_nonblocking(true).map_err(spawn_error)?;
-        let supervisor = supervisor(supervisor_end.into()).await?;
         let remaining_spec =
-            supervisor::send_spec(server_end.as_fd(), spec, fds).map_err(spawn_error)?;
+            supervisor::send_spec(control.as_fd(), spec, fds).map_err(spawn_error)?;
         let (reports, mut orders) =
-            UnixStream::from_std(server_end).map_err(spawn_error)?.into_split();
+            UnixStream::from_std(control).map_err(spawn_error)?.into_split();
         orders.write_all(&remaining_spec).await.map_err(spawn_error)?;
         Ok(SupervisorControl {
             reports: BufReader::new(reports).lines(),
             orders,
+            basis: spec.basis(),
             supervisor,
             egress: None,
             exec_service: None,

@@ -1,7 +1,12 @@
 //! The session's zygote: started for its first run, and again for the next one if it was lost.
+//!
+//! One run can be prepared ahead: its supervisor has set up everything that does not depend on the
+//! command, and waits. Only a run with the very same basis uses it. It ends when one with another
+//! basis is prepared, when no run comes for a while, or with its zygote.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -9,9 +14,12 @@ use jail::error::{Layer, SandboxError};
 use jail::namespaces::Tier;
 use jail::packet::PacketChannel;
 use jail::rights::Rights;
+use jail::supervisor::RunBasis;
 use jail::zygote::{SessionSetup, SetupResult, ZygoteRequest};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::process::Child;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::launcher::Launcher;
@@ -23,6 +31,8 @@ use crate::base::{Error, Result};
 /// Time limit for an answer. A zygote answers in milliseconds; a machine that needs this long will
 /// not answer at all.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after which a run that was prepared ahead is given up.
+const PREPARED_LIFETIME: Duration = Duration::from_secs(30);
 
 /// Handle to the session's zygote. Dropping it closes the channel, which ends everything in the
 /// session's sandbox.
@@ -34,9 +44,26 @@ pub struct Zygote {
 
 struct RunningZygote {
     channel: Arc<PacketChannel>,
-    tier: Tier,
     /// Held so that it is reaped.
     child: Child,
+    prepared: Option<PreparedSupervisor>,
+}
+
+/// A supervisor that has prepared its run and waits for the spec. Dropping it ends it.
+struct PreparedSupervisor {
+    network: Option<u32>,
+    basis: RunBasis,
+    control: UnixStream,
+    since: Instant,
+}
+
+impl PreparedSupervisor {
+    /// Returns whether it is for such a run, and still there: it says nothing before it has a spec.
+    fn is_for(&self, network: Option<u32>, basis: &RunBasis) -> bool {
+        let mut poll_fds = [PollFd::new(&self.control, PollFlags::IN)];
+        let is_silent = poll(&mut poll_fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0);
+        is_silent && self.network == network && self.basis == *basis
+    }
 }
 
 /// Zygotes of all sessions, so that the end of the server can wait for them.
@@ -70,8 +97,8 @@ fn lock_mutex<T>(mutex: &std::sync::Mutex<T>) -> MutexGuard<'_, T> {
 impl RunningZygote {
     /// Closes the channel, which ends the zygote, and reaps it.
     fn close_and_reap(self) {
-        let RunningZygote { channel, mut child, .. } = self;
-        drop(channel);
+        let RunningZygote { channel, mut child, prepared, .. } = self;
+        drop((channel, prepared));
         ENDING_ZYGOTES.spawn(async move {
             if let Err(error) = child.wait().await {
                 tracing::warn!("cannot wait for the end of a zygote: {error}");
@@ -102,10 +129,47 @@ impl Zygote {
         Zygote { launcher, rights, running }
     }
 
-    /// Has the zygote fork a supervisor that uses `control` as its socket, in the network of this
-    /// number.
-    pub async fn fork_supervisor(&self, network: Option<u32>, control: OwnedFd) -> Result<Tier> {
-        self.send_request(ZygoteRequest { network, last: false, socket: None }, control).await
+    /// Returns the socket of a supervisor that waits for its spec, in the network of this number: of
+    /// the one that is prepared, if it is for such a run, or of a new one.
+    pub async fn open_supervisor(
+        &self,
+        network: Option<u32>,
+        basis: &RunBasis,
+    ) -> Result<UnixStream> {
+        if let Some(zygote) = self.running.lock().await.as_mut()
+            && let Some(prepared) = zygote.prepared.take_if(|it| it.is_for(network, basis))
+        {
+            return Ok(prepared.control);
+        }
+        let (server_end, supervisor_end) = control_pair()?;
+        let request = ZygoteRequest { network, basis: None, last: false, socket: None };
+        self.send_request(request, supervisor_end.into()).await?;
+        Ok(server_end)
+    }
+
+    /// Has a supervisor prepare a run ahead, unless there is one. If that fails there is none, and
+    /// the next run is started without it.
+    pub async fn prepare_ahead(&self, network: Option<u32>, basis: RunBasis) {
+        let mut running = self.running.lock().await;
+        let Some(zygote) = running.as_mut() else { return };
+        if zygote.prepared.as_ref().is_some_and(|prepared| prepared.is_for(network, &basis)) {
+            return;
+        }
+        let Ok((control, supervisor_end)) = control_pair() else { return };
+        let request = ZygoteRequest {
+            network,
+            basis: Some(Box::new(basis.clone())),
+            last: false,
+            socket: None,
+        };
+        if let Err(error) = write_request(&zygote.channel, &request, &supervisor_end.into()) {
+            tracing::debug!("no run can be prepared ahead: {error}");
+            return;
+        }
+        let since = Instant::now();
+        zygote.prepared = Some(PreparedSupervisor { network, basis, control, since });
+        drop(running);
+        tokio::spawn(end_prepared(Arc::downgrade(&self.running), since));
     }
 
     /// Returns a socket that belongs to the network of this number and can be used from here.
@@ -116,7 +180,12 @@ impl Zygote {
         let (channel, zygote_end) = PacketChannel::pair().map_err(network_error)?;
         let family = if ipv6 { 6 } else { 4 };
         self.send_request(
-            ZygoteRequest { network: Some(network), last: false, socket: Some(family) },
+            ZygoteRequest {
+                network: Some(network),
+                basis: None,
+                last: false,
+                socket: Some(family),
+            },
             zygote_end.into(),
         )
         .await?;
@@ -131,14 +200,14 @@ impl Zygote {
         }
     }
 
-    async fn send_request(&self, request: ZygoteRequest, control: OwnedFd) -> Result<Tier> {
+    async fn send_request(&self, request: ZygoteRequest, control: OwnedFd) -> Result<()> {
         let mut running = self.running.lock().await;
         if let Some(zygote) = running.as_mut() {
             // A dead zygote shows by its status or by its channel; then the session gets a new one,
             // and what was on its network is gone.
             let is_alive = matches!(zygote.child.try_wait(), Ok(None));
             if is_alive && write_request(&zygote.channel, &request, &control).is_ok() {
-                return Ok(zygote.tier);
+                return Ok(());
             }
             tracing::warn!("the zygote of a session was lost; starting a new one");
             *running = None;
@@ -154,7 +223,8 @@ impl Zygote {
             )
         };
         write_request(&started.channel, &request, &control).map_err(channel_error)?;
-        Ok(running.insert(started).tier)
+        *running = Some(started);
+        Ok(())
     }
 
     /// Starts the first tier that works. If none does, the error is that of the best one.
@@ -197,7 +267,7 @@ impl Zygote {
             .map_err(|error| spawn_error(io::Error::other(error)))?
             .map_err(spawn_error)?
         {
-            Some((Ok(()), _)) => Ok(RunningZygote { channel, tier, child }),
+            Some((Ok(()), _)) => Ok(RunningZygote { channel, child, prepared: None }),
             Some((Err(sandbox_error), _)) => Err(sandbox_error),
             None => Err(SandboxError::from_message(
                 Layer::Namespaces,
@@ -206,6 +276,26 @@ impl Zygote {
             )),
         }
     }
+}
+
+/// Ends the supervisor that has been prepared since this moment, once its time is over.
+async fn end_prepared(running: Weak<Mutex<Option<RunningZygote>>>, since: Instant) {
+    tokio::time::sleep_until(since + PREPARED_LIFETIME).await;
+    let Some(running) = running.upgrade() else { return };
+    if let Some(zygote) = running.lock().await.as_mut()
+        && zygote.prepared.as_ref().is_some_and(|prepared| prepared.since == since)
+    {
+        zygote.prepared = None;
+    }
+}
+
+/// Returns the two ends of a control socket. Our end does not block, the supervisor's does: the
+/// flag belongs to one end of the pair.
+pub(super) fn control_pair() -> Result<(UnixStream, UnixStream)> {
+    let open_error = |error: io::Error| start_error::cannot_start("the supervisor", &error);
+    let (server_end, supervisor_end) = UnixStream::pair().map_err(open_error)?;
+    server_end.set_nonblocking(true).map_err(open_error)?;
+    Ok((server_end, supervisor_end))
 }
 
 fn write_request(

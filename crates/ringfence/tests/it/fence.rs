@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::support::process::{marker, wait_for_death, with_argument};
+use crate::support::process::{marker, parent, wait_for_death, with_argument};
 use crate::support::subset::assert_holds;
 use crate::support::{Client, DEADLINE, Options, SESSIONS, Server, Transport, eventually, server};
 
@@ -76,19 +76,15 @@ fn wait_for_one(marker: &str) {
     eventually(DEADLINE, "it has started", || !with_argument(marker).is_empty());
 }
 
-/// The newest child of a process. An older one may be a run that has just ended.
-fn newest(of: u32) -> u32 {
-    *children(of).last().unwrap()
-}
-
-fn children(of: u32) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{of}/task")).unwrap().flatten();
-    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    lists
-        .flat_map(|list| {
-            list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
-        })
-        .collect()
+/// The process at this level below the server, of those that the run of this marker descends from: its zygote, its
+/// supervisor, its first process. Another run may be prepared next to it.
+fn below_server(server: &Server, marker: &str, level: usize) -> u32 {
+    let mut line: Vec<u32> =
+        std::iter::successors(with_argument(marker).first().copied(), |pid| Some(parent(*pid)))
+            .take_while(|pid| *pid != server.pid() && *pid > 1)
+            .collect();
+    line.reverse();
+    line[level]
 }
 
 fn kill(pid: u32) {
@@ -96,7 +92,7 @@ fn kill(pid: u32) {
 }
 
 /// Kills what `find` finds while a call runs: the call ends with an error, nothing of it lives, and the next works.
-fn lose(find: impl Fn(&Server) -> u32) {
+fn lose(level: usize) {
     let mut server = Options::new(Transport::Stdio).config("[limits]\ngrace_ms = 300").spawn();
     let mut client = server.connect(SESSIONS);
     stdout(&mut client, "true");
@@ -104,7 +100,7 @@ fn lose(find: impl Fn(&Server) -> u32) {
     let arguments = json!({"command": format!("(setsid sleep {marker} &); exec sleep {marker}")});
     let id = client.start_call("shell.exec", &arguments);
     wait_for_tree_of_two(&marker);
-    kill(find(&server));
+    kill(below_server(&server, &marker, level));
     let message = client.wait(&id);
     assert_eq!(message["result"]["isError"], true, "{message}");
     assert_eq!(message["result"]["structuredContent"]["error"]["kind"], "internal", "{message}");
@@ -126,12 +122,12 @@ fn is_empty(path: &Path) -> bool {
 
 #[test]
 fn a_lost_zygote_ends_its_calls_and_the_next_one_works() {
-    lose(|server| newest(server.pid()));
+    lose(0);
 }
 
 #[test]
 fn a_lost_supervisor_ends_its_call_and_the_next_one_works() {
-    lose(|server| newest(newest(server.pid())));
+    lose(1);
 }
 
 #[test]
@@ -142,7 +138,7 @@ fn a_lost_first_process_ends_its_call_and_the_next_one_works() {
     let marker = marker();
     let id = client.start_call("shell.exec", &json!({"command": format!("exec sleep {marker}")}));
     wait_for_one(&marker);
-    kill(newest(newest(newest(server.pid()))));
+    kill(below_server(&server, &marker, 2));
     let message = client.wait(&id);
     assert!(message["result"].is_object(), "{message}");
     wait_for_death(&marker, DEADLINE);

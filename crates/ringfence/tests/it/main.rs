@@ -56,6 +56,7 @@ mod results;
 mod retention;
 mod rules;
 mod rules_like_codex;
+mod run_ahead;
 mod run_record;
 mod sandbox_command;
 mod sandbox_state;

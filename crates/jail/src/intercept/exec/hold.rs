@@ -225,7 +225,7 @@ impl ExecWatch {
 
     /// Delivers the server's answers to the processes they are for.
     fn receive_answers(&self, notices: &PacketChannel) {
-        while let Ok(Some((ExecReply { id, answer }, _))) = notices.receive_long::<ExecReply>() {
+        while let Ok(Some((ExecReply { id, answer }, _))) = notices.receive::<ExecReply>() {
             let mut held_processes = self.lock_held();
             // A process that is gone needs no answer.
             let Some(held_process) = held_processes.get_mut(&id) else { continue };

@@ -260,6 +260,7 @@ impl CodexTurn {
             output_filter: Some(Box::new(move |bytes| {
                 filter_events.lock().ignore_poison().parse_chunk(bytes)
             })),
+            has_next: false,
         };
         let command = CommandRequest {
             program: program.display().to_string(),

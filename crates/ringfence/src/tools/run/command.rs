@@ -21,8 +21,8 @@ use crate::base::{Error, Kind, Result};
 use crate::config::{Config, ProfileSetting};
 use crate::sandbox::repositories::GitBaseline;
 use crate::sandbox::{
-    KeptInside, LaunchRequest, Launcher, OutputFilter, OutputRequest, RunHandle, RunOptions,
-    RunOutcome, RunResult, RunState, SessionSandbox, StdinSource, StopReason,
+    KeptInside, LaunchRequest, Launcher, NextRun, OutputFilter, OutputRequest, RunHandle,
+    RunOptions, RunOutcome, RunResult, RunState, SessionSandbox, StdinSource, StopReason,
 };
 use crate::tools::{PrepareCx, RunCx, ToolHints};
 
@@ -276,6 +276,7 @@ pub async fn start_command(
         rights: cx.settings.workspace.rights().clone(),
         never_escalate: false,
         output_filter: None,
+        has_next: cx.settings.own_sandbox.is_none(),
     };
     start_in(cx, call, launcher, command, deadline, placement).await
 }
@@ -289,6 +290,8 @@ pub struct CommandPlacement {
     pub never_escalate: bool,
     /// Processes standard output before it is kept and shown.
     pub output_filter: Option<OutputFilter>,
+    /// A similar command may follow, for which a run is prepared ahead.
+    pub has_next: bool,
 }
 
 /// Like [`start_command`], in a sandbox other than the call's own.
@@ -300,7 +303,7 @@ pub async fn start_in(
     deadline: Option<Arc<Deadline>>,
     placement: CommandPlacement,
 ) -> Result<StartedCommand> {
-    let CommandPlacement { sandbox, rights, never_escalate, output_filter } = placement;
+    let CommandPlacement { sandbox, rights, never_escalate, output_filter, has_next } = placement;
     let (cwd, relative_cwd) = cx.settings.workspace.open_dir(&command.cwd)?;
     let cwd_path = cx.settings.workspace.path().join(relative_cwd);
     // A human has approved this directory by name, or the operator's filters have checked it, when
@@ -363,6 +366,11 @@ pub async fn start_in(
     let repositories = &cx.session_ref.state.sandboxes.repositories;
     let home = cx.settings.config.home.clone();
     let git_baseline = GitBaseline::capture(repositories, &sandbox, home).await?;
+    let started = sandbox.start_run(launch).await?;
+    let next_run = has_next.then(|| NextRun::after(&started, &sandbox));
+    if let Some(next_run) = &next_run {
+        next_run.prepare();
+    }
     let end_status = Arc::new(OnceLock::new());
     let (status_slot, runs) = (Arc::clone(&end_status), Arc::downgrade(cx.background_runs()));
     let session_cancel = cx.session().cancel.clone();
@@ -374,6 +382,10 @@ pub async fn start_in(
         max_file_bytes: cx.settings.config.limits.output_file_bytes,
         stdout_filter: output_filter,
         on_end: Box::new(move |result| {
+            // The one that was prepared when this run started may be gone by now.
+            if let Some(next_run) = &next_run {
+                next_run.prepare();
+            }
             Box::pin(async move {
                 summarize_execs(&exec_list, result);
                 result.git_changed = git_baseline.describe_changes().await;
@@ -394,7 +406,7 @@ pub async fn start_in(
         }),
         tasks: cx.services.tasks.clone(),
     };
-    let run_handle = sandbox.start_run(launch).await?.into_handle(run_options);
+    let run_handle = started.into_handle(run_options);
     let streaming = command.streaming;
     let (profile, client_sandbox) =
         (sandbox.profile, cx.settings.workspace.stricter_client_sandbox().cloned());

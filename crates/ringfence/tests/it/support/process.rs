@@ -53,3 +53,12 @@ pub fn parent(pid: u32) -> u32 {
         .and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok())
         .unwrap_or(0)
 }
+
+/// Its children, in the order in which each of its threads started them.
+pub fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return vec![] };
+    let lists = tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok())
+        .collect::<Vec<_>>();
+    lists.iter().flat_map(|list| list.split_whitespace()).flat_map(str::parse).collect()
+}
