@@ -40,9 +40,14 @@ done
 [ -z "$home" ] || export HOME="$home"
 export GIT_OPTIONAL_LOCKS=0 GIT_TERMINAL_PROMPT=0 GIT_PAGER=cat PAGER=cat
 part() { "$@"; printf '\000%s %s\000' "$word" "$?"; }
-call() { timeout -s KILL 1 git -c 'safe.directory=*' -c core.fsmonitor=false --no-pager "$@"; }
+# A time limit for each command, so that one repository cannot hide the others. Each costs the start
+# of a program: a single repository needs it only where its contents decide how long git takes.
+limit='timeout -s KILL 1'
+call() { $limit git -c 'safe.directory=*' -c core.fsmonitor=false --no-pager "$@"; }
 links() { call "$@" ls-files -s -z | grep -z '^160000 '; }
+is_single=; [ $# -gt 1 ] || is_single=yes
 for place; do
+    [ -z "$is_single" ] || limit=
     dir=${place#?}
     case $place in
     W*) set -- -C "$dir"; export GIT_CEILING_DIRECTORIES="${dir%/*}" ;;
@@ -51,8 +56,9 @@ for place; do
     part call "$@" config -z --show-origin --includes --list
     part call "$@" rev-parse --path-format=absolute --git-dir --git-common-dir --git-path hooks
     part call "$@" rev-parse --path-format=absolute --show-toplevel
-    part links "$@"
     part call "$@" worktree list --porcelain -z
+    limit='timeout -s KILL 1'
+    part links "$@"
 done
 "#;
 
@@ -236,7 +242,7 @@ fn parse_answer<'s>(
     // A part that did not arrive in time says nothing; the settings alone decide whether there is
     // an answer.
     let part = |index: usize| answer_parts.get(index).copied().unwrap_or((b"", false));
-    let (settings, paths, top, links, trees) = (part(0), part(1), part(2), part(3), part(4));
+    let (settings, paths, top, trees, links) = (part(0), part(1), part(2), part(3), part(4));
     let base = query.query_path();
     let git_settings =
         (settings.1 && paths.1).then(|| parse_settings(base, settings.0, paths.0)).flatten();
@@ -297,7 +303,7 @@ mod tests {
     #[test]
     fn what_git_says_is_cut_where_nobody_can_forge_it() {
         let said = b"file:.git/config\0core.x\nfile:/etc/passwd\0\0WORD 0\0/w/.git\n/w/.git\n/w/.git/hooks\n\0WORD 0\0/w\n\0WORD 0\0\
-            160000 abc 0\tsub\0\0WORD 0\0worktree /w\0HEAD abc\0\0worktree /w/wt\0\0\0WORD 0\0cut off";
+            worktree /w\0HEAD abc\0\0worktree /w/wt\0\0\0WORD 0\x00160000 abc 0\tsub\0\0WORD 0\0cut off";
         let question = RepositoryQuery::WorkTree("/w".into());
         let mut parts = split_parts(said, "WORD");
         let answer = parse_answer(&question, &mut parts);
