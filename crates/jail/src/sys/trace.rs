@@ -46,6 +46,50 @@ pub enum TraceEvent {
     Exited,
 }
 
+/// Memory mapping of a process that a file backs, as the kernel reports it (`struct
+/// procmap_query`).
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+pub struct MappingQuery {
+    size: u64,
+    flags: u64,
+    address: u64,
+    pub start: u64,
+    pub end: u64,
+    mapping_flags: u64,
+    page_size: u64,
+    pub offset: u64,
+    pub inode: u64,
+    pub device_major: u32,
+    pub device_minor: u32,
+    name_size: u32,
+    build_id_size: u32,
+    name_address: u64,
+    build_id_address: u64,
+}
+
+/// Returns the mapping at an address, and the path of its file. `maps` is an open `/proc/PID/maps`.
+/// A kernel before Linux 6.11 does not know the request and answers with `ENOTTY`.
+pub fn query_mapping(maps: BorrowedFd<'_>, address: u64) -> io::Result<(MappingQuery, Vec<u8>)> {
+    const PROCMAP_QUERY: libc::Ioctl = 0xc068_6611_u32 as libc::Ioctl;
+    let mut name = vec![0; libc::PATH_MAX as usize];
+    let mut query = MappingQuery {
+        size: size_of::<MappingQuery>() as u64,
+        address,
+        name_size: libc::PATH_MAX as u32,
+        name_address: name.as_mut_ptr() as u64,
+        ..MappingQuery::default()
+    };
+    // SAFETY: the kernel fills the struct, whose size it is given, and at most `name_size` bytes of
+    // the name, both of which outlive the call.
+    check_errno(libc::c_long::from(unsafe {
+        libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query)
+    }))?;
+    // With the zero at its end; 0 if the mapping has no name.
+    name.truncate((query.name_size as usize).saturating_sub(1));
+    Ok((query, name))
+}
+
 fn ptrace_request(request: libc::c_uint, thread: i32, data: libc::c_long) -> io::Result<()> {
     // SAFETY: no request made through this function reads or writes our memory: to all of them
     // `data` is a number.

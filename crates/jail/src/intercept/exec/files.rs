@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::image::ProcessImage;
 use super::mapping::FileMapping;
-use super::resolve;
+use super::resolve::{self, DeviceInode};
 use super::wire::FileIdentity;
 
 /// Highest index of an argument at which the kernel can put a script's name: it follows the
@@ -99,20 +99,22 @@ impl ExecFiles {
     fn find_entry(&mut self, process: i32, pc: u64) -> Result<(), String> {
         let program_path = |_| self.program.identity.path.clone();
         let mapping = FileMapping::find_address(process, pc).map_err(program_path)?;
+        let identities = [self.program.device_inode()]
+            .into_iter()
+            .chain(HOST_LOADERS.iter().filter_map(|path| identify_regular(path)));
+        if identities.into_iter().any(|identity| mapping.is_backed_by(identity)) {
+            return Ok(());
+        }
         let program_file = self.program.open_content().map_err(program_path)?;
-        let loaders: Vec<File> =
-            HOST_LOADERS.iter().filter_map(|path| open_regular(Path::new(path)).ok()).collect();
-        let usual_files = || [&program_file].into_iter().chain(&loaders);
-        if usual_files().any(|file| mapping.is_backed_by(file))
-            || usual_files().any(|file| mapping.has_code_of(process, file))
+        let loaders = HOST_LOADERS.iter().filter_map(|path| open_regular(Path::new(path)).ok());
+        if [program_file].into_iter().chain(loaders).any(|file| mapping.has_code_of(process, &file))
         {
             return Ok(());
         }
         // The path only says where to look: the file there must be the one that is mapped.
         let is_mapped = |file: &ExecFile| {
-            file.open_content().is_ok_and(|content| {
-                mapping.is_backed_by(&content) || mapping.has_code_of(process, &content)
-            })
+            mapping.is_backed_by(file.device_inode())
+                || file.open_content().is_ok_and(|content| mapping.has_code_of(process, &content))
         };
         let entry = ExecFile::open_named(process, &mapping.path, 0).ok().filter(is_mapped);
         self.foreign_loader = Some(entry.ok_or_else(|| to_lossy_string(&mapping.path))?);
@@ -176,7 +178,12 @@ impl ExecFile {
     }
 
     fn is_same_file(&self, other: &ExecFile) -> bool {
-        (self.identity.device, self.identity.inode) == (other.identity.device, other.identity.inode)
+        self.device_inode() == other.device_inode()
+    }
+
+    /// Device and inode of its descriptor.
+    fn device_inode(&self) -> DeviceInode {
+        (self.identity.device, self.identity.inode)
     }
 
     /// Returns whether this is a dynamic loader: by its name or, under another name, by its bytes.
@@ -208,6 +215,12 @@ fn open_regular(path: &Path) -> io::Result<File> {
         true => Ok(file),
         false => Err(io::Error::other("not a regular file")),
     }
+}
+
+/// Returns the device and inode of a regular file.
+fn identify_regular(path: &str) -> Option<DeviceInode> {
+    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 fn has_same_bytes(mut one: File, other: &File) -> io::Result<bool> {

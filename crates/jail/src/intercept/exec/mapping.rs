@@ -1,17 +1,20 @@
 //! Finds the file that is mapped at an address of a process.
 
-use std::fs::{self, File};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-use super::resolve::{DeviceInode, identify_file};
+use super::resolve::DeviceInode;
 use crate::sys::trace;
 
 /// Bytes that are compared at a time, and at most.
 const PIECE: usize = 64 << 10;
 const MAX_CODE: u64 = 256 << 20;
+/// Room for the mappings of a new program, so that they are read at once.
+const MAPS_BYTES: usize = 8 << 10;
 
-/// Memory mapping of a process: one line of `/proc/PID/maps`.
+/// Memory mapping of a process.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FileMapping {
     start: u64,
@@ -26,16 +29,38 @@ pub struct FileMapping {
 impl FileMapping {
     /// Finds the mapping at an address.
     pub fn find_address(process: i32, address: u64) -> io::Result<FileMapping> {
-        let maps = fs::read(format!("/proc/{process}/maps"))?;
-        let mut mappings = maps.split(|byte| *byte == b'\n').filter_map(parse_maps_line);
+        let maps = File::open(format!("/proc/{process}/maps"))?;
+        match trace::query_mapping(maps.as_fd(), address) {
+            Ok((query, path)) => Ok(FileMapping {
+                start: query.start,
+                end: query.end,
+                offset: query.offset,
+                identity: (
+                    rustix::fs::makedev(query.device_major, query.device_minor),
+                    query.inode,
+                ),
+                path,
+            }),
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                FileMapping::find_in_text(maps, address)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Finds it in the text, on a kernel that offers nothing better.
+    fn find_in_text(mut maps: File, address: u64) -> io::Result<FileMapping> {
+        let mut text = Vec::with_capacity(MAPS_BYTES);
+        maps.read_to_end(&mut text)?;
+        let mut mappings = text.split(|byte| *byte == b'\n').filter_map(parse_maps_line);
         mappings
             .find(|mapping| (mapping.start..mapping.end).contains(&address))
             .ok_or_else(|| io::Error::other("nothing is mapped at this address"))
     }
 
-    /// Returns whether this very file is mapped.
-    pub fn is_backed_by(&self, file: &File) -> bool {
-        self.identity.1 != 0 && identify_file(file).is_ok_and(|identity| identity == self.identity)
+    /// Returns whether the file with this device and inode is mapped.
+    pub fn is_backed_by(&self, identity: DeviceInode) -> bool {
+        identity.1 != 0 && identity == self.identity
     }
 
     /// Returns whether the mapped bytes are those of the file. Some file systems (btrfs, overlayfs)
@@ -100,6 +125,7 @@ fn parse_maps_line(line: &[u8]) -> Option<FileMapping> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::resolve::identify_file;
     use super::*;
 
     #[test]
@@ -121,13 +147,29 @@ mod tests {
         let code = a_mapping_is_of_its_own_file_and_of_no_other as fn() as usize as u64;
         let mapping = FileMapping::find_address(process, code).unwrap();
         let (own, other) = (File::open("/proc/self/exe").unwrap(), File::open("/bin/sh").unwrap());
+        let identity = |file: &File| identify_file(file).unwrap();
         assert!(mapping.has_code_of(process, &own));
-        assert!(!mapping.is_backed_by(&other) && !mapping.has_code_of(process, &other));
+        assert!(!mapping.is_backed_by(identity(&other)) && !mapping.has_code_of(process, &other));
         let number =
             FileMapping { identity: (mapping.identity.0 + 1, mapping.identity.1), ..mapping };
         assert!(
-            !number.is_backed_by(&own),
+            !number.is_backed_by(identity(&own)),
             "the same inode number on another device is another file"
         );
+    }
+
+    /// Both ways to ask the kernel, where it has both.
+    #[test]
+    fn the_query_and_the_text_name_the_same_mapping() {
+        let process = rustix::process::getpid().as_raw_nonzero().get();
+        let maps = || File::open("/proc/self/maps").unwrap();
+        let code = the_query_and_the_text_name_the_same_mapping as fn() as usize as u64;
+        let on_stack = 0;
+        for address in [code, &raw const on_stack as u64] {
+            let found = FileMapping::find_address(process, address).unwrap();
+            assert_eq!(found, FileMapping::find_in_text(maps(), address).unwrap());
+        }
+        assert!(FileMapping::find_address(process, 8).is_err(), "nothing is mapped there");
+        assert!(FileMapping::find_in_text(maps(), 8).is_err());
     }
 }
