@@ -137,10 +137,18 @@ fn start_run(
         .as_ref()
         .zip(basis)
         .and_then(|(session, basis)| PreparedRun::prepare(basis, session).ok());
-    let received = wire::receive_spec(control).in_layer(Layer::Program, "receive the spec")?;
-    let Some((spec, fds)) = received else { return Ok(None) };
+    let received = wire::receive_spec(control).in_layer(Layer::Program, "receive the spec");
+    let prepared = match (prepared, &received) {
+        (Some(prepared), Ok(Some((spec, _)))) if prepared.fits(spec) => Some(prepared),
+        (Some(unneeded), _) => {
+            unneeded.end();
+            None
+        }
+        (None, _) => None,
+    };
+    let Some((spec, fds)) = received? else { return Ok(None) };
     let Some(session) = session else { return start::start_on_host(&spec, fds).map(Some) };
-    let prepared = match prepared.filter(|prepared| prepared.fits(&spec)) {
+    let prepared = match prepared {
         Some(prepared) => prepared,
         None => PreparedRun::prepare(spec.basis(), &session)?,
     };

@@ -29,7 +29,7 @@ const RUN_NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
 
 /// A run in its own namespaces that is set up as far as its basis allows: its init waits for the
 /// covers, and the process that becomes the program has every layer and waits for its order.
-/// Nothing of a command is in it. Dropping it ends it.
+/// Nothing of a command is in it.
 pub(super) struct PreparedRun {
     basis: RunBasis,
     tree: ProcessTree,
@@ -100,6 +100,18 @@ impl PreparedRun {
             [talk, &self.main.channel].map(|channel| PollFd::new(channel, PollFlags::IN));
         let is_waiting = poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0);
         is_waiting && self.basis == spec.basis()
+    }
+
+    /// Ends a run that no command needs, and waits until nothing of it is left: whoever waits for
+    /// the session to end finds nothing of it afterwards.
+    pub(super) fn end(self) {
+        self.tree.kill_all();
+        if let ProcessTree::Namespace { first, .. } = &self.tree {
+            // The kernel ends the processes of a pid namespace before their init is reaped.
+            let _ = rustix::io::retry_on_intr(|| {
+                process::waitpid(Some(*first), process::WaitOptions::empty())
+            });
+        }
     }
 
     /// Has the run become its command.

@@ -219,6 +219,21 @@ fn a_prepared_run_that_dies_is_missed_by_no_one() {
 }
 
 #[test]
+fn nothing_of_a_prepared_run_outlives_its_server() {
+    for _ in 0..5 {
+        let mut server = Options::new(Transport::Stdio).spawn();
+        let mut client = server.connect(SESSIONS);
+        run(&mut client, json!({"command": "true"}));
+        let Waiting { supervisor, first, program } = wait_for_run(&server);
+        server.signal(Signal::TERM);
+        assert!(server.ended().success(), "{}", server.log());
+        for pid in [supervisor, first, program] {
+            assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid}");
+        }
+    }
+}
+
+#[test]
 fn commands_that_start_together_each_have_a_run_of_their_own() {
     let mut server = Options::new(Transport::Stdio).spawn();
     let mut client = server.connect(SESSIONS);
