@@ -23,7 +23,9 @@ use crate::base::{Error, Result, lexical};
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_OUTPUT_BYTES: u64 = 4 << 20;
 /// Number of parts in the answer about one repository.
-const PARTS_PER_ANSWER: usize = 5;
+const PARTS_PER_ANSWER: usize = 4;
+/// Status of the paths of a repository that has no work tree.
+const NO_WORK_TREE: &[u8] = b"3";
 /// Prefix for the user's variables that say where git finds settings: some of them are set for
 /// every run under their own names.
 const VARIABLE_PREFIX: &str = "RINGFENCE_";
@@ -44,6 +46,12 @@ part() { "$@"; printf '\000%s %s\000' "$word" "$?"; }
 # of a program: a single repository needs it only where its contents decide how long git takes.
 limit='timeout -s KILL 1'
 call() { $limit git -c 'safe.directory=*' -c core.fsmonitor=false --no-pager "$@"; }
+places='--git-dir --git-common-dir --git-path hooks'
+# git ends at the first word that it cannot answer, so nothing is printed twice.
+paths() {
+    call "$@" rev-parse --path-format=absolute --show-toplevel $places && return
+    call "$@" rev-parse --path-format=absolute $places && return 3
+}
 links() { call "$@" ls-files -s -z | grep -z '^160000 '; }
 is_single=; [ $# -gt 1 ] || is_single=yes
 for place; do
@@ -54,8 +62,7 @@ for place; do
     *) set -- "--git-dir=$dir" ;;
     esac
     part call "$@" config -z --show-origin --includes --list
-    part call "$@" rev-parse --path-format=absolute --git-dir --git-common-dir --git-path hooks
-    part call "$@" rev-parse --path-format=absolute --show-toplevel
+    part paths "$@"
     part call "$@" worktree list --porcelain -z
     limit='timeout -s KILL 1'
     part links "$@"
@@ -216,15 +223,28 @@ fn read_only_rights(rights: &Rights) -> Rights {
     restricted
 }
 
+/// Output of one command, and its status.
+#[derive(Debug, Default, Clone, Copy)]
+struct AnswerPart<'s> {
+    text: &'s [u8],
+    status: &'s [u8],
+}
+
+impl AnswerPart<'_> {
+    fn is_success(&self) -> bool {
+        self.status == b"0"
+    }
+}
+
 /// Splits the output into parts, each with the status of its command. An unfinished part is left
 /// out.
-fn split_parts<'s>(output: &'s [u8], marker: &str) -> std::vec::IntoIter<(&'s [u8], bool)> {
+fn split_parts<'s>(output: &'s [u8], marker: &str) -> std::vec::IntoIter<AnswerPart<'s>> {
     let separator = format!("\0{marker} ").into_bytes();
     let (mut parts, mut rest) = (Vec::new(), output);
     while let Some(offset) = find_bytes(rest, &separator) {
         let remainder = &rest[offset + separator.len()..];
         let Some(end) = remainder.iter().position(|byte| *byte == 0) else { break };
-        parts.push((&rest[..offset], &remainder[..end] == b"0"));
+        parts.push(AnswerPart { text: &rest[..offset], status: &remainder[..end] });
         rest = &remainder[end + 1..];
     }
     parts.into_iter()
@@ -236,28 +256,25 @@ fn find_bytes(text: &[u8], needle: &[u8]) -> Option<usize> {
 
 fn parse_answer<'s>(
     query: &RepositoryQuery,
-    parts: &mut impl Iterator<Item = (&'s [u8], bool)>,
+    parts: &mut impl Iterator<Item = AnswerPart<'s>>,
 ) -> RepositoryAnswer {
-    let answer_parts: Vec<(&[u8], bool)> = parts.by_ref().take(PARTS_PER_ANSWER).collect();
+    let answer_parts: Vec<AnswerPart<'_>> = parts.by_ref().take(PARTS_PER_ANSWER).collect();
     // A part that did not arrive in time says nothing; the settings alone decide whether there is
     // an answer.
-    let part = |index: usize| answer_parts.get(index).copied().unwrap_or((b"", false));
-    let (settings, paths, top, trees, links) = (part(0), part(1), part(2), part(3), part(4));
+    let part = |index: usize| answer_parts.get(index).copied().unwrap_or_default();
+    let (settings, paths, trees, links) = (part(0), part(1), part(2), part(3));
     let base = query.query_path();
-    let git_settings =
-        (settings.1 && paths.1).then(|| parse_settings(base, settings.0, paths.0)).flatten();
-    let top = top.0.strip_suffix(b"\n").filter(|_| top.1).map(path_from_bytes);
-    let git_settings = git_settings.map(|settings| GitSettings { top, ..settings });
+    let git_settings = settings.is_success().then(|| parse_settings(base, settings.text, paths));
     let split_nul = |text: &'s [u8]| text.split(|byte| *byte == 0).filter(|part| !part.is_empty());
     let parse_link =
         |entry: &'s [u8]| entry.splitn(2, |byte| *byte == b'\t').nth(1).map(path_from_bytes);
     let parse_tree = |line: &'s [u8]| line.strip_prefix(b"worktree ").map(path_from_bytes);
     RepositoryAnswer {
         query: query.clone(),
-        settings: git_settings,
-        submodules: split_nul(links.0).filter_map(parse_link).collect(),
-        work_trees: if trees.1 {
-            split_nul(trees.0).filter_map(parse_tree).collect()
+        settings: git_settings.flatten(),
+        submodules: split_nul(links.text).filter_map(parse_link).collect(),
+        work_trees: if trees.is_success() {
+            split_nul(trees.text).filter_map(parse_tree).collect()
         } else {
             Vec::new()
         },
@@ -265,10 +282,18 @@ fn parse_answer<'s>(
 }
 
 /// Returns `None` if anything cannot be read with certainty.
-fn parse_settings(base: &Path, list: &[u8], paths: &[u8]) -> Option<GitSettings> {
-    let paths: Vec<&[u8]> = paths.strip_suffix(b"\n")?.split(|byte| *byte == b'\n').collect();
+fn parse_settings(base: &Path, list: &[u8], paths: AnswerPart<'_>) -> Option<GitSettings> {
+    let lines: Vec<&[u8]> = paths.text.strip_suffix(b"\n")?.split(|byte| *byte == b'\n').collect();
     // A line break in a path would produce more of them.
-    let [git_dir, common_dir, hooks] = paths[..] else { return None };
+    let (top, git_dir, common_dir, hooks) = match lines[..] {
+        [top, git_dir, common_dir, hooks] if paths.is_success() => {
+            (Some(path_from_bytes(top)), git_dir, common_dir, hooks)
+        }
+        [git_dir, common_dir, hooks] if paths.status == NO_WORK_TREE => {
+            (None, git_dir, common_dir, hooks)
+        }
+        _ => return None,
+    };
     let mut entries = Vec::new();
     // Every field ends with a zero byte.
     let list = if list.is_empty() { list } else { list.strip_suffix(&[0])? };
@@ -287,7 +312,7 @@ fn parse_settings(base: &Path, list: &[u8], paths: &[u8]) -> Option<GitSettings>
         git_dir: path_from_bytes(git_dir),
         common_dir: path_from_bytes(common_dir),
         hooks: path_from_bytes(hooks),
-        top: None,
+        top,
         entries,
     })
 }
@@ -302,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_git_says_is_cut_where_nobody_can_forge_it() {
-        let said = b"file:.git/config\0core.x\nfile:/etc/passwd\0\0WORD 0\0/w/.git\n/w/.git\n/w/.git/hooks\n\0WORD 0\0/w\n\0WORD 0\0\
+        let said = b"file:.git/config\0core.x\nfile:/etc/passwd\0\0WORD 0\0/w\n/w/.git\n/w/.git\n/w/.git/hooks\n\0WORD 0\0\
             worktree /w\0HEAD abc\0\0worktree /w/wt\0\0\0WORD 0\x00160000 abc 0\tsub\0\0WORD 0\0cut off";
         let question = RepositoryQuery::WorkTree("/w".into());
         let mut parts = split_parts(said, "WORD");
@@ -324,13 +349,24 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_with_certainty_is_no_answer() {
-        assert!(parse_settings(Path::new("/w"), b"", b"/w/.git\n/w/.git\n").is_none());
-        assert!(
-            parse_settings(Path::new("/w"), b"", b"/a\nb/.git\n/w/.git\n/w/.git/hooks\n").is_none()
-        );
-        assert!(
-            parse_settings(Path::new("/w"), b"file:x\0", b"/w/.git\n/w/.git\n/w/.git/hooks\n")
-                .is_none()
-        );
+        let parse = |list: &[u8], text: &str, status: &str| {
+            let paths = AnswerPart { text: text.as_bytes(), status: status.as_bytes() };
+            parse_settings(Path::new("/w"), list, paths).map(|settings| settings.top)
+        };
+        let (bare, whole) =
+            ("/w/.git\n/w/.git\n/w/.git/hooks\n", "/w\n/w/.git\n/w/.git\n/w/.git/hooks\n");
+        assert_eq!(parse(b"", whole, "0"), Some(Some("/w".into())));
+        assert_eq!(parse(b"", bare, "3"), Some(None));
+        for (text, status) in [
+            ("/w/.git\n/w/.git\n", "3"),
+            ("/a\nb/.git\n/w/.git\n/w/.git/hooks\n", "3"),
+            (whole, "3"),
+            (bare, "0"),
+            (whole, "128"),
+            (whole.trim_end(), "0"),
+        ] {
+            assert_eq!(parse(b"", text, status), None, "{text} {status}");
+        }
+        assert_eq!(parse(b"file:x\0", whole, "0"), None);
     }
 }
