@@ -246,10 +246,10 @@ impl ZygoteState {
         }
     }
 
-    /// Becomes the supervisor of the session's last run. No other process will need the network, so
-    /// it is created right here and nothing is forked.
+    /// Becomes the supervisor of the session's last run. No other process will need a network that
+    /// does not exist yet, so it is created right here and nothing is forked.
     fn supervise_last_run(&mut self, control: UnixStream, request: ZygoteRequest) -> ExitCode {
-        if let Some(key) = request.network {
+        if let Some(key) = request.network.filter(|key| !self.networks.contains_key(key)) {
             match namespaces::enter_new_network() {
                 Ok(network) => drop(self.networks.insert(key, network)),
                 Err(error) => {

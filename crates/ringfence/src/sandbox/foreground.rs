@@ -17,12 +17,13 @@ use jail::SandboxProfile;
 use jail::error::{Layer, SandboxError};
 use jail::namespaces::Tier;
 use jail::packet::PacketChannel;
-use jail::rights::{NetworkAccess, Rights};
+use jail::rights::Rights;
 use jail::supervisor::{self, RunExit, RunFds, RunSpec, SupervisorCommand, SupervisorReport};
 use jail::zygote::{self, SessionSetup, SetupResult};
 use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep_until};
 
 use super::config::SandboxConfig;
@@ -77,7 +78,18 @@ pub fn run(
         // There was no earlier run to which these places were open, so nothing needs to be closed.
         rights.read_only_dirs.clear();
     }
-    let repositories = GitWatch::new(&sandbox_config, &mut rights)?;
+    let runtime_error =
+        |error: io::Error| Error::internal("the sandbox was lost").with_source(error);
+    // Forked before the runtime, because a process with several threads cannot be forked safely.
+    let zygote = match settings.profile {
+        ProfileSetting::Default => {
+            Some(start_first_tier(&rights, options.only_tier).map_err(runtime_error)?)
+        }
+        _ => None,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(runtime_error)?;
+    let repositories = GitWatch::new(&sandbox_config, &mut rights, zygote.as_ref(), &runtime)?;
     let _scratch = profile::ScratchDir::create(&sandbox_config, &mut rights)?;
     // Open it before the run, which could put a symlink in its place.
     let report_rights = if settings.profile == ProfileSetting::None { None } else { Some(&rights) };
@@ -119,11 +131,12 @@ pub fn run(
     let kept_inside = Arc::new(KeptInside::default());
     let decider = (is_sandboxed && rules.needs_decider(config))
         .then(|| rules.into_decider(config, &spec.rights, &kept_inside));
-    let outcome = start_supervisor(&spec, options.only_tier).and_then(|(control, tier)| {
-        run_supervised(control, &spec, allow_list, decider).map(|end| (end, tier))
+    let control = start_supervisor(&spec, zygote.as_ref().map(Result::as_ref));
+    let end = control.and_then(|control| match control {
+        Ok(control) => runtime.block_on(run_supervised(control, &spec, allow_list, decider)),
+        Err(sandbox_error) => Ok(ForegroundEnd::Failed(sandbox_error)),
     });
-    let (end, tier) =
-        outcome.map_err(|error| Error::internal("the sandbox was lost").with_source(error))?;
+    let end = end.map_err(runtime_error)?;
     let kept_commands = kept_inside.take_new();
     let git_changed = repositories.list_changes();
     // A user who runs `git clone` expects a new repository, so it causes no warning; the report
@@ -140,7 +153,7 @@ pub fn run(
             exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok());
         let denials: Vec<Value> = run_denials.chain(proxy_denials.iter().cloned()).collect();
         let text = json!({
-            "profile": settings.profile.name(), "tier": tier.map(Tier::name), "limits": exit.limits,
+            "profile": settings.profile.name(), "tier": exit.tier.map(Tier::name), "limits": exit.limits,
             "exit_code": exit.code, "signal": exit.signal, "left_behind": exit.left_behind,
             "out_of_memory": exit.out_of_memory, "denials": denials, "execs": exit.execs,
             "kept_inside": kept_commands, "git_changed": git_changed,
@@ -160,20 +173,32 @@ pub fn run(
 /// State of what git would execute before the run, for a command without a session.
 struct GitWatch<'a> {
     config: &'a SandboxConfig,
-    rights: Rights,
+    runtime: &'a Runtime,
+    /// `None` if nothing can be run in it, and nothing has to be protected.
+    sandbox: Option<SessionSandbox>,
     repositories: SessionRepositories,
     findings_before: Option<Arc<RepositoryFindings>>,
 }
 
 impl<'a> GitWatch<'a> {
-    /// Records the state and protects it in these rights.
-    fn new(config: &'a SandboxConfig, rights: &mut Rights) -> Result<GitWatch<'a>> {
-        let mut watch = GitWatch {
-            config,
-            rights: rights.clone(),
-            repositories: SessionRepositories::default(),
-            findings_before: None,
+    /// Records the state and protects it in these rights. git runs in the sandbox of this zygote,
+    /// with which the command itself is started, too.
+    fn new(
+        config: &'a SandboxConfig,
+        rights: &mut Rights,
+        zygote: Option<&StartedZygote>,
+        runtime: &'a Runtime,
+    ) -> Result<GitWatch<'a>> {
+        let sandbox = match zygote {
+            Some(Ok(channel)) => {
+                let launcher = Launcher::from_current_exe();
+                let channel = Arc::clone(channel);
+                Some(SessionSandbox::from_zygote(rights.clone(), config, launcher, channel)?)
+            }
+            _ => None,
         };
+        let repositories = SessionRepositories::default();
+        let mut watch = GitWatch { config, runtime, sandbox, repositories, findings_before: None };
         // If no sandbox can be set up, the run itself reports why; and without an answer from git
         // no part of a repository is writable.
         watch.findings_before = match watch.query_repositories() {
@@ -194,23 +219,10 @@ impl<'a> GitWatch<'a> {
         }
     }
 
-    /// Uses a runtime that is dropped before this returns: this process forks later, so it must
-    /// have a single thread.
     fn query_repositories(&self) -> Result<Option<Arc<RepositoryFindings>>> {
-        if self.config.settings.profile != ProfileSetting::Default {
-            return Ok(None);
-        }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime =
-            runtime.map_err(|error| Error::internal("git cannot be run").with_source(error))?;
-        runtime.block_on(async {
-            let sandbox = SessionSandbox::from_rights(
-                self.rights.clone(),
-                self.config,
-                Launcher::from_current_exe(),
-            )?;
-            self.repositories.current_findings(&sandbox, self.config.host.home.as_deref()).await
-        })
+        let Some(sandbox) = &self.sandbox else { return Ok(None) };
+        let home = self.config.host.home.as_deref();
+        self.runtime.block_on(self.repositories.current_findings(sandbox, home))
     }
 }
 
@@ -227,36 +239,16 @@ fn working_directory(workspace: &Path) -> PathBuf {
     cwd.ok().filter(|cwd| cwd.starts_with(workspace)).unwrap_or_else(|| workspace.to_owned())
 }
 
-/// Starts a supervisor that waits for its spec on the returned socket.
-fn start_supervisor(
-    spec: &RunSpec,
-    only_tier: Option<Tier>,
-) -> io::Result<(std::result::Result<UnixStream, SandboxError>, Option<Tier>)> {
-    let (control, supervisor_end) = UnixStream::pair()?;
-    if spec.fence != SandboxProfile::Default {
-        Command::new("/proc/self/exe")
-            .arg(supervisor::ARGUMENT)
-            .env_clear()
-            .stdin(Stdio::from(OwnedFd::from(supervisor_end)))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        return Ok((Ok(control), None));
-    }
+/// Channel to a zygote whose session root is built, or why there is none.
+type StartedZygote = std::result::Result<Arc<PacketChannel>, SandboxError>;
+
+/// Starts a zygote in the first tier that works. If none does, the error is that of the best one.
+fn start_first_tier(rights: &Rights, only_tier: Option<Tier>) -> io::Result<StartedZygote> {
     let mut first_error = None;
     for tier in only_tier.map_or_else(available_tiers, |tier| vec![tier]) {
         let channel = start_zygote(tier)?;
-        match build_session_root(&channel, &spec.rights, tier) {
-            Ok(()) => {
-                let network = (spec.rights.network != NetworkAccess::All).then_some(0);
-                channel.send(
-                    &zygote::ZygoteRequest { network, basis: None, last: true, socket: None },
-                    &[supervisor_end.as_fd()],
-                )?;
-                // The zygote ends with this process, and takes the run with it.
-                std::mem::forget(channel);
-                return Ok((Ok(control), Some(tier)));
-            }
+        match build_session_root(&channel, rights, tier) {
+            Ok(()) => return Ok(Ok(Arc::new(channel))),
             Err(error) => first_error = Some(first_error.unwrap_or(error)),
         }
     }
@@ -267,7 +259,36 @@ fn start_supervisor(
             "this host offers no way to create namespaces",
         )
     };
-    Ok((Err(first_error.unwrap_or_else(no_tier_error)), None))
+    Ok(Err(first_error.unwrap_or_else(no_tier_error)))
+}
+
+/// Starts a supervisor that waits for its spec on the returned socket: the zygote becomes it, or it
+/// is a child of this process.
+fn start_supervisor(
+    spec: &RunSpec,
+    zygote: Option<std::result::Result<&Arc<PacketChannel>, &SandboxError>>,
+) -> io::Result<std::result::Result<UnixStream, SandboxError>> {
+    let (control, supervisor_end) = UnixStream::pair()?;
+    match zygote {
+        Some(Ok(channel)) => {
+            let network = SessionSandbox::network_number(spec.rights.network);
+            channel.send(
+                &zygote::ZygoteRequest { network, basis: None, last: true, socket: None },
+                &[supervisor_end.as_fd()],
+            )?;
+        }
+        Some(Err(error)) => return Ok(Err(error.clone())),
+        None => {
+            Command::new("/proc/self/exe")
+                .arg(supervisor::ARGUMENT)
+                .env_clear()
+                .stdin(Stdio::from(OwnedFd::from(supervisor_end)))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()?;
+        }
+    }
+    Ok(Ok(control))
 }
 
 /// Starts a zygote that waits for its session root. There is nothing to hide from it, so a fork is
@@ -298,59 +319,51 @@ fn build_session_root(channel: &PacketChannel, rights: &Rights, tier: Tier) -> S
     }
 }
 
-fn run_supervised(
-    control: std::result::Result<UnixStream, SandboxError>,
+async fn run_supervised(
+    control: UnixStream,
     spec: &RunSpec,
     allow_list: Option<Arc<AllowList>>,
     decider: Option<Arc<dyn ExecDecider>>,
 ) -> io::Result<ForegroundEnd> {
-    let control = match control {
-        Ok(control) => control,
-        Err(error) => return Ok(ForegroundEnd::Failed(error)),
+    // Listen before a run exists that a signal would leave behind, and after all forks that
+    // would inherit the handlers.
+    let signals = StopSignals::listen()?;
+    let cwd = File::open(&spec.cwd)?;
+    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+    let egress_channel = allow_list
+        .map(|allow_list| {
+            PacketChannel::pair().map(|(server_end, run_end)| (allow_list, server_end, run_end))
+        })
+        .transpose()?;
+    let exec_pair = decider
+        .map(|decider| {
+            PacketChannel::pair().map(|(server_end, run_end)| (decider, server_end, run_end))
+        })
+        .transpose()?;
+    let fds = RunFds {
+        stdin: stdin.as_fd(),
+        stdout: stdout.as_fd(),
+        stderr: stderr.as_fd(),
+        cwd: cwd.as_fd(),
+        proxy_channel: egress_channel.as_ref().map(|(_, _, run_end)| run_end.as_fd()),
+        exec_channel: exec_pair.as_ref().map(|(_, _, run_end)| run_end.as_fd()),
+        exec_log: None,
+        program_file: None,
+        driver_socket: None,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        // Listen before a run exists that a signal would leave behind, and after all forks that
-        // would inherit the handlers.
-        let signals = StopSignals::listen()?;
-        let cwd = File::open(&spec.cwd)?;
-        let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-        let egress_channel = allow_list
-            .map(|allow_list| {
-                PacketChannel::pair().map(|(server_end, run_end)| (allow_list, server_end, run_end))
-            })
-            .transpose()?;
-        let exec_pair = decider
-            .map(|decider| {
-                PacketChannel::pair().map(|(server_end, run_end)| (decider, server_end, run_end))
-            })
-            .transpose()?;
-        let fds = RunFds {
-            stdin: stdin.as_fd(),
-            stdout: stdout.as_fd(),
-            stderr: stderr.as_fd(),
-            cwd: cwd.as_fd(),
-            proxy_channel: egress_channel.as_ref().map(|(_, _, run_end)| run_end.as_fd()),
-            exec_channel: exec_pair.as_ref().map(|(_, _, run_end)| run_end.as_fd()),
-            exec_log: None,
-            program_file: None,
-            driver_socket: None,
-        };
-        let remaining_spec = supervisor::send_spec(control.as_fd(), spec, &fds)?;
-        (&control).write_all(&remaining_spec)?;
-        let service = exec_pair
-            .map(|(decider, server_end, _)| ExecService::start_serving(server_end, decider))
-            .transpose()?;
-        let egress_channel =
-            egress_channel.map(|(allow_list, server_end, _)| (allow_list, server_end));
-        let end = follow_reports(control, signals, spec.grace_ms, egress_channel).await;
-        if let Some(service) = service {
-            // The last decisions may still be on their way, and the list of commands kept inside is
-            // built from them.
-            service.finish_notices().await;
-        }
-        end
-    })
+    let remaining_spec = supervisor::send_spec(control.as_fd(), spec, &fds)?;
+    (&control).write_all(&remaining_spec)?;
+    let service = exec_pair
+        .map(|(decider, server_end, _)| ExecService::start_serving(server_end, decider))
+        .transpose()?;
+    let egress_channel = egress_channel.map(|(allow_list, server_end, _)| (allow_list, server_end));
+    let end = follow_reports(control, signals, spec.grace_ms, egress_channel).await;
+    if let Some(service) = service {
+        // The last decisions may still be on their way, and the list of commands kept inside is
+        // built from them.
+        service.finish_notices().await;
+    }
+    end
 }
 
 /// Follows the run until nothing of it is left, which is when the stream of reports ends. A signal

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jail::SandboxProfile;
 use jail::limits::ResourceLimits;
+use jail::packet::PacketChannel;
 use jail::rights::{NetworkAccess, Rights};
 
 use super::config::SandboxConfig;
@@ -91,6 +92,19 @@ impl SessionSandbox {
             launcher,
             zygote,
         })
+    }
+
+    /// Builds a sandbox whose zygote is set up with these rights already, and ends with this
+    /// process.
+    pub(super) fn from_zygote(
+        rights: Rights,
+        config: &SandboxConfig,
+        launcher: Launcher,
+        channel: Arc<PacketChannel>,
+    ) -> Result<SessionSandbox> {
+        let mut sandbox = SessionSandbox::from_rights(rights, config, launcher.clone())?;
+        sandbox.zygote = Some(Zygote::from_started(launcher, sandbox.rights.clone(), channel));
+        Ok(sandbox)
     }
 
     /// Creates a sandbox that belongs to no session.

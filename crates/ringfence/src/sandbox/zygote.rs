@@ -44,8 +44,8 @@ pub struct Zygote {
 
 struct RunningZygote {
     channel: Arc<PacketChannel>,
-    /// Held so that it is reaped.
-    child: Child,
+    /// Held so that it is reaped. `None` for one that ends with this process.
+    child: Option<Child>,
     prepared: Option<PreparedSupervisor>,
 }
 
@@ -97,8 +97,9 @@ fn lock_mutex<T>(mutex: &std::sync::Mutex<T>) -> MutexGuard<'_, T> {
 impl RunningZygote {
     /// Closes the channel, which ends the zygote, and reaps it.
     fn close_and_reap(self) {
-        let RunningZygote { channel, mut child, prepared, .. } = self;
+        let RunningZygote { channel, child, prepared } = self;
         drop((channel, prepared));
+        let Some(mut child) = child else { return };
         ENDING_ZYGOTES.spawn(async move {
             if let Err(error) = child.wait().await {
                 tracing::warn!("cannot wait for the end of a zygote: {error}");
@@ -122,7 +123,17 @@ impl Drop for Zygote {
 impl Zygote {
     /// Registers a zygote, which is started for its first run.
     pub fn new(launcher: Launcher, rights: Rights) -> Zygote {
-        let running = Arc::new(Mutex::new(None));
+        Zygote::register(launcher, rights, None)
+    }
+
+    /// Registers one that is set up with these rights and ends with this process.
+    pub fn from_started(launcher: Launcher, rights: Rights, channel: Arc<PacketChannel>) -> Zygote {
+        let started = RunningZygote { channel, child: None, prepared: None };
+        Zygote::register(launcher, rights, Some(started))
+    }
+
+    fn register(launcher: Launcher, rights: Rights, running: Option<RunningZygote>) -> Zygote {
+        let running = Arc::new(Mutex::new(running));
         let mut zygotes = lock_mutex(&ALL_ZYGOTES);
         zygotes.retain(|known| known.strong_count() > 0);
         zygotes.push(Arc::downgrade(&running));
@@ -205,7 +216,8 @@ impl Zygote {
         if let Some(zygote) = running.as_mut() {
             // A dead zygote shows by its status or by its channel; then the session gets a new one,
             // and what was on its network is gone.
-            let is_alive = matches!(zygote.child.try_wait(), Ok(None));
+            let is_alive =
+                zygote.child.as_mut().is_none_or(|child| matches!(child.try_wait(), Ok(None)));
             if is_alive && write_request(&zygote.channel, &request, &control).is_ok() {
                 return Ok(());
             }
@@ -267,7 +279,7 @@ impl Zygote {
             .map_err(|error| spawn_error(io::Error::other(error)))?
             .map_err(spawn_error)?
         {
-            Some((Ok(()), _)) => Ok(RunningZygote { channel, child, prepared: None }),
+            Some((Ok(()), _)) => Ok(RunningZygote { channel, child: Some(child), prepared: None }),
             Some((Err(sandbox_error), _)) => Err(sandbox_error),
             None => Err(SandboxError::from_message(
                 Layer::Namespaces,
