@@ -102,7 +102,7 @@ impl PreparedRun {
         is_waiting && self.basis == spec.basis()
     }
 
-    /// Ends a run that no command needs, and waits until nothing of it is left: whoever waits for
+    /// Ends a run that no command needs, and waits until nothing of it is left: a caller that waits for
     /// the session to end finds nothing of it afterwards.
     pub(super) fn end(self) {
         self.tree.kill_all();
