@@ -43,7 +43,7 @@ help: ## Print this list
 
 try: ## Build without optimisation (minutes, once) and run a demonstration that takes seconds
 	@[ -x $(DEBUG) ] || echo 'Building Ringfence and its packages: three to five minutes on two cores, the first time only.'
-	@cargo build --locked -p ringfence
+	@cargo build --locked --workspace --bin ringfence
 	@$(DEBUG) try
 
 test: ## Run everything that CI runs; continue after a failed step
@@ -86,9 +86,9 @@ advisories: $(DENY) ## Check dependencies for known vulnerabilities (fetches the
 	$(step) 'cargo deny: advisories'
 	$(DENY) --locked check advisories
 
-# Unoptimised: it is built faster than it would run.
+# Unoptimised and without debug information: it is built faster than it would run.
 $(DENY):
-	cargo install --quiet --locked --debug --no-default-features --root .tools cargo-deny@$(DENY_VERSION)
+	CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug --no-default-features --root .tools cargo-deny@$(DENY_VERSION)
 
 unit: ## Run all Rust tests
 	$(step) 'packages for the tests'
@@ -105,16 +105,16 @@ doctests: ## Run the examples in the code's documentation
 	$(step) 'documentation tests'
 	cargo test --locked --workspace --doc
 
+# Programs are selected from the whole workspace, as the tests build it: selected by package, they would be built
+# again, because a feature of the client library is only used by its own tests and examples.
 $(DEBUG): FORCE
-	cargo build --locked -p ringfence
+	cargo build --locked --workspace --bin ringfence
 FORCE:
 
 conformance: $(DEBUG) ## Run the MCP conformance suite on the debug binary
 	$(step) 'conformance'
 	conformance/run.sh $(DEBUG)
 
-# Of the whole workspace, as the tests build them: with the client alone selected, cargo would build
-# its dependencies again, with other features.
 $(CONFORMANCE_CLIENT): FORCE
 	cargo build --locked --workspace --example conformance_client
 
