@@ -5,6 +5,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 export CARGO_TERM_COLOR ?= never
+# Twice as many tests at a time as there are processors: many wait, for processes, pages and deadlines.
+export NEXTEST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 DEBUG := target/debug/ringfence
 RELEASE := target/release/ringfence
 CONFORMANCE_CLIENT := target/debug/examples/conformance_client
