@@ -206,7 +206,7 @@ hosts: $(DEBUG) ## Boot the kernels of four Debian releases in qemu and try the 
 	$(step) 'kernels'
 	conformance/hosts.sh $(DEBUG)
 
-binary: ## Build the binary of the packages, for glibc 2.17 and newer (installs zig from PyPI under .tools/, 400 MB)
+binary: ## Build the binary of the packages, for glibc 2.17 and newer (needs valgrind; installs zig from PyPI under .tools/, 400 MB)
 	$(step) 'binary for packages'
 	packaging/binary.sh
 

@@ -1,6 +1,6 @@
 //! What `packaging/` says about itself, as far as it can be tried quickly; `make install-check` installs the packages.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -155,6 +155,48 @@ fn the_launcher_chooses_by_platform_and_names_what_is_not_supported() {
         assert!(choice["hint"].as_str().is_some_and(|hint| !hint.is_empty()), "{choice}");
         assert_eq!(choice["name"], Value::Null);
     }
+}
+
+/// The second link of the binary must have the inputs of the first, which rustc deletes after it.
+#[test]
+fn the_linker_keeps_its_command_line_and_its_inputs() {
+    let scratch = Scratch::new();
+    let path = |name: &str| scratch.path().join(name);
+    let (linker, object, output) = (path("linker"), path("main.o"), path("result"));
+    std::fs::write(&object, "first").unwrap();
+    std::fs::write(&output, "of an earlier link").unwrap();
+    // As `zig cc --verbose`: the command line of its own linker, among other lines.
+    let script = "#!/bin/sh\necho reading >&2\necho \"ld.lld -pie -o $3 $1 -lc\" >&2\n[ \"$4\" = --verbose ]\n";
+    std::fs::write(&linker, script).unwrap();
+    std::fs::set_permissions(&linker, PermissionsExt::from_mode(0o755)).unwrap();
+    let link = |linker: &Path| {
+        let mut command = Command::new(packaging().join("keep-link.sh"));
+        command.args([&object, Path::new("-o"), &output]).env("KEPT_LINK", path("kept"));
+        command.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER", linker).output().unwrap()
+    };
+    let linked = link(&linker);
+    assert!(linked.status.success(), "{}", String::from_utf8_lossy(&linked.stderr));
+    std::fs::remove_file(&object).unwrap();
+    let words = std::fs::read_to_string(path("kept/words")).unwrap();
+    let kept = path("kept/inputs/1-main.o");
+    let expected = ["-pie", "-o", output.to_str().unwrap(), kept.to_str().unwrap(), "-lc"];
+    assert_eq!(words.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "first");
+
+    let silent = link(Path::new("/bin/true"));
+    assert!(!silent.status.success(), "a linker that does not say how it links");
+    assert!(!path("kept/words").exists(), "nothing of an earlier link is left");
+}
+
+/// Without them a release would start as slowly as one that is linked once, and nothing would say so.
+#[test]
+fn the_order_of_functions_needs_its_tools() {
+    let mut order = Command::new("/usr/bin/python3");
+    order.arg(packaging().join("order.py")).arg("--check").env("PATH", "/nonexistent");
+    let output = order.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("install Debian's package valgrind"), "{said}");
 }
 
 #[test]
