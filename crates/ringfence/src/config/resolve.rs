@@ -11,6 +11,7 @@ pub mod hidden_dirs;
 pub mod listen;
 pub mod log;
 pub mod picker;
+mod plain_schema;
 pub mod policy;
 pub mod program;
 pub mod root;

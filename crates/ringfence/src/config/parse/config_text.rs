@@ -91,10 +91,8 @@ impl WrittenCommand {
 /// Parses the text of a config file; `path` is for error messages.
 pub fn parse_config(text: &str, path: &Path) -> ParsedConfig {
     let (mut table, errors) = DeTable::parse_recoverable(text);
-    let mut parsed = ParsedConfig {
-        key_spans: KeySpans::from_table(table.get_ref()),
-        ..ParsedConfig::default()
-    };
+    let mut parsed =
+        ParsedConfig { key_spans: KeySpans::from_text(text), ..ParsedConfig::default() };
     parsed.has_syntax_errors = errors.iter().any(|error| !toml_errors::is_duplicate_key(error));
     parsed.errors = toml_errors::convert_errors(path, text, &errors);
     let broken_lines: BTreeSet<usize> =
@@ -169,10 +167,11 @@ fn split_tables<'a>(
     parsed: &mut ParsedConfig,
 ) -> DeTable<'a> {
     let Some(value) = value else { return DeTable::new() };
-    let span = parsed.key_spans.key_span(name).unwrap_or_else(|| value.span());
+    let value_span = value.span();
     match value.into_inner() {
         DeValue::Table(members) => members,
         _ => {
+            let span = parsed.key_spans.key_span(name).unwrap_or(value_span);
             let message = format!("`{name}` is not a table");
             let error = ConfigError::about_key(name, (path, text), span, message, hint);
             parsed.errors.push(error);

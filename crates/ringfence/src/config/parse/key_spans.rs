@@ -2,13 +2,20 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Byte range of every key and list item, by its path: `mcp.lint.args[1]`.
+/// Byte range of every key and list item, by its path: `mcp.lint.args[1]`. Only errors need them, so
+/// the text is parsed for them with the first look-up.
 #[derive(Debug, Clone, Default)]
-pub struct KeySpans(HashMap<String, KeySpan>);
+pub struct KeySpans {
+    text: String,
+    spans: OnceLock<SpanMap>,
+}
+
+type SpanMap = HashMap<String, KeySpan>;
 
 #[derive(Debug, Clone)]
 struct KeySpan {
@@ -18,42 +25,26 @@ struct KeySpan {
 }
 
 impl KeySpans {
-    /// Collects the ranges of a parsed file.
-    pub fn from_table(table: &DeTable<'_>) -> KeySpans {
-        let mut spans = KeySpans::default();
-        spans.add_table("", table);
-        spans
+    /// Returns the ranges of a file with this text.
+    pub fn from_text(text: &str) -> KeySpans {
+        KeySpans { text: text.to_owned(), spans: OnceLock::new() }
     }
 
-    fn add_table(&mut self, path: &str, table: &DeTable<'_>) {
-        for (key, value) in table {
-            self.add_value(child_path(path, key.get_ref()), Some(key.span()), value);
-        }
-    }
-
-    fn add_value(&mut self, path: String, key: Option<Range<usize>>, value: &Spanned<DeValue<'_>>) {
-        match value.get_ref() {
-            DeValue::Table(table) => self.add_table(&path, table),
-            DeValue::Array(array) => {
-                array.iter().enumerate().for_each(|(index, value)| {
-                    self.add_value(item_path(&path, index), None, value)
-                });
-            }
-            _ => {}
-        }
-        self.0.insert(path, KeySpan { key, value: value.span() });
+    fn get(&self, path: &str) -> Option<&KeySpan> {
+        let parse = || collect_spans(DeTable::parse_recoverable(&self.text).0.get_ref());
+        self.spans.get_or_init(parse).get(path)
     }
 
     /// Returns whether the file sets this key.
     pub fn contains_key(&self, path: &str) -> bool {
-        self.0.contains_key(path)
+        self.get(path).is_some()
     }
 
     /// Returns the range of the value, or of the enclosing section if the file does not set it.
     pub fn value_span(&self, path: &str) -> Option<Range<usize>> {
         let mut path = path;
         loop {
-            match self.0.get(path) {
+            match self.get(path) {
                 // A table may be spread over the file; its header is where a reader looks for it.
                 Some(KeySpan { key: Some(key), value }) if key.start >= value.start => {
                     return Some(key.clone());
@@ -66,9 +57,40 @@ impl KeySpans {
 
     /// Returns the range of the key, if the file has it.
     pub fn key_span(&self, path: &str) -> Option<Range<usize>> {
-        let span = self.0.get(path)?;
+        let span = self.get(path)?;
         Some(span.key.clone().unwrap_or_else(|| span.value.clone()))
     }
+}
+
+fn collect_spans(table: &DeTable<'_>) -> SpanMap {
+    let mut spans = SpanMap::new();
+    add_table(&mut spans, "", table);
+    spans
+}
+
+fn add_table(spans: &mut SpanMap, path: &str, table: &DeTable<'_>) {
+    for (key, value) in table {
+        add_value(spans, child_path(path, key.get_ref()), Some(key.span()), value);
+    }
+}
+
+fn add_value(
+    spans: &mut SpanMap,
+    path: String,
+    key: Option<Range<usize>>,
+    value: &Spanned<DeValue<'_>>,
+) {
+    match value.get_ref() {
+        DeValue::Table(table) => add_table(spans, &path, table),
+        DeValue::Array(array) => {
+            array
+                .iter()
+                .enumerate()
+                .for_each(|(index, value)| add_value(spans, item_path(&path, index), None, value));
+        }
+        _ => {}
+    }
+    spans.insert(path, KeySpan { key, value: value.span() });
 }
 
 /// Returns the path of a key. A name that could be mistaken for a path is quoted, as in the file.

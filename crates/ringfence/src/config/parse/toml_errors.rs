@@ -79,9 +79,7 @@ fn duplicate_error(path: &Path, text: &str, span: std::ops::Range<usize>) -> Con
     let name = text.get(span.clone()).unwrap_or_default();
     let key = key_path_at(text, span.start, name);
     // The file as it was before the duplicate.
-    let earlier_spans = KeySpans::from_table(
-        DeTable::parse_recoverable(&text[..find_line_start(text, span.start)]).0.get_ref(),
-    );
+    let earlier_spans = KeySpans::from_text(&text[..find_line_start(text, span.start)]);
     let first = key
         .as_deref()
         .and_then(|key| earlier_spans.key_span(key))

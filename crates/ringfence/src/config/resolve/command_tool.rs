@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::SettingPicker;
 use super::declared_access::DeclaredAccess;
+use super::plain_schema::{is_surely_valid, surely_fits};
 use crate::base::suggest::suggest_name;
 use crate::config::fault::ConfigError;
 use crate::config::parse::config_text::{WrittenCommand, command_key};
@@ -190,10 +191,15 @@ impl CommandChecker<'_> {
             let hint = "Use up to 64 letters, digits, `_`, `-` and `.`.";
             self.add_error("", "clients do not accept a tool with this name", hint);
         }
-        if BUILT_IN_TOOLS.iter().any(|built_in| to_underscored(built_in) == to_underscored(&name)) {
+        let underscored = to_underscored(&name);
+        let is_same = |built_in: &str| {
+            let spelling = built_in.bytes().map(|byte| if byte == b'.' { b'_' } else { byte });
+            spelling.eq(underscored.bytes())
+        };
+        if BUILT_IN_TOOLS.iter().any(|built_in| is_same(built_in)) {
             self.add_error("", format!("`{name}` is a built-in tool"), "Choose another name.");
         }
-        if let Some(earlier_name) = earlier.get(&to_underscored(&name)) {
+        if let Some(earlier_name) = earlier.get(&underscored) {
             let message = format!(
                 "`{name}` and `{earlier_name}` are the same name for clients that do not accept dots"
             );
@@ -226,7 +232,7 @@ impl CommandChecker<'_> {
             false => command,
         };
         let stdin = raw.stdin.unwrap_or(CommandStdin::None);
-        let input_schema = self.check_schema(raw.input_schema.as_ref(), stdin)?;
+        let input_schema = self.check_schema(raw.input_schema, stdin)?;
         let args: Vec<(usize, ValueTemplate)> = (raw.args.iter().flatten().enumerate())
             .filter_map(|(index, one)| {
                 Some((
@@ -305,7 +311,7 @@ impl CommandChecker<'_> {
 
     fn check_schema(
         &mut self,
-        raw_schema: Option<&raw::InputSchema>,
+        raw_schema: Option<raw::InputSchema>,
         stdin: CommandStdin,
     ) -> Option<Map<String, Value>> {
         let Some(raw_schema) = raw_schema else {
@@ -318,14 +324,15 @@ impl CommandChecker<'_> {
             };
             return Some(schema);
         };
-        let schema = raw_schema.0.clone();
+        let schema = raw_schema.0;
         if schema.get("type") != Some(&json!("object")) {
             let hint =
                 "Arguments are an object: write `type = \"object\"` at the top of the schema.";
             self.add_error("input_schema", "the schema does not describe an object", hint);
             return None;
         }
-        if let Err(error) = build_validator(&schema) {
+        let is_plain = is_surely_valid(&schema);
+        if !is_plain && let Err(error) = build_validator(&schema) {
             self.add_error(
                 "input_schema",
                 format!("the schema is not a JSON Schema: {error}"),
@@ -333,13 +340,19 @@ impl CommandChecker<'_> {
             );
             return None;
         }
-        self.check_defaults(&schema);
+        self.check_defaults(&schema, is_plain);
         Some(schema)
     }
 
     /// Checks that each default is valid in its own schema.
-    fn check_defaults(&mut self, schema: &Map<String, Value>) {
+    fn check_defaults(&mut self, schema: &Map<String, Value>, is_plain: bool) {
         let Some(Value::Object(properties)) = schema.get("properties") else { return };
+        let is_checked = |property: &Value| {
+            property.get("default").is_none_or(|default| is_plain && surely_fits(property, default))
+        };
+        if properties.values().all(is_checked) {
+            return;
+        }
         // Only the parts of the schema that a property may refer to.
         let keys = ["$schema", "$id", "$defs", "definitions", "properties"];
         let parts = schema.iter().filter(|(key, _)| keys.contains(&key.as_str()));
