@@ -6,8 +6,9 @@
 //! secret.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use super::config::SandboxConfig;
@@ -25,13 +26,42 @@ use crate::config::{
 use crate::redact::secret::Secret;
 use crate::session::Session;
 
+/// Hash of a tool's definition. Computed when it is first needed, because few of many tools are
+/// called. Clones share it.
+#[derive(Clone)]
+pub struct LazyDefinition(Arc<LazyLock<String, DefinitionBuilder>>);
+
+type DefinitionBuilder = Box<dyn FnOnce() -> String + Send + Sync>;
+
+impl LazyDefinition {
+    /// Creates the hash that `compute` returns.
+    pub fn new(compute: impl FnOnce() -> String + Send + Sync + 'static) -> LazyDefinition {
+        LazyDefinition(Arc::new(LazyLock::new(Box::new(compute))))
+    }
+}
+
+impl From<&str> for LazyDefinition {
+    fn from(definition: &str) -> LazyDefinition {
+        let definition = definition.to_owned();
+        LazyDefinition::new(|| definition)
+    }
+}
+
+impl Deref for LazyDefinition {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
 /// Dedicated sandbox of a tool that the operator configured.
 pub struct DedicatedSandbox {
     /// Name of the tool.
     tool_name: String,
     config_table: String,
     /// Definition of the tool: another one may not use this sandbox.
-    definition: String,
+    definition: LazyDefinition,
     /// Its settings: only what its entry declares.
     pub sandbox_config: Arc<SandboxConfig>,
     secrets: Arc<SecretValues>,
@@ -52,7 +82,7 @@ pub struct DedicatedSpec<'a> {
     /// The config table that declares its access, such as `[mcp.lint]` or `[upstream.git]`.
     pub config_table: String,
     /// Definition of the tool or server: another one may not use this sandbox.
-    pub definition: &'a str,
+    pub definition: LazyDefinition,
     /// Its access.
     pub access: &'a DeclaredAccess,
     /// Secrets that its program gets.
@@ -163,7 +193,7 @@ impl DedicatedSandbox {
         Ok(DedicatedSandbox {
             tool_name: spec.name.to_owned(),
             config_table: spec.config_table,
-            definition: spec.definition.to_owned(),
+            definition: spec.definition,
             sandbox_config: Arc::new(sandbox_config),
             secrets: Arc::clone(secrets),
             read_only: !may_write,
@@ -251,7 +281,7 @@ impl DedicatedSandbox {
         let mut cache = sandboxes.lock_cache();
         // A sandbox that was made for another definition goes with its last run.
         let is_current = |cached: &&mut CachedSandbox| {
-            cached.definition == self.definition
+            cached.definition == *self.definition
                 && profile::hides_private_paths(cached.workspace.rights(), &self.sandbox_config)
         };
         if let Some(cached) = cache.get_mut(&self.tool_name).filter(is_current) {
@@ -268,7 +298,7 @@ impl DedicatedSandbox {
             session.workspace.with_restrictions(|current_rights| *current_rights = rights),
         );
         let mut cached = CachedSandbox {
-            definition: self.definition.clone(),
+            definition: String::from(&*self.definition),
             workspace,
             sandbox: None,
             last_used: Instant::now(),
@@ -328,7 +358,7 @@ mod tests {
             let spec = DedicatedSpec {
                 name: &entry.name,
                 config_table: "[mcp.a]".to_owned(),
-                definition,
+                definition: definition.into(),
                 access: &entry.access,
                 secret_refs: Vec::new(),
                 own_variables: Vec::new(),

@@ -60,7 +60,7 @@ use std::time::Duration;
 use crate::base::held_dir;
 pub use crate::net::OnDecision;
 pub use config::SandboxConfig;
-pub use dedicated::{DedicatedSandbox, DedicatedSpec};
+pub use dedicated::{DedicatedSandbox, DedicatedSpec, LazyDefinition};
 pub use driver_socket::DriverSocket;
 pub use egress::decision_fields as network_fields;
 pub use exec_policy::ExecPolicy;

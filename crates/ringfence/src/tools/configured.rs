@@ -30,15 +30,17 @@ use crate::config::{
     command_key,
 };
 use crate::redact::known_secrets;
-use crate::sandbox::{DedicatedSandbox, DedicatedSpec, Launcher, SandboxConfig, StdinSource, env};
+use crate::sandbox::{
+    DedicatedSandbox, DedicatedSpec, Launcher, LazyDefinition, SandboxConfig, StdinSource, env,
+};
 use crate::session::{Overrides, Session};
 use filter::SurfaceFilter;
 
 /// A tool that runs an operator's command.
 pub struct ConfiguredTool {
-    spec: ToolSpec,
+    spec: Arc<ToolSpec>,
     entry: Arc<CommandTool>,
-    definition_hash: String,
+    definition_hash: LazyDefinition,
     own_sandbox: Arc<DedicatedSandbox>,
     program_search: ProgramSearch,
     filter: SurfaceFilter,
@@ -59,13 +61,15 @@ impl ConfiguredTool {
         config: &Config,
         default_sandbox: &SandboxConfig,
     ) -> Result<ConfiguredTool> {
-        let spec = build_spec(entry, config);
-        let definition_hash =
-            digest_json(&json!([spec.definition_hash(), entry.trust_fingerprint()]));
+        let spec = Arc::new(build_spec(entry, config));
+        let (defined_spec, defined_entry) = (Arc::clone(&spec), Arc::clone(entry));
+        let definition_hash = LazyDefinition::new(move || {
+            digest_json(&json!([defined_spec.definition_hash(), defined_entry.trust_fingerprint()]))
+        });
         let own_sandbox = Arc::new(DedicatedSandbox::new(
             default_sandbox,
             &config.secrets,
-            describe_sandbox(entry, &definition_hash),
+            describe_sandbox(entry, definition_hash.clone()),
         )?);
         let filter = SurfaceFilter::new(entry, &config.surface);
         Ok(ConfiguredTool {
@@ -236,7 +240,7 @@ fn list_arguments(schema: &Map<String, Value>) -> BTreeSet<String> {
 }
 
 /// Describes the sandbox that the command of an entry runs in.
-fn describe_sandbox<'a>(entry: &'a CommandTool, definition: &'a str) -> DedicatedSpec<'a> {
+fn describe_sandbox(entry: &CommandTool, definition: LazyDefinition) -> DedicatedSpec<'_> {
     DedicatedSpec {
         readable: Vec::new(),
         name: &entry.name,
@@ -248,7 +252,8 @@ fn describe_sandbox<'a>(entry: &'a CommandTool, definition: &'a str) -> Dedicate
     }
 }
 
-fn build_spec(entry: &CommandTool, config: &Config) -> ToolSpec {
+fn build_spec(entry: &Arc<CommandTool>, config: &Config) -> ToolSpec {
+    let listed_entry = Arc::clone(entry);
     let is_unsandboxed = entry.access.profile == ProfileSetting::None;
     let writes_files = is_unsandboxed || entry.access.has_effect(SideEffect::FilesystemWrite);
     let uses_network = is_unsandboxed || entry.access.has_effect(SideEffect::Network);
@@ -269,7 +274,7 @@ fn build_spec(entry: &CommandTool, config: &Config) -> ToolSpec {
         },
         effects,
         profile: entry.access.effective_profile(config.default_sandbox.profile).name(),
-        input_schema: entry.input_schema.clone().into(),
+        input_schema: LazySchema::new(move || listed_entry.input_schema.clone()),
         output_schema: Some(LazySchema::clone(&REPLY_SCHEMA)),
         lists_output_schema: true,
         requires_approval: entry.requires_approval || entry.access.high_risk_reason().is_some(),
@@ -293,7 +298,7 @@ impl Tool for ConfiguredTool {
     }
 
     fn definition_hash(&self) -> String {
-        self.definition_hash.clone()
+        String::from(&*self.definition_hash)
     }
 
     /// Checked each time, so that a program installed later needs no reload.

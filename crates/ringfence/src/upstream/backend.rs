@@ -53,7 +53,7 @@ impl UpstreamBackend {
                 DedicatedSpec {
                     name: &sandbox_name(&server.id),
                     config_table: server.config_table(),
-                    definition: &definition,
+                    definition: definition.as_str().into(),
                     access: &server.access,
                     secret_refs: server.secret_refs().cloned().collect(),
                     own_variables: server.env.iter().map(|(name, _)| name.clone()).collect(),

@@ -43,7 +43,6 @@ impl SurfaceFilter {
             .into_iter()
             .flatten()
             .filter(|(name, schema)| is_required_path(name, schema));
-        let schema = Value::Object(entry.input_schema.clone());
         SurfaceFilter {
             cwd: entry.cwd.clone().unwrap_or_default(),
             allowed_dirs: surface.command_dirs.clone(),
@@ -51,7 +50,8 @@ impl SurfaceFilter {
             required_choices: required_paths
                 .filter_map(|(_, schema)| possible_values(schema))
                 .collect(),
-            schema: schema_paths::has_paths(&schema).then_some(schema),
+            schema: schema_paths::has_paths(&entry.input_schema)
+                .then(|| Value::Object(entry.input_schema.clone())),
         }
     }
 

@@ -17,12 +17,15 @@ pub struct MarkedPath<'v> {
 }
 
 /// Returns whether a schema marks anything as a path.
-pub fn has_paths(schema: &Value) -> bool {
-    match schema {
-        Value::Object(map) => is_path(map) || map.values().any(has_paths),
-        Value::Array(items) => items.iter().any(has_paths),
-        _ => false,
+pub fn has_paths(schema: &Map<String, Value>) -> bool {
+    fn has_paths_within(value: &Value) -> bool {
+        match value {
+            Value::Object(schema) => has_paths(schema),
+            Value::Array(items) => items.iter().any(has_paths_within),
+            _ => false,
+        }
     }
+    is_path(schema) || schema.values().any(has_paths_within)
 }
 
 /// Returns every string in `arguments` that the schema marks as a path.
