@@ -27,9 +27,9 @@
 //!
 //! A process killed in mid-write leaves a last line without its newline (a torn tail). That is
 //! reported as a crash, provided the head agrees with the last whole record; the next process opens
-//! a new file. Records are not synced one by one: after a power failure the tail may be lost while
-//! the head is ahead of it, which cannot be distinguished from a truncated log and is reported as
-//! one.
+//! a new file. Records are not synced one by one, nor at the end of a server: after a power failure
+//! the tail may be lost while the head is ahead of it, which cannot be distinguished from a
+//! truncated log and is reported as one.
 //!
 //! # Nothing runs unrecorded
 //!
@@ -100,7 +100,8 @@ impl AuditLog {
         sink.write(&AuditEntry::new(event, members)).map_err(unwritable_error)
     }
 
-    /// Writes the closing record and syncs. Later events fail; calling it twice is not an error.
+    /// Writes the closing record, and starts to write the file to the disk. Later events fail;
+    /// calling it twice is not an error.
     pub fn close(&self) -> Result<()> {
         self.0.close().map_err(unwritable_error)
     }
