@@ -3,16 +3,22 @@
 //! every call still checks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode};
-use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
-use tokio::sync::Notify;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use tokio::net::unix::pipe::Receiver;
 
-use crate::base::IgnorePoison;
 use crate::call::Pipeline;
 use crate::config::link_chain::{WatchPoint, watch_points};
 
@@ -70,46 +76,65 @@ async fn watch_files(pipeline: Arc<Pipeline>) {
         if watcher.differs_from(&pipeline.watch_points()) {
             continue;
         }
-        watcher.wakeup.notified().await;
+        if let Err(error) = watcher.wait_for_change().await {
+            tracing::warn!(
+                "the config is no longer watched; changes take effect with the next call: {error}"
+            );
+            return;
+        }
         tokio::time::sleep(DEBOUNCE).await;
     }
 }
 
+/// Changes of a directory and of what it contains. Reading is none.
+const CHANGES: WatchFlags = WatchFlags::ATTRIB
+    .union(WatchFlags::CLOSE_WRITE)
+    .union(WatchFlags::CREATE)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MODIFY)
+    .union(WatchFlags::MOVE)
+    .union(WatchFlags::MOVE_SELF);
+/// Enough for several events with the longest names.
+const EVENT_BYTES: usize = 2048;
+
 /// The watcher, and what it watches.
 struct ConfigFileWatcher {
-    watcher: RecommendedWatcher,
-    wakeup: Arc<Notify>,
-    watch_points: Arc<Mutex<BTreeSet<WatchPoint>>>,
-    /// Each directory with its device and inode, which tell it from another of the same name.
-    directories: BTreeMap<PathBuf, (u64, u64)>,
+    /// Read like a pipe, which is all that the runtime needs of it.
+    inotify: Receiver,
+    watch_points: BTreeSet<WatchPoint>,
+    directories: BTreeMap<PathBuf, WatchedDirectory>,
     has_warned: bool,
 }
 
+struct WatchedDirectory {
+    /// Device and inode, which tell it from another of the same name.
+    id: (u64, u64),
+    watch: i32,
+}
+
+/// What a number of events say together.
+#[derive(Default)]
+struct EventBatch {
+    is_relevant: bool,
+    /// Watches of directories that no longer exist.
+    lost_watches: Vec<i32>,
+}
+
 impl ConfigFileWatcher {
-    fn new() -> notify::Result<ConfigFileWatcher> {
-        let wakeup = Arc::new(Notify::new());
-        let points = Arc::new(Mutex::new(BTreeSet::new()));
-        let watcher = notify::recommended_watcher({
-            let (wakeup, points) = (Arc::clone(&wakeup), Arc::clone(&points));
-            move |event: notify::Result<notify::Event>| {
-                let points = points.lock().ignore_poison();
-                // An error may mean that events were lost.
-                if event.map_or(true, |event| is_relevant(&event, &points)) {
-                    wakeup.notify_one();
-                }
-            }
-        })?;
+    fn new() -> io::Result<ConfigFileWatcher> {
         Ok(ConfigFileWatcher {
-            watcher,
-            wakeup,
-            watch_points: points,
+            inotify: Receiver::from_owned_fd_unchecked(inotify::init(
+                CreateFlags::CLOEXEC | CreateFlags::NONBLOCK,
+            )?)?,
+            watch_points: BTreeSet::new(),
             directories: BTreeMap::new(),
             has_warned: false,
         })
     }
 
     fn differs_from(&self, points: &BTreeSet<WatchPoint>) -> bool {
-        *self.watch_points.lock().ignore_poison() != *points
+        self.watch_points != *points
     }
 
     fn set_watch_points(&mut self, points: BTreeSet<WatchPoint>) {
@@ -120,23 +145,22 @@ impl ConfigFileWatcher {
             .iter()
             .filter_map(|(directory, _)| Some((directory.clone(), device_and_inode(directory)?)))
             .collect();
-        *self.watch_points.lock().ignore_poison() = points;
-        for directory in self
-            .directories
-            .iter()
-            .filter(|(directory, id)| new_directories.get(*directory) != Some(id))
-            .map(|(directory, _)| directory)
-        {
-            // A directory that no longer exists has already lost its watch.
-            let _ = self.watcher.unwatch(directory);
-        }
-        self.directories.retain(|directory, id| new_directories.get(directory) == Some(id));
-        for (directory, id) in new_directories {
-            if self.directories.contains_key(&directory) {
+        self.watch_points = points;
+        let inotify = &self.inotify;
+        self.directories.retain(|path, directory| {
+            let stays = new_directories.get(path) == Some(&directory.id);
+            if !stays {
+                // A directory that no longer exists has already lost its watch.
+                let _ = inotify::remove_watch(inotify, directory.watch);
+            }
+            stays
+        });
+        for (path, id) in new_directories {
+            if self.directories.contains_key(&path) {
                 continue;
             }
-            match self.watcher.watch(&directory, RecursiveMode::NonRecursive) {
-                Ok(()) => drop(self.directories.insert(directory, id)),
+            match inotify::add_watch(inotify, &path, CHANGES) {
+                Ok(watch) => drop(self.directories.insert(path, WatchedDirectory { id, watch })),
                 Err(error) if !self.has_warned => {
                     self.has_warned = true;
                     tracing::warn!(
@@ -147,19 +171,132 @@ impl ConfigFileWatcher {
             }
         }
     }
+
+    /// Returns once something that is watched may have changed.
+    async fn wait_for_change(&mut self) -> io::Result<()> {
+        loop {
+            self.inotify.readable().await?;
+            let mut batch = EventBatch::default();
+            let result = self.inotify.try_io(|| self.read_events(&mut batch));
+            // A new directory may have the inode of the one that is gone.
+            self.directories.retain(|_, directory| !batch.lost_watches.contains(&directory.watch));
+            match result {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                _ if batch.is_relevant => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads events until none is waiting, which is the error `WouldBlock`.
+    fn read_events(&self, batch: &mut EventBatch) -> io::Result<()> {
+        let mut buffer = [MaybeUninit::uninit(); EVENT_BYTES];
+        let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
+        loop {
+            let event = match reader.next() {
+                Err(rustix::io::Errno::INTR) => continue,
+                event => event?,
+            };
+            let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+            batch.is_relevant |= self.is_relevant(event.wd(), event.events(), name);
+            if event.events().contains(ReadFlags::IGNORED) {
+                batch.lost_watches.push(event.wd());
+            }
+        }
+    }
+
+    fn is_relevant(&self, watch: i32, events: ReadFlags, name: Option<&OsStr>) -> bool {
+        // Events were lost.
+        if events.contains(ReadFlags::QUEUE_OVERFLOW) {
+            return true;
+        }
+        let is_watch = |directory: &PathBuf| {
+            self.directories.get(directory).is_some_and(|directory| directory.watch == watch)
+        };
+        self.watch_points.iter().any(|(directory, watched_name)| {
+            let is_named = match (watched_name, name) {
+                (Some(watched_name), Some(name)) => watched_name == name,
+                // Every entry of the directory, or the directory itself.
+                (None, _) | (_, None) => true,
+            };
+            is_named && is_watch(directory)
+        })
+    }
 }
 
-fn is_relevant(event: &notify::Event, points: &BTreeSet<WatchPoint>) -> bool {
-    if matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
-    {
-        return false;
+impl Drop for ConfigFileWatcher {
+    fn drop(&mut self) {
+        // If it fails, the descriptor is closed as any other.
+        let _ = close_in_background(self.inotify.as_fd());
     }
-    let is_watched = |path: &PathBuf| {
-        points.iter().any(|(directory, name)| match name {
-            _ if path == directory => true,
-            Some(name) => path.parent() == Some(directory) && path.file_name() == Some(name),
-            None => path.parent() == Some(directory),
-        })
-    };
-    event.need_rescan() || event.paths.is_empty() || event.paths.iter().any(is_watched)
+}
+
+/// Lets the kernel close a descriptor once we have closed ours.
+///
+/// To close an inotify instance with watches takes the kernel 8 ms and more, because it waits until
+/// no processor uses them, and the client of a server waits for its end. A descriptor in flight to a
+/// socket that itself is only in flight belongs to no one any more: the kernel finds and closes it,
+/// since Linux 6.9 in a thread of its own.
+fn close_in_background(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = SocketFlags::CLOEXEC;
+    let (sender, receiver) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let in_flight = [fd, receiver.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&in_flight));
+    rustix::net::sendmsg(&sender, &[io::IoSlice::new(b".")], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::config::scratch::Scratch;
+
+    /// Reads the events of what has happened; the kernel queues them before a change returns.
+    fn read_batch(watcher: &ConfigFileWatcher) -> EventBatch {
+        let mut batch = EventBatch::default();
+        let end = watcher.read_events(&mut batch).unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::WouldBlock);
+        batch
+    }
+
+    #[tokio::test]
+    async fn only_changes_of_watched_names_count() {
+        let scratch = Scratch::new();
+        let directory = scratch.dir("settings");
+        let (file, other) = (directory.join("config.toml"), directory.join("other.toml"));
+        let mut watcher = ConfigFileWatcher::new().unwrap();
+        let name = OsString::from("config.toml");
+        watcher.set_watch_points(BTreeSet::from([(directory.clone(), Some(name))]));
+        std::fs::write(&other, "a").unwrap();
+        assert!(!read_batch(&watcher).is_relevant, "another name");
+        std::fs::write(&file, "a").unwrap();
+        assert!(read_batch(&watcher).is_relevant, "created");
+        assert_eq!(std::fs::read(&file).unwrap(), b"a");
+        assert!(!read_batch(&watcher).is_relevant, "read");
+        std::fs::rename(&other, &file).unwrap();
+        assert!(read_batch(&watcher).is_relevant, "replaced");
+        watcher.set_watch_points(BTreeSet::from([(directory.clone(), None)]));
+        std::fs::write(&other, "a").unwrap();
+        assert!(read_batch(&watcher).is_relevant, "any name");
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_made_again_is_watched_again() {
+        let scratch = Scratch::new();
+        let directory = scratch.dir("settings");
+        let points = BTreeSet::from([(directory.clone(), None)]);
+        let mut watcher = ConfigFileWatcher::new().unwrap();
+        watcher.set_watch_points(points.clone());
+        std::fs::remove_dir(&directory).unwrap();
+        scratch.dir("settings");
+        watcher.wait_for_change().await.unwrap();
+        watcher.set_watch_points(points);
+        std::fs::write(directory.join("config.toml"), "a").unwrap();
+        assert!(read_batch(&watcher).is_relevant);
+    }
 }
