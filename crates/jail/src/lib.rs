@@ -38,6 +38,7 @@ pub use landlock::has_required_version as has_required_landlock;
 pub use launch::{PORT_PLACEHOLDER, SandboxProfile};
 pub use poison::IgnorePoison;
 pub use protect::paths_to_cover;
+pub use sys::memory::release_start_memory;
 
 /// Marks every descriptor except the standard three as close-on-exec, so that no child inherits it.
 ///

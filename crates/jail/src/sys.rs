@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
+pub mod memory;
 pub mod signals;
 pub mod trace;
 

@@ -222,6 +222,10 @@ async fn serve_until_stopped(
         json!({"version": env!("CARGO_PKG_VERSION"), "transport": if http_server.is_some() { "http" } else { "stdio" }}),
     )?;
     tokio::spawn(retention::prune_periodically(Arc::clone(&server)));
+    tokio::spawn(async {
+        tokio::time::sleep(START_SETTLES).await;
+        jail::release_start_memory();
+    });
     let _socket = open_socket(&server).await?;
     let server_to_stop = Arc::clone(&server);
     let mut stop = ServerStopSignals::new()?;
@@ -308,6 +312,9 @@ async fn bind_listener(address: SocketAddr) -> Result<tokio::net::TcpListener> {
             .with_source(error)
     })
 }
+
+/// Time after which a client has initialized its session and asked for the list of tools.
+const START_SETTLES: Duration = Duration::from_secs(1);
 
 /// Time for idle zygotes to exit; their runs have already ended.
 const ZYGOTE_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
