@@ -24,6 +24,7 @@ mod tools;
 mod try_it;
 mod upstream;
 
+use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -77,8 +78,8 @@ enum CliCommand {
 /// Runs the command named on the command line and returns its exit code.
 pub fn run() -> ExitCode {
     disable_core_dumps();
-    let cli = match CommandLine::try_parse() {
-        Ok(cli) => cli,
+    let command = match parse_command_line(&std::env::args_os().collect::<Vec<_>>()) {
+        Ok(command) => command,
         Err(error) => return refuse_arguments(&error),
     };
     // `doctor` and `sandbox` create namespaces from child processes and may themselves run inside a
@@ -87,7 +88,7 @@ pub fn run() -> ExitCode {
     // user must not see. A server without auth inspects the process at the other end of a
     // connection, so `tools --url` and `call --url` stay inspectable, too; their token is that of
     // the shell that started them.
-    let stays_inspectable = match &cli.command {
+    let stays_inspectable = match &command {
         CliCommand::Doctor(_) | CliCommand::Sandbox(_) | CliCommand::Approvals(_) => true,
         CliCommand::Tools(args) => args.target.is_remote(),
         CliCommand::Call(args) => args.target.is_remote(),
@@ -97,7 +98,7 @@ pub fn run() -> ExitCode {
         report_error(&error);
         return ExitCode::from(error.kind().table_row().exit);
     }
-    let result = match cli.command {
+    let result = match command {
         CliCommand::Serve(args) => serve::run(args),
         CliCommand::Try => try_it::run(&mut std::io::stdout().lock()).map(|()| 0),
         CliCommand::Sandbox(args) => sandbox::run(args),
@@ -140,6 +141,25 @@ pub fn run() -> ExitCode {
             ExitCode::from(error.kind().table_row().exit)
         }
     }
+}
+
+/// Parses the command line. The two commands that programs start for each session or command are
+/// tried alone first: to describe all commands takes five times as long as to describe one.
+fn parse_command_line(words: &[OsString]) -> std::result::Result<CliCommand, clap::Error> {
+    let command = match words.get(1).and_then(|word| word.to_str()) {
+        Some("serve") => parse_alone(&words[1..]).map(CliCommand::Serve),
+        Some("sandbox") => parse_alone(&words[1..]).map(CliCommand::Sandbox),
+        _ => None,
+    };
+    // Errors and help name the whole command, so they are left to the complete description.
+    command.map_or_else(|| CommandLine::try_parse_from(words).map(|line| line.command), Ok)
+}
+
+/// Parses the arguments of one command, whose name is the first word.
+fn parse_alone<A: clap::Args>(words: &[OsString]) -> Option<A> {
+    let description = A::augment_args(clap::Command::default());
+    let matches = description.try_get_matches_from(words).ok()?;
+    A::from_arg_matches(&matches).ok()
 }
 
 /// Prints clap's message, including help and version. A client that started the server with a wrong
@@ -212,4 +232,39 @@ fn write_output(out: &mut dyn Write, text: &str) -> Result<()> {
 /// Returns the root directory selected by this flag and the environment.
 fn root_dir(flag: Option<PathBuf>) -> Result<PathBuf> {
     resolve_root(&ConfigFlags { root: flag, ..ConfigFlags::default() }, &ProcessEnv::from_process())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to_words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn a_command_that_is_parsed_alone_has_the_same_errors_and_help() {
+        for line in [
+            "ringfence serve --no-such-flag",
+            "ringfence serve unexpected",
+            "ringfence serve --help",
+            "ringfence serve -h",
+            "ringfence serve --version",
+            "ringfence sandbox",
+            "ringfence sandbox --on-prompt perhaps true",
+        ] {
+            let words = to_words(line);
+            let error = parse_command_line(&words).err().unwrap();
+            let complete = CommandLine::try_parse_from(&words).err().unwrap();
+            assert_eq!(error.to_string(), complete.to_string(), "{line}");
+        }
+    }
+
+    #[test]
+    fn flags_after_the_program_of_a_sandbox_are_its_own() {
+        for line in ["ringfence sandbox true --help", "ringfence sandbox --root r -- true -h"] {
+            let command = parse_command_line(&to_words(line)).ok();
+            assert!(matches!(command, Some(CliCommand::Sandbox(_))), "{line}");
+        }
+    }
 }
