@@ -64,8 +64,8 @@ impl InFlightRequests {
         Ok(())
     }
 
-    /// Frees the id of a request that was refused after it was registered.
-    pub fn release_refused(&self, id: &Value) {
+    /// Frees the id of a request that was refused after it was registered, or that is answered.
+    pub fn release_id(&self, id: &Value) {
         self.lock().open.remove(&id.to_string());
     }
 

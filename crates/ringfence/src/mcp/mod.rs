@@ -7,6 +7,7 @@ pub mod attach;
 pub mod auth;
 mod codex;
 pub mod codex_legacy;
+mod direct_call;
 pub mod dispatch;
 pub mod envelope;
 pub mod failed_start;

@@ -1,18 +1,26 @@
 //! Stdio transport: one JSON message per line. The process is the session, and the end of input is
 //! its end.
 
+mod direct_call;
+mod lines;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rmcp::model::{
-    ClientJsonRpcMessage, GetExtensions, JsonRpcMessage, ServerJsonRpcMessage, ServerResult,
+    ClientJsonRpcMessage, ErrorData, GetExtensions, JsonRpcMessage, ServerJsonRpcMessage,
+    ServerResult,
 };
 use rmcp::service::{RoleServer, serve_directly_with_ct};
 use rmcp::transport::Transport;
-use serde_json::Value;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::sync::Mutex;
+use serde_json::{Map, Value};
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::task::TaskTracker;
 
+use self::direct_call::{CallForEngine, DirectCalls};
+use self::lines::{InputLines, StdioInput};
 use super::codex::PushedState;
 use super::dispatch::ProtocolHandler;
 use super::envelope::{self, EnvelopeVerdict};
@@ -22,6 +30,10 @@ use super::stdio_streams;
 use crate::base::{CancelCause, Error, Kind, Result};
 use crate::session::Principal;
 
+/// Time for the answers to calls that end because the connection does; the engine gives its own as
+/// much.
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Opens the session of the client on standard input and output.
 pub fn connect_client(server: &Server) -> Result<ClientConnection> {
     server.connect_client(Principal::local(), "stdio")
@@ -30,16 +42,18 @@ pub fn connect_client(server: &Server) -> Result<ClientConnection> {
 /// Serves one client on this process's own standard input and output until either side ends.
 pub async fn serve_client(server: Arc<Server>, connection: ClientConnection) -> Result<()> {
     let session = Arc::clone(connection.session());
+    let output = Arc::new(StdioOutput::new(stdio_streams::open_stdout()));
+    let input = BufReader::with_capacity(64 * 1024, stdio_streams::open_stdin());
+    let (direct_calls, for_engine) =
+        DirectCalls::new(Arc::clone(&server), connection.clone(), Arc::clone(&output));
     let transport = StdioTransport {
-        input: BufReader::with_capacity(64 * 1024, stdio_streams::open_stdin()),
-        output: Arc::new(Mutex::new(stdio_streams::open_stdout())),
+        lines: InputLines::new(input, server.config.limits.message_bytes),
+        output: Arc::clone(&output),
         max_message_bytes: server.config.limits.message_bytes,
         connection,
-        skipping: false,
-        buffer: Vec::new(),
+        direct_calls,
+        for_engine,
         pending_refusal: None,
-        in_flight: Arc::default(),
-        has_ended: Arc::default(),
     };
     // `serve_directly` skips the engine's own handshake loop, which would end at the first
     // unexpected message.
@@ -51,78 +65,53 @@ pub async fn serve_client(server: Arc<Server>, connection: ClientConnection) -> 
     );
     let result = running.waiting().await;
     session.cancel.cancel(CancelCause::Eof);
+    output.tasks.close();
+    // A client that does not read gets no more.
+    let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, output.tasks.wait()).await;
     result
         .map(|_| ())
         .map_err(|error| Error::internal("the connection ended unexpectedly").with_source(error))
 }
 
 struct StdioTransport<R, W> {
-    input: R,
-    output: Arc<Mutex<W>>,
+    lines: InputLines<R>,
+    output: Arc<StdioOutput<W>>,
     max_message_bytes: usize,
     connection: ClientConnection,
-    /// Dropping the rest of a line that was too long.
-    skipping: bool,
-    /// Part of the current line that has been read. The engine drops a `receive` half-way when it
-    /// has other things to do, so nothing may be kept in that future alone.
-    buffer: Vec<u8>,
+    direct_calls: DirectCalls<W>,
+    for_engine: mpsc::UnboundedReceiver<CallForEngine>,
     /// Refusal that is being written. No further line is read before the client has taken it.
     pending_refusal: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
+}
+
+/// Standard output, and the requests whose answers go there.
+struct StdioOutput<W> {
+    stream: Mutex<W>,
     in_flight: Arc<InFlightRequests>,
     /// Standard input has ended.
-    has_ended: Arc<AtomicBool>,
+    has_ended: AtomicBool,
+    /// Tasks of calls that are answered without the engine.
+    tasks: TaskTracker,
 }
 
-enum StdioInput {
-    Line(Vec<u8>),
-    TooLong,
-    End,
-}
-
-impl<R: AsyncBufRead + Unpin, W> StdioTransport<R, W> {
-    async fn read_input(&mut self) -> std::io::Result<StdioInput> {
-        loop {
-            let available = self.input.fill_buf().await?;
-            if available.is_empty() {
-                // The last line is accepted without its newline too; if it was truncated, it is not
-                // valid JSON and is refused as such.
-                let rest = std::mem::take(&mut self.buffer);
-                return Ok(if rest.is_empty() { StdioInput::End } else { StdioInput::Line(rest) });
-            }
-            let end = available.iter().position(|byte| *byte == b'\n');
-            let consumed = end.map_or(available.len(), |index| index + 1);
-            if !self.skipping {
-                self.buffer.extend_from_slice(&available[..consumed]);
-            }
-            self.input.consume(consumed);
-            let is_too_long = self.buffer.len() > self.max_message_bytes;
-            match end {
-                Some(_) if std::mem::take(&mut self.skipping) => return Ok(StdioInput::TooLong),
-                Some(_) if is_too_long => {
-                    self.buffer = Vec::new();
-                    return Ok(StdioInput::TooLong);
-                }
-                Some(_) => return Ok(StdioInput::Line(std::mem::take(&mut self.buffer))),
-                None if is_too_long => {
-                    self.buffer = Vec::new();
-                    self.skipping = true;
-                }
-                None => {}
-            }
+impl<W: AsyncWrite + Unpin> StdioOutput<W> {
+    fn new(stream: W) -> StdioOutput<W> {
+        StdioOutput {
+            stream: Mutex::new(stream),
+            in_flight: Arc::default(),
+            has_ended: AtomicBool::new(false),
+            tasks: TaskTracker::new(),
         }
     }
-}
 
-/// Writes a message at once. The next message waits for it: a client that does not read blocks us
-/// here.
-async fn write_line<W: AsyncWrite + Unpin>(
-    output: &Mutex<W>,
-    mut bytes: Vec<u8>,
-) -> std::io::Result<()> {
-    bytes.push(b'\n');
-    let mut output = output.lock().await;
-    output.write_all(&bytes).await?;
-    output.flush().await
+    /// Writes a message at once. The next message waits for it: a client that does not read blocks
+    /// us here.
+    async fn write_line(&self, mut bytes: Vec<u8>) -> std::io::Result<()> {
+        bytes.push(b'\n');
+        let mut stream = self.stream.lock().await;
+        stream.write_all(&bytes).await?;
+        stream.flush().await
+    }
 }
 
 /// Returns whether a message is still written when standard input has ended. The end cancels every
@@ -134,23 +123,52 @@ fn is_sent_after_eof(message: &ServerJsonRpcMessage) -> bool {
             response.result,
             ServerResult::CallToolResult(_) | ServerResult::InputRequiredResult(_)
         ),
-        JsonRpcMessage::Error(error) => {
-            let kind = error.error.data.as_ref().and_then(|data| data.get("kind"));
-            kind.is_none_or(|kind| kind != Kind::Cancelled.name())
-        }
+        JsonRpcMessage::Error(error) => !is_about_cancellation(&error.error),
         JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => false,
     }
 }
 
-/// Converts a valid message to the engine's type and attaches its connection. Returns a refusal if
-/// that fails, or if its id is in use.
+fn is_about_cancellation(error: &ErrorData) -> bool {
+    let kind = error.data.as_ref().and_then(|data| data.get("kind"));
+    kind.is_some_and(|kind| kind == Kind::Cancelled.name())
+}
+
+/// Returns whether a message cancels a request of the client.
+fn is_cancellation(message: &Map<String, Value>) -> bool {
+    message.get("method").is_some_and(|method| method == "notifications/cancelled")
+}
+
+/// Registers a valid message and converts it for the engine. Returns a refusal if that fails, or if
+/// its id is in use.
 pub(super) fn parse_message(
-    message: serde_json::Map<String, Value>,
+    message: Map<String, Value>,
+    connection: &ClientConnection,
+    in_flight: &InFlightRequests,
+) -> std::result::Result<ClientJsonRpcMessage, Value> {
+    in_flight.register_message(&message)?;
+    convert_registered(message, connection, in_flight)
+}
+
+/// Converts a message whose id is registered, and frees the id if that fails.
+fn convert_registered(
+    message: Map<String, Value>,
     connection: &ClientConnection,
     in_flight: &InFlightRequests,
 ) -> std::result::Result<ClientJsonRpcMessage, Value> {
     let id = envelope::request_id(&message);
-    in_flight.register_message(&message)?;
+    convert_message(message, connection).map_err(|error| {
+        if let Some(id) = &id {
+            in_flight.release_id(id);
+        }
+        envelope::refusal_message(id, &error)
+    })
+}
+
+/// Converts a valid message to the engine's type and attaches its connection.
+fn convert_message(
+    message: Map<String, Value>,
+    connection: &ClientConnection,
+) -> Result<ClientJsonRpcMessage> {
     let pushed = PushedState::store_from_message(
         message.get("method"),
         message.get("params"),
@@ -158,14 +176,8 @@ pub(super) fn parse_message(
     );
     let mut parsed: ClientJsonRpcMessage =
         serde_json::from_value(Value::Object(message)).map_err(|error| {
-            if let Some(id) = &id {
-                in_flight.release_refused(id);
-            }
-            envelope::refusal_message(
-                id,
-                &Error::new(Kind::InvalidRequest, "this message does not match the protocol")
-                    .with_source(error),
-            )
+            Error::new(Kind::InvalidRequest, "this message does not match the protocol")
+                .with_source(error)
         })?;
     match &mut parsed {
         JsonRpcMessage::Request(request) => {
@@ -207,14 +219,13 @@ where
         message: ServerJsonRpcMessage,
     ) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
         let output = Arc::clone(&self.output);
-        self.in_flight.release_answered(&message);
-        let unread_guard = self.in_flight.count_unread();
-        let has_ended = Arc::clone(&self.has_ended);
+        output.in_flight.release_answered(&message);
+        let unread_guard = output.in_flight.count_unread();
         async move {
-            if has_ended.load(Ordering::Acquire) && !is_sent_after_eof(&message) {
+            if output.has_ended.load(Ordering::Acquire) && !is_sent_after_eof(&message) {
                 return Ok(());
             }
-            let result = write_line(&output, serialize_answer(&message)?).await;
+            let result = output.write_line(serialize_answer(&message)?).await;
             drop(unread_guard);
             result
         }
@@ -230,7 +241,17 @@ where
                     break;
                 }
             }
-            let verdict = match self.read_input().await {
+            let input = tokio::select! {
+                biased;
+                Some(call) = self.for_engine.recv() => {
+                    match call.into_message(&self.connection) {
+                        Some(message) => return Some(message),
+                        None => continue,
+                    }
+                }
+                input = self.lines.read_line() => input,
+            };
+            let verdict = match input {
                 Ok(StdioInput::Line(bytes)) if bytes.iter().all(u8::is_ascii_whitespace) => {
                     continue;
                 }
@@ -245,21 +266,20 @@ where
                 }
             };
             let refusal = match verdict {
-                EnvelopeVerdict::Pass(message) => {
-                    match parse_message(message, &self.connection, &self.in_flight) {
-                        Ok(message) => return Some(message),
-                        Err(refusal) => refusal,
-                    }
-                }
+                EnvelopeVerdict::Pass(message) => match self.handle_message(message) {
+                    Ok(None) => continue,
+                    Ok(Some(message)) => return Some(message),
+                    Err(refusal) => refusal,
+                },
                 EnvelopeVerdict::Refuse(_, refusal) => refusal,
                 EnvelopeVerdict::Ignore => continue,
             };
             let output = Arc::clone(&self.output);
             self.pending_refusal = Some(tokio::spawn(async move {
-                write_line(&output, refusal.to_string().into_bytes()).await
+                output.write_line(refusal.to_string().into_bytes()).await
             }));
         }
-        self.has_ended.store(true, Ordering::Release);
+        self.output.has_ended.store(true, Ordering::Release);
         // The engine waits for calls in flight before it cancels them; their children must not live
         // that long.
         self.connection.session().cancel.cancel(CancelCause::Eof);
@@ -275,43 +295,18 @@ pub(super) fn too_long_error(limit: usize) -> Error {
     Error::new(Kind::TooLarge, format!("a message may have at most {limit} bytes"))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    async fn lines(input: &[u8], limit: usize) -> Vec<String> {
-        let scratch = crate::config::scratch::Scratch::new();
-        let server = crate::mcp::server::tests::server(&scratch);
-        let mut pipe = StdioTransport {
-            input: BufReader::with_capacity(4, input),
-            output: Arc::new(Mutex::new(Vec::<u8>::new())),
-            max_message_bytes: limit,
-            connection: server.connect_client(Principal::local(), "stdio").unwrap(),
-            skipping: false,
-            buffer: Vec::new(),
-            pending_refusal: None,
-            in_flight: Arc::default(),
-            has_ended: Arc::default(),
-        };
-        let mut seen = Vec::new();
-        loop {
-            match pipe.read_input().await.unwrap() {
-                StdioInput::Line(bytes) => seen.push(String::from_utf8(bytes).unwrap()),
-                StdioInput::TooLong => seen.push("too long".into()),
-                StdioInput::End => return seen,
-            }
+impl<R, W: AsyncWrite + Unpin + Send + 'static> StdioTransport<R, W> {
+    /// Starts a plain call, or returns the message for the engine, or a refusal.
+    fn handle_message(
+        &self,
+        message: Map<String, Value>,
+    ) -> std::result::Result<Option<ClientJsonRpcMessage>, Value> {
+        let in_flight = &self.output.in_flight;
+        in_flight.register_message(&message)?;
+        self.direct_calls.forward_cancellation(&message);
+        match self.direct_calls.try_start_call(message) {
+            Ok(()) => Ok(None),
+            Err(message) => convert_registered(message, &self.connection, in_flight).map(Some),
         }
-    }
-
-    #[tokio::test]
-    async fn a_line_that_is_too_long_is_dropped_whole_and_the_next_one_is_read() {
-        assert_eq!(
-            lines(b"one\nthis is far too long\ntwo\n", 8).await,
-            ["one\n", "too long", "two\n"]
-        );
-        assert_eq!(lines(b"12345678\n", 8).await, ["too long"]);
-        assert_eq!(lines(b"1234567\n", 8).await, ["1234567\n"]);
-        assert_eq!(lines(b"one\nend", 8).await, ["one\n", "end"]);
-        assert_eq!(lines(b"far too long without an end", 8).await, Vec::<String>::new());
     }
 }

@@ -13,21 +13,18 @@ use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ErrorData, RequestMetaObject, ServerResult,
-};
-use serde::Serialize;
+use rmcp::model::{CallToolResponse, ErrorData};
 use serde_json::{Map, Value};
 
 use super::{HttpServer, complete_error_response, forward_to_engine, json_error};
 use crate::base::call::ToolOutput;
 use crate::base::{CancelCause, CancelToken, Error, Result, TraceId};
 use crate::mcp::attach::missing_result_error;
+use crate::mcp::direct_call::{read_params, serialize_outcome, wait_for_result};
 use crate::mcp::methods::tools_call::{
     CallToAttach, IncomingCall, StartedCall, complete_response, render_outcome, start_or_resume,
 };
 use crate::mcp::server::ClientConnection;
-use crate::mcp::version;
 
 /// How long the head of a response waits for the first message. Clients and proxies that wait for
 /// the head see it no later, however long the call takes.
@@ -88,28 +85,6 @@ pub async fn try_direct_call(
     Ok(if cancel.cause() == Some(CancelCause::Client) { empty_stream() } else { response })
 }
 
-/// Returns the parameters of a plain call: one that names a tool and its arguments alone.
-fn read_params(message: &Map<String, Value>) -> Option<(CallToolRequestParams, RequestMetaObject)> {
-    let params = message.get("params")?.as_object()?;
-    let is_plain = params.keys().all(|key| ["name", "arguments", "_meta"].contains(&key.as_str()));
-    let name = params.get("name")?.as_str().filter(|_| is_plain)?.to_owned();
-    let arguments = match params.get("arguments") {
-        Some(Value::Object(arguments)) => Some(arguments.clone()),
-        Some(_) => return None,
-        None => None,
-    };
-    let request_meta = match params.get("_meta") {
-        Some(Value::Object(members)) if !members.contains_key(version::VERSION_META) => {
-            serde_json::from_value(Value::Object(members.clone())).ok()?
-        }
-        Some(_) => return None,
-        None => RequestMetaObject::default(),
-    };
-    let mut call = CallToolRequestParams::new(name);
-    call.arguments = arguments;
-    Some((call, request_meta))
-}
-
 /// Request whose call is running. If its connection ends, the engine gets it, as it would have got
 /// it without us.
 struct RunningRequest<'a> {
@@ -121,26 +96,8 @@ impl RunningRequest<'_> {
     /// Waits for the result, as long as nothing else is said and a client should wait.
     async fn wait_for_quick_result(&mut self) -> Option<Result<ToolOutput>> {
         let (_, _, started) = self.content.as_mut()?;
-        let run = &mut started.call.run;
-        let wait = tokio::time::sleep(FIRST_MESSAGE_WAIT);
-        tokio::pin!(wait);
-        let mut events_open = true;
-        loop {
-            tokio::select! {
-                biased;
-                event = run.events.recv(), if events_open => match event {
-                    Some(event) => {
-                        run.events.return_event(event);
-                        return None;
-                    }
-                    None => events_open = false,
-                },
-                result = &mut run.done => {
-                    return Some(result.unwrap_or_else(|_| Err(missing_result_error())));
-                }
-                () = &mut wait => return None,
-            }
-        }
+        let waiting = wait_for_result(&mut started.call.run);
+        tokio::time::timeout(FIRST_MESSAGE_WAIT, waiting).await.ok().flatten()
     }
 
     /// Lets the engine answer.
@@ -172,27 +129,8 @@ impl Drop for RunningRequest<'_> {
     }
 }
 
-/// Answer to a call.
-#[derive(Serialize)]
-struct CallAnswer<'a> {
-    jsonrpc: &'static str,
-    id: &'a Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<ServerResult>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<ErrorData>,
-}
-
 fn answer_response(id: &Value, outcome: Result<CallToolResponse, ErrorData>) -> Response {
-    let (result, error) = match outcome {
-        Ok(response) => (Some(ServerResult::from(response)), None),
-        Err(error) => (None, Some(error)),
-    };
-    let result = result.map(|mut result| {
-        result.strip_result_type_for_legacy_peer();
-        result
-    });
-    match serde_json::to_vec(&CallAnswer { jsonrpc: "2.0", id, result, error }) {
+    match serialize_outcome(id, outcome) {
         Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => {
             let error = Error::internal("the result cannot be written").with_source(error);

@@ -51,14 +51,16 @@ pub struct StartedCall {
 pub struct CallToAttach(Arc<Mutex<Option<StartedCall>>>);
 
 impl CallToAttach {
-    /// Wraps a call, to be inserted into the extensions of its HTTP request.
+    /// Wraps a call, to be inserted into the extensions of its request, or of the HTTP request that
+    /// carries it.
     pub fn new(started: StartedCall) -> CallToAttach {
         CallToAttach(Arc::new(Mutex::new(Some(started))))
     }
 
     fn take_from(extensions: &Extensions) -> Option<StartedCall> {
-        let parts = extensions.get::<http::request::Parts>()?;
-        let CallToAttach(started) = parts.extensions.get::<CallToAttach>()?;
+        let CallToAttach(started) = extensions.get::<CallToAttach>().or_else(|| {
+            extensions.get::<http::request::Parts>()?.extensions.get::<CallToAttach>()
+        })?;
         started.lock().ignore_poison().take()
     }
 }
