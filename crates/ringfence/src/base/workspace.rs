@@ -9,6 +9,7 @@
 mod client_limits;
 mod path_resolver;
 mod path_walk;
+pub mod quick_read;
 pub mod snapshot;
 mod suggest_path;
 pub mod tree;
@@ -50,6 +51,8 @@ pub struct Workspace {
     client_limits: Option<Arc<ClientLimits>>,
     /// Cleared if the kernel or a seccomp filter refuses openat2.
     openat2: AtomicBool,
+    /// No other machine or process is needed to open what is in it.
+    is_local: bool,
 }
 
 /// Identity of a file system object.
@@ -124,6 +127,7 @@ impl Workspace {
             .filter_map(|closed| ClosedPath::find_in_workspace(&mut resolver, &path, closed))
             .map(|closed_path| closed_path.map(Arc::new));
         Ok(Workspace {
+            is_local: quick_read::is_on_local_file_system(&base),
             base: Arc::new(base),
             closed_paths: closed_paths.collect::<Result<_>>()?,
             path,
@@ -161,6 +165,7 @@ impl Workspace {
             rights,
             client_limits: self.client_limits.clone(),
             openat2: AtomicBool::new(self.openat2.load(Ordering::Relaxed)),
+            is_local: self.is_local,
         }
     }
 

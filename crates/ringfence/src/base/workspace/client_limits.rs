@@ -123,6 +123,7 @@ impl Workspace {
             rights,
             client_limits: Some(Arc::new(limits)),
             openat2: AtomicBool::new(self.openat2.load(Ordering::Relaxed)),
+            is_local: self.is_local,
         };
         Ok((workspace, ignored))
     }

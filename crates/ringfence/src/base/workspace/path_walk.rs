@@ -12,7 +12,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
 use super::{
-    ObjectId, Workspace, check_path_text, os_error, outside_error, protected_error,
+    ObjectId, Workspace, check_path_text, os_error, outside_error, protected_error, quick_read,
     read_link_target, suggest_path,
 };
 use crate::base::error::{Error, Result};
@@ -37,6 +37,8 @@ pub(super) struct PathWalk<'w> {
     dirs_created: usize,
     /// The walk refuses protected paths.
     for_writing: bool,
+    /// The walk fails where it would have to wait for a disk, or leaves the file system.
+    without_waiting: bool,
 }
 
 pub(super) struct WalkLevel {
@@ -73,6 +75,7 @@ impl<'w> PathWalk<'w> {
             links_followed: 0,
             dirs_created: 0,
             for_writing: false,
+            without_waiting: false,
         };
         walk.queue_path(Path::new(requested_path))?;
         Ok(walk)
@@ -81,6 +84,15 @@ impl<'w> PathWalk<'w> {
     /// Starts a walk to a path that is to be written.
     pub fn for_writing(workspace: &'w Workspace, requested_path: &'w str) -> Result<PathWalk<'w>> {
         Ok(PathWalk { for_writing: true, ..PathWalk::new(workspace, requested_path)? })
+    }
+
+    /// Starts a walk that fails wherever it would have to wait: its errors say nothing about the
+    /// path.
+    pub fn without_waiting(
+        workspace: &'w Workspace,
+        requested_path: &'w str,
+    ) -> Result<PathWalk<'w>> {
+        Ok(PathWalk { without_waiting: true, ..PathWalk::new(workspace, requested_path)? })
     }
 
     /// Walks to the end, creating missing directories on the way if `create` is set.
@@ -161,7 +173,11 @@ impl<'w> PathWalk<'w> {
         {
             return Err(refusal);
         }
-        let fd = match self.workspace.open_step(self.current_dir.as_fd(), &name) {
+        let opened = match self.without_waiting {
+            true => quick_read::open_cached_step(self.current_dir.as_fd(), &name),
+            false => self.workspace.open_step(self.current_dir.as_fd(), &name),
+        };
+        let fd = match opened {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return self.handle_missing(name, create),
             Err(errno) => return Err(self.to_error(errno)),
@@ -174,6 +190,8 @@ impl<'w> PathWalk<'w> {
             return Err(refusal);
         }
         match kind {
+            // The target of a link may have to be read from the disk.
+            FileType::Symlink if self.without_waiting => Err(self.to_error(Errno::AGAIN)),
             FileType::Symlink => self.follow_link(&fd).map(|()| None),
             FileType::Directory => {
                 self.levels.push(WalkLevel { name, id: ObjectId::from_stat(&stat) });

@@ -63,6 +63,11 @@ pub(crate) fn while_swapping(one: &Path, two: &Path, work: impl FnOnce()) {
 
 fn read(workspace: &Workspace, path: &str) -> Result<String> {
     let mut text = String::new();
+    if let Some(mut opened) = workspace.open_read_without_waiting(path) {
+        opened.file.read_to_string(&mut text).unwrap();
+        assert_ne!(text, "OUTSIDE");
+        text.clear();
+    }
     workspace.open_read(path)?.file.read_to_string(&mut text).unwrap();
     Ok(text)
 }
@@ -134,6 +139,7 @@ fn nothing_outside_is_reached() {
     both_ways(&scratch, &[], |workspace| {
         for path in &refused {
             assert_eq!(refusal(workspace.open_read(path)), OUTSIDE, "read {path}");
+            assert!(workspace.open_read_without_waiting(path).is_none(), "read {path} at once");
             assert_eq!(refusal(workspace.find_write_target(path, true)), OUTSIDE, "write {path}");
             assert_eq!(refusal(workspace.open_dir(path)), OUTSIDE, "list {path}");
         }

@@ -11,12 +11,16 @@ use rustix::io::Errno;
 
 use super::text::{self, CodeUnit, EncodingGuesser, HEAD_BYTES, TextDetector, TextFormat};
 use crate::base::ids::to_hex;
-use crate::base::workspace::os_error;
+use crate::base::workspace::quick_read::read_cached;
+use crate::base::workspace::{OpenedFile, os_error};
 use crate::base::{CancelCause, CancelToken, Error, Kind, Result};
 
 /// Largest file that is hashed and read through to count its lines. A larger file gets a weak etag.
 pub const MAX_HASHED_BYTES: u64 = 64 << 20;
 const CHUNK_BYTES: usize = 256 << 10;
+/// Largest file that is read on the thread that serves clients: its text is inspected and redacted
+/// there in a fraction of a millisecond.
+const MAX_CACHED_BYTES: usize = 64 << 10;
 const MAX_OFFSET: u64 = i64::MAX as u64 / 2;
 
 /// Stops blocking work between two chunks once the call has been cancelled or has timed out.
@@ -67,6 +71,14 @@ impl FileContent {
             }
         }
         Ok(content)
+    }
+
+    /// Takes a snapshot of a small file that is in the kernel's cache.
+    pub fn from_cache(opened: OpenedFile) -> Option<FileContent> {
+        let stat = fstat(&opened.file).ok()?;
+        let size = usize::try_from(stat.st_size).ok().filter(|size| *size <= MAX_CACHED_BYTES)?;
+        let snapshot = Some(read_cached(&opened.file, size)?);
+        Some(FileContent { file: opened.file, stat, path: opened.path, snapshot })
     }
 
     /// Returns the size in bytes: of the snapshot if there is one, otherwise as of the last stat.

@@ -27,6 +27,8 @@ use excerpt::{ExcerptWindow, TextExcerpt};
 /// Key in a result's `_meta` under which the file's metadata is stored.
 pub const META: &str = "dev.ringfence/file";
 
+/// What the path of a stored output begins with.
+const OUTPUT_PREFIX: &str = "output:";
 const DEFAULT_LINES: u64 = 2000;
 const MAX_BYTES: usize = 256 << 10;
 const MIN_BYTES: usize = 64;
@@ -252,8 +254,14 @@ impl Tool for FileRead {
         _call: Granted<Prepared>,
     ) -> Result<ToolOutput> {
         let cancel = cx.control.cancel.clone();
+        let is_stored = args.path.starts_with(OUTPUT_PREFIX);
+        let workspace = &cx.settings.workspace;
+        let opened = (!is_stored).then(|| workspace.open_read_without_waiting(&args.path));
+        if let Some(content) = opened.flatten().and_then(FileContent::from_cache) {
+            return read_content(content, &args, false, cx.settings.text_budget, &cancel);
+        }
         let work = blocking::run_blocking(&cancel, "the read ended unexpectedly", move || {
-            let (content, stored) = if args.path.starts_with("output:") {
+            let (content, stored) = if is_stored {
                 let file = cx.session().outputs.open_output(&args.path)?;
                 (FileContent::new(file, args.path.clone(), MAX_SNAPSHOT_BYTES)?, true)
             } else {
