@@ -1,14 +1,15 @@
 //! Record of one call, as a guard: however the call ends, it is recorded once, by a `call.stop` or
 //! in the count of its principal's refused calls.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
+use super::AuditLog;
 use super::chain::RecordMembers;
-use super::{AuditLog, to_object};
 use crate::base::call::{CallFacts, CallStatus};
 use crate::base::clock::now_utc;
 use crate::base::{CancelCause, Error, Kind, Result, TraceId};
@@ -37,10 +38,44 @@ const APPROVED: &str = "approved";
 /// Members of its call that an approval repeats.
 const APPROVAL_FIELDS: [&str; 5] = ["trace_id", "session", "principal", "tool", "arguments_hash"];
 
+/// Members of an event, in the order in which they were added. There are few of them, and their
+/// names are constants, so that a map would cost more than it saves.
+#[derive(Clone, Default)]
+struct EventFields(Vec<(Cow<'static, str>, Value)>);
+
+impl EventFields {
+    /// Creates the members of an event of a call.
+    fn for_trace(trace_id: &TraceId) -> EventFields {
+        let mut fields = EventFields(Vec::with_capacity(18));
+        fields.set_field("trace_id".into(), trace_id.as_str().into());
+        fields
+    }
+
+    fn find_field(&self, name: &str) -> Option<&Value> {
+        self.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
+    }
+
+    /// Adds a member, or replaces the one with this name.
+    fn set_field(&mut self, name: Cow<'static, str>, value: Value) {
+        match self.0.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((name, value)),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(name, value)| (&**name, value))
+    }
+
+    fn principal(&self) -> &str {
+        self.find_field("principal").and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
 /// Record of one call. If dropped without `finish`, it writes `aborted`.
 pub struct CallRecord {
     audit: AuditLog,
-    fields: Map<String, Value>,
+    fields: EventFields,
     opened: Instant,
     started: Option<(String, Instant)>,
     /// The members as `call.start` has them, and the version of the secrets that they were redacted
@@ -63,28 +98,26 @@ impl CallRefusal {
     fn admit_refusal(
         &self,
         audit: &AuditLog,
-        fields: &Map<String, Value>,
+        fields: &EventFields,
     ) -> std::result::Result<(), Duration> {
         if self.has_started.load(Ordering::Acquire) {
             return Ok(());
         }
-        *self.admitted.get_or_init(|| audit.admit_refusal(principal_field(fields)))
+        *self.admitted.get_or_init(|| audit.admit_refusal(fields.principal()))
     }
-}
-
-fn principal_field(fields: &Map<String, Value>) -> &str {
-    fields.get("principal").and_then(Value::as_str).unwrap_or_default()
 }
 
 impl CallRecord {
     /// Creates the record without writing anything. Members not known yet are added with
     /// `set_fields`.
-    pub fn open(audit: &AuditLog, trace_id: &TraceId, fields: Value) -> CallRecord {
-        let initial_fields =
-            Map::from_iter([("trace_id".to_owned(), Value::from(trace_id.as_str()))]);
+    pub fn open<N: Into<Cow<'static, str>>>(
+        audit: &AuditLog,
+        trace_id: &TraceId,
+        fields: impl IntoIterator<Item = (N, Value)>,
+    ) -> CallRecord {
         let mut record = CallRecord {
             audit: audit.clone(),
-            fields: initial_fields,
+            fields: EventFields::for_trace(trace_id),
             opened: Instant::now(),
             started: None,
             start_members: None,
@@ -96,22 +129,34 @@ impl CallRecord {
     }
 
     /// Adds or replaces members, except the trace id.
-    pub fn set_fields(&mut self, fields: Value) {
+    pub fn set_fields<N: Into<Cow<'static, str>>>(
+        &mut self,
+        fields: impl IntoIterator<Item = (N, Value)>,
+    ) {
         self.start_members = None;
-        for (name, value) in to_object(fields) {
+        for (name, value) in fields {
+            let name: Cow<'static, str> = name.into();
             if name != "trace_id" {
-                self.fields.insert(name, value);
+                self.fields.set_field(name, value);
             }
         }
     }
 
+    /// Adds or replaces one member.
+    pub fn set_field(&mut self, name: &'static str, value: impl Into<Value>) {
+        self.set_fields([(name, value.into())]);
+    }
+
     /// Returns a writer for further events of this call, which also works while the call runs.
     pub fn call_events(&self) -> CallEvents {
-        let fields = APPROVAL_FIELDS
+        let repeated = APPROVAL_FIELDS
             .iter()
-            .filter_map(|name| Some(((*name).to_owned(), self.fields.get(*name)?.clone())))
-            .collect();
-        CallEvents { audit: self.audit.clone(), fields, refusal: Arc::clone(&self.refusal) }
+            .filter_map(|name| Some((Cow::Borrowed(*name), self.fields.find_field(name)?.clone())));
+        CallEvents {
+            audit: self.audit.clone(),
+            fields: Arc::new(EventFields(repeated.collect())),
+            refusal: Arc::clone(&self.refusal),
+        }
     }
 
     /// Writes `call.start`. If this fails, the call must not run.
@@ -127,7 +172,7 @@ impl CallRecord {
 
     /// Returns the principal that made the call.
     pub fn principal(&self) -> &str {
-        principal_field(&self.fields)
+        self.fields.principal()
     }
 
     /// Returns Ok if a call that ends without having run may have its own record. Otherwise returns
@@ -142,7 +187,7 @@ impl CallRecord {
     /// [`AuditLog::write_refusal_count`].
     pub fn count_refusal(mut self, error: &Error) -> bool {
         self.finished = true;
-        self.audit.count_refusal(principal_field(&self.fields), error.kind().name())
+        self.audit.count_refusal(self.fields.principal(), error.kind().name())
     }
 
     /// Writes `call.stop`.
@@ -195,9 +240,9 @@ impl CallRecord {
     }
 
     fn redacted_members(&self) -> RecordMembers {
-        let first = FIELD_ORDER.iter().filter_map(|name| Some((*name, self.fields.get(*name)?)));
-        let rest = self.fields.iter().map(|(name, value)| (name.as_str(), value));
-        let rest = rest.filter(|(name, _)| !FIELD_ORDER.contains(name));
+        let first =
+            FIELD_ORDER.iter().filter_map(|name| Some((*name, self.fields.find_field(name)?)));
+        let rest = self.fields.iter().filter(|(name, _)| !FIELD_ORDER.contains(name));
         RecordMembers::redacted(first.chain(rest))
     }
 }
@@ -207,7 +252,7 @@ impl CallRecord {
 #[derive(Clone)]
 pub struct CallEvents {
     audit: AuditLog,
-    fields: Map<String, Value>,
+    fields: Arc<EventFields>,
     refusal: Arc<CallRefusal>,
 }
 
@@ -219,54 +264,57 @@ impl CallEvents {
         if outcome != APPROVED && self.refusal.admit_refusal(&self.audit, &self.fields).is_err() {
             return Ok(());
         }
-        let mut fields = self.fields.clone();
-        for (name, value) in [("outcome", outcome), ("by", answered_by), ("mode", mode)] {
-            fields.insert(name.to_owned(), value.into());
-        }
-        self.audit.write_event("approval", Value::Object(fields))
+        let facts = [("outcome", outcome), ("by", answered_by), ("mode", mode)];
+        self.write_event("approval", facts.map(|(name, value)| (name, value.into())))
     }
 
     /// Creates a writer for events that belong to no call.
-    pub fn without_call(audit: &AuditLog, trace_id: &TraceId, fields: Value) -> CallEvents {
-        let mut members = Map::from_iter([("trace_id".to_owned(), Value::from(trace_id.as_str()))]);
-        members.extend(to_object(fields));
-        CallEvents { audit: audit.clone(), fields: members, refusal: Arc::default() }
+    pub fn without_call<N: Into<Cow<'static, str>>>(
+        audit: &AuditLog,
+        trace_id: &TraceId,
+        fields: impl IntoIterator<Item = (N, Value)>,
+    ) -> CallEvents {
+        let mut members = EventFields::for_trace(trace_id);
+        fields.into_iter().for_each(|(name, value)| members.set_field(name.into(), value));
+        CallEvents { audit: audit.clone(), fields: Arc::new(members), refusal: Arc::default() }
     }
 
     /// Returns a writer whose events have this member too.
     #[must_use]
-    pub fn with_field(&self, name: &str, value: impl Into<Value>) -> CallEvents {
+    pub fn with_field(&self, name: &'static str, value: impl Into<Value>) -> CallEvents {
         let mut events = self.clone();
-        events.fields.insert(name.to_owned(), value.into());
+        Arc::make_mut(&mut events.fields).set_field(name.into(), value.into());
         events
     }
 
     /// Writes an event about another server: a connection, a changed offer, a question.
     pub fn write_upstream(&self, event: &'static str, facts: Map<String, Value>) -> Result<()> {
-        let mut fields = self.fields.clone();
-        fields.extend(facts);
-        self.audit.write_event(event, Value::Object(fields))
+        self.write_event(event, facts)
     }
 
     /// Writes the decision about a program that a run wanted to start.
     pub fn write_exec(&self, decision: Map<String, Value>) -> Result<()> {
-        let mut fields = self.fields.clone();
-        fields.extend(decision);
-        self.audit.write_event("exec", Value::Object(fields))
+        self.write_event("exec", decision)
     }
 
     /// Writes how a run ended that continued after its call.
     pub fn write_run_stop(&self, facts: Map<String, Value>) -> Result<()> {
-        let mut fields = self.fields.clone();
-        fields.extend(facts);
-        self.audit.write_event("run.stop", Value::Object(fields))
+        self.write_event("run.stop", facts)
     }
 
     /// Writes a decision of a run's proxy.
     pub fn write_network(&self, decision: Map<String, Value>) -> Result<()> {
-        let mut fields = self.fields.clone();
-        fields.extend(decision);
-        self.audit.write_event("network", Value::Object(fields))
+        self.write_event("network", decision)
+    }
+
+    fn write_event<N: Into<Cow<'static, str>>>(
+        &self,
+        event: &'static str,
+        facts: impl IntoIterator<Item = (N, Value)>,
+    ) -> Result<()> {
+        let mut fields = EventFields::clone(&self.fields);
+        facts.into_iter().for_each(|(name, value)| fields.set_field(name.into(), value));
+        self.audit.write_members(event, RecordMembers::redacted(fields.iter()))
     }
 }
 

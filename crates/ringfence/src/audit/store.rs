@@ -216,11 +216,16 @@ impl AuditDirectory {
     /// Formats a head. It has a fixed length, so that it can be rewritten in place, and is bound to
     /// its file's name.
     pub(super) fn format_head(&self, file: &str, seq: u64, mac: &Mac) -> Vec<u8> {
-        let signed_part = format!("{{\"seq\":\"{seq:020}\",\"mac\":\"{}\"", to_hex(mac));
-        let check = to_hex(
-            &self.key.compute_mac("head", &[file.as_bytes(), b"\n", signed_part.as_bytes()]),
-        );
-        format!("{signed_part},\"check\":\"{check}\"}}\n").into_bytes()
+        let mut head = Vec::with_capacity(192);
+        // Writing to memory does not fail.
+        let _ = write!(head, "{{\"seq\":\"{seq:020}\",\"mac\":\"");
+        head.extend_from_slice(to_hex(mac).as_bytes());
+        head.push(b'"');
+        let check = self.key.compute_mac("head", &[file.as_bytes(), b"\n", &head]);
+        head.extend_from_slice(b",\"check\":\"");
+        head.extend_from_slice(to_hex(&check).as_bytes());
+        head.extend_from_slice(b"\"}\n");
+        head
     }
 
     /// Returns the newest record of `file` according to its head, or what is wrong with the head.

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::testing::{Dir, again, child_root};
 use super::verify::{LogFileState, VerifyReport, verify_log};
@@ -39,12 +39,12 @@ fn intact(root: &Path) -> VerifyReport {
     report
 }
 
-fn call_fields() -> Value {
-    json!({
+fn call_fields() -> Map<String, Value> {
+    to_object(json!({
         "session": "s-1", "principal": "alice", "workspace": "w", "transport": "stdio", "protocol": "2025-06-18",
         "client": "codex/1", "tool": "shell.exec", "arguments_hash": "sha256:00", "cwd": ".", "profile": "default",
         "timeout_ms": 1000,
-    })
+    }))
 }
 
 /// What `call.start` has is reused for `call.stop`, but not if the search for secrets has changed.
@@ -54,7 +54,7 @@ fn a_secret_that_becomes_known_while_a_call_runs_is_not_in_its_end() {
     let audit = AuditLog::open(root.path(), LARGE).unwrap();
     let value = "known-while-the-call-runs";
     let mut record = CallRecord::open(&audit, &TraceId::generate(), call_fields());
-    record.set_fields(json!({"cwd": value}));
+    record.set_field("cwd", value);
     record.write_start().unwrap();
     known_secrets::register_secrets([("LATE", &Secret::new(value))]);
     record.finish(&CallFacts::default(), None, None);
@@ -73,10 +73,11 @@ fn a_call_gives_start_approval_and_stop_with_every_field() {
     let mut record = CallRecord::open(
         &audit,
         &trace,
-        json!({"timeout_ms": 1000, "tool": "shell.exec", "extra": 1}),
+        [("timeout_ms", 1000.into()), ("tool", "shell.exec".into()), ("extra", 1.into())],
     );
     record.set_fields(call_fields());
-    record.set_fields(json!({"trace_id": "forged", "arguments": {"command": "hunter2"}}));
+    record.set_field("trace_id", "forged");
+    record.set_field("arguments", json!({"command": "hunter2"}));
     record.call_events().write_approval("approved", "client", "session").unwrap();
     record.write_start().unwrap();
     let facts = CallFacts {
@@ -196,7 +197,7 @@ fn refused_calls_are_recorded_or_counted_until_the_end() {
     let error = Error::new(Kind::ApprovalDenied, "x");
     let refuse = |principal: &str| {
         let mut record = CallRecord::open(&audit, &TraceId::generate(), call_fields());
-        record.set_fields(json!({"principal": principal}));
+        record.set_field("principal", principal);
         record.call_events().write_approval("denied", "nobody", "once").unwrap();
         match record.admit_refusal() {
             Ok(()) => record.finish(&CallFacts::default(), Some(&error), None),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
@@ -70,15 +70,7 @@ impl Pipeline {
             let record = CallRecord::open(
                 &pipeline.audit,
                 &request.trace_id,
-                json!({
-                    "session": request.session_ref.session().id,
-                    "principal": request.session_ref.session().principal.name(),
-                    "workspace": request.session_ref.session().workspace.display_path(),
-                    "transport": request.session_ref.session().transport,
-                    "protocol": request.protocol,
-                    "client": request.client,
-                    "tool": shown_name,
-                }),
+                describe_request(&request, shown_name),
             );
             let result = pipeline.execute_and_record(&state, request, client, cancel, record).await;
             // The client may have disconnected; ignore the error. The record has been written in
@@ -142,7 +134,8 @@ impl Pipeline {
         let tool = find_tool(state, &request.tool, &request.session_ref.session().workspace)?;
         let (tool, request) = match tool.delegate_call(&request.arguments)? {
             Some(DelegatedCall { tool: target, arguments }) => {
-                record.set_fields(json!({"tool": target.spec().name, "via": tool.spec().name}));
+                record.set_field("tool", target.spec().name.as_str());
+                record.set_field("via", tool.spec().name.as_str());
                 (target, CallRequest { arguments, ..request })
             }
             None => (tool, request),
@@ -155,7 +148,7 @@ impl Pipeline {
         let (workspace, client_sandbox) =
             restrict_workspace(self, &*tool, config, &sandbox, &request).await?;
         if let Some(description) = &client_sandbox {
-            record.set_fields(json!({"client_sandbox": description["mode"]}));
+            record.set_field("client_sandbox", description["mode"].clone());
         }
         let session = request.session_ref.session();
         let effective_overrides =
@@ -165,20 +158,21 @@ impl Pipeline {
         let overrides = (!effective_overrides.is_empty())
             .then(|| overrides::describe_overrides(&effective_overrides));
         if let Some(overrides) = &overrides {
-            record.set_fields(json!({"overrides": overrides}));
+            record.set_field("overrides", overrides.clone());
         }
         let mut prepared =
             prepare_call(state, &sandbox, &*tool, &request, &effective_overrides, &workspace)?;
         prepared.definition_hash = state.trust_key(&prepared.tool, prepared.definition_hash);
-        record.set_fields(json!({
-            "tool": prepared.tool,
-            "arguments_hash": prepared.arguments_hash,
-            "cwd": prepared.cwd,
-            "profile": prepared.profile,
-            "timeout_ms": u64::try_from(prepared.time_limit.as_millis()).unwrap_or(u64::MAX),
-        }));
+        let timeout_ms = u64::try_from(prepared.time_limit.as_millis()).unwrap_or(u64::MAX);
+        record.set_fields([
+            ("tool", prepared.tool.as_str().into()),
+            ("arguments_hash", prepared.arguments_hash.as_str().into()),
+            ("cwd", prepared.cwd.as_str().into()),
+            ("profile", prepared.profile.into()),
+            ("timeout_ms", timeout_ms.into()),
+        ]);
         if let Some(target) = &prepared.target {
-            record.set_fields(json!({"upstream_tool": target}));
+            record.set_field("upstream_tool", target.as_str());
         }
         let deadline = Arc::new(Deadline::after(prepared.time_limit));
         let limit = prepared.time_limit;
@@ -196,7 +190,7 @@ impl Pipeline {
             response_timeout,
         };
         let granted = self.gate.pass_call(&question_context, prepared).await;
-        record.set_fields(json!({"approval": approval_outcome(&granted)}));
+        record.set_field("approval", approval_outcome(&granted));
         let granted = granted?;
         record.write_start()?;
         let cx = Arc::new(RunCx {
@@ -272,11 +266,22 @@ impl Pipeline {
     }
 }
 
+/// Returns what the record says about a request before it is known whether it can run.
+fn describe_request(request: &CallRequest, tool: String) -> [(&'static str, Value); 7] {
+    let session = request.session_ref.session();
+    [
+        ("session", session.id.as_str().into()),
+        ("principal", session.principal.name().into()),
+        ("workspace", session.workspace.display_path().into()),
+        ("transport", session.transport.into()),
+        ("protocol", request.protocol.as_str().into()),
+        ("client", request.client.as_str().into()),
+        ("tool", tool.into()),
+    ]
+}
+
 /// Returns the hash of tool and arguments, whichever spelling of the tool's name is used.
-pub fn request_digest(
-    tool: &str,
-    arguments: &serde_json::Map<String, serde_json::Value>,
-) -> String {
+pub fn request_digest(tool: &str, arguments: &Map<String, Value>) -> String {
     digest_json(&json!([crate::tools::with_underscores(tool), arguments]))
 }
 

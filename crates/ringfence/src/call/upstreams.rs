@@ -133,11 +133,11 @@ impl Pipeline {
         let call_events = CallEvents::without_call(
             &self.audit,
             &TraceId::generate(),
-            json!({
-                "session": session.session.id,
-                "principal": session.session.principal.name(),
-                "upstream": server_id,
-            }),
+            [
+                ("session", session.session.id.as_str().into()),
+                ("principal", session.session.principal.name().into()),
+                ("upstream", server_id.into()),
+            ],
         );
         StartContext {
             config: Arc::clone(&state.config),

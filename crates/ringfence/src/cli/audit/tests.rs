@@ -42,7 +42,7 @@ fn call(audit: &AuditLog, tool: &str, session: &str) -> TraceId {
     let mut record = CallRecord::open(
         audit,
         &trace,
-        json!({"tool": tool, "session": session, "principal": "alice"}),
+        [("tool", tool.into()), ("session", session.into()), ("principal", "alice".into())],
     );
     record.write_start().unwrap();
     record.finish(&CallFacts { exit_code: Some(7), ..CallFacts::default() }, None, None);

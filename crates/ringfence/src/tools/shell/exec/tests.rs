@@ -42,7 +42,7 @@ fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
             client: ClientHandle::new(ClientCapabilities::default()).0,
             cancel: CancelToken::new(),
             deadline: Arc::new(Deadline::after(limit)),
-            call_events: CallRecord::open(&audit, &trace_id, Value::Null).call_events(),
+            call_events: CallRecord::open(&audit, &trace_id, serde_json::Map::new()).call_events(),
             max_approval_wait: None,
         },
         services: CallServices {
