@@ -24,7 +24,7 @@ pub struct Prepared {
     /// What the tool parsed the arguments into; it is what runs.
     pub args: ParsedArgs,
     pub arguments_hash: String,
-    /// Arguments with secrets redacted, safe to show.
+    /// Arguments with secrets redacted, safe to show; `Null` if no one is asked.
     pub shown_arguments: Value,
     /// The command that would run, as the tool describes it.
     pub shown_command: Option<String>,

@@ -190,7 +190,10 @@ pub fn prepare_call(
         definition_hash: definition,
         trust_scope: plan.trust_scope,
         arguments_hash: digest_json(&Value::Object(request.arguments.clone())),
-        shown_arguments: redact_arguments(&request.arguments, &plan.hidden_arguments),
+        shown_arguments: match &approval_reason {
+            Some(_) => redact_arguments(&request.arguments, &plan.hidden_arguments),
+            None => Value::Null,
+        },
         shown_command: plan.command,
         target: plan.target,
         arguments_in_command: plan.command_covers,
