@@ -64,6 +64,16 @@ impl ImageFormat {
     }
 }
 
+/// How an image is encoded.
+#[derive(Debug, Clone, Copy)]
+pub struct ImageEncoding {
+    pub format: ImageFormat,
+    /// 1 to 100, not for PNG.
+    pub quality: u32,
+    /// Compress a PNG less: it takes a fraction of the time, and a third more bytes.
+    pub is_fast: bool,
+}
+
 /// Part of a page, in CSS pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CaptureRegion {
@@ -165,13 +175,15 @@ impl BrowserPage {
         &self,
         region: CaptureRegion,
         scale: f64,
-        format: ImageFormat,
-        quality: u32,
+        encoding: ImageEncoding,
     ) -> Result<String> {
-        let mut params =
-            json!({"format": format.name(), "captureBeyondViewport": region.beyond_viewport});
-        if format != ImageFormat::Png {
-            params["quality"] = json!(quality);
+        let mut params = json!({
+            "format": encoding.format.name(),
+            "captureBeyondViewport": region.beyond_viewport,
+            "optimizeForSpeed": encoding.is_fast,
+        });
+        if encoding.format != ImageFormat::Png {
+            params["quality"] = json!(encoding.quality);
         }
         if region != CaptureRegion::WINDOW || scale < 1.0 {
             let (x, y) = match region.beyond_viewport {

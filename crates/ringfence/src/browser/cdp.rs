@@ -293,7 +293,7 @@ async fn read_messages(mut reader: impl AsyncRead + Unpin, connection: CdpConnec
                 return Ok(());
             }
             let mut start = 0;
-            while let Some(offset) = bytes[searched..].iter().position(|byte| *byte == 0) {
+            while let Some(offset) = memchr::memchr(0, &bytes[searched..]) {
                 let end = searched + offset;
                 if !std::mem::take(&mut is_skipping) {
                     connection.dispatch_message(&bytes[start..end])?;

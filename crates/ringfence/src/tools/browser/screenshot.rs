@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::approval::Granted;
 use crate::base::call::{OutputBlock, Prepared, ToolOutput};
 use crate::base::{Error, Result};
-use crate::browser::capture::{CaptureRegion, ImageFormat, png_size};
+use crate::browser::capture::{CaptureRegion, ImageEncoding, ImageFormat, png_size};
 use crate::config::Config;
 use crate::tools::browser::{self, BrowserSpec, PageLease};
 use crate::tools::file::write;
@@ -122,13 +122,20 @@ async fn take_screenshot(cx: &Arc<RunCx>, args: &Args, lease: &PageLease) -> Res
     let shares_image = wants_file && inline && scale >= 1.0 && file_format == inline_format;
     let file = async {
         match wants_file {
-            true => page.capture_image(region, 1.0, file_format, quality).await.map(Some),
+            true => {
+                let encoding = ImageEncoding { format: file_format, quality, is_fast: false };
+                page.capture_image(region, 1.0, encoding).await.map(Some)
+            }
             false => Ok(None),
         }
     };
     let inline_image = async {
         match inline && !shares_image {
-            true => page.capture_image(region, scale, inline_format, quality).await.map(Some),
+            // A client waits for it and looks at it once.
+            true => {
+                let encoding = ImageEncoding { format: inline_format, quality, is_fast: true };
+                page.capture_image(region, scale, encoding).await.map(Some)
+            }
             false => Ok(None),
         }
     };
