@@ -17,9 +17,10 @@ pub struct TreeEntry {
 
 /// Compares paths in the order of every result: a directory, its contents, its next sibling.
 pub fn compare_paths(left: &[u8], right: &[u8]) -> Ordering {
-    // The slash ends a name, so it sorts before every other byte.
+    // The slash ends a name, so it sorts before every other byte. Only the first difference counts.
     let rank = |byte: &u8| if *byte == b'/' { 0 } else { u16::from(*byte) + 1 };
-    left.iter().map(rank).cmp(right.iter().map(rank))
+    let shared = left.iter().zip(right).take_while(|(one, other)| one == other).count();
+    left.get(shared).map(rank).cmp(&right.get(shared).map(rank))
 }
 
 /// Returns a name as one line of text: a name with a line break must not look like two.

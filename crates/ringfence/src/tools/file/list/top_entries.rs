@@ -322,9 +322,12 @@ impl TopEntries {
     /// path of the last one.
     pub fn take_fitting(&mut self, bytes: usize) -> (Vec<ListEntry>, u64, Option<Vec<u8>>) {
         let mut bytes_left = bytes;
-        let (mut entries, mut last_path) = (Vec::new(), None);
+        let (mut entries, mut last_path) = (Vec::with_capacity(self.found.len()), None);
+        let mut json = Vec::new();
         for ranked in self.found.drain(..) {
-            let size = serde_json::to_string(&ranked.item).map_or(0, |json| json.len() + 1);
+            json.clear();
+            let size =
+                serde_json::to_writer(&mut json, &ranked.item).map_or(0, |()| json.len() + 1);
             if size > bytes_left && !entries.is_empty() {
                 break;
             }
