@@ -161,6 +161,7 @@ fn start_server(args: ServeArgs, progress: &mut StartProgress) -> Result<()> {
         None => tokio::runtime::Builder::new_current_thread(),
     };
     let runtime = runtime
+        .worker_threads(serving_threads())
         .enable_all()
         .build()
         .map_err(|error| Error::internal("cannot start the runtime").with_source(error))?;
@@ -168,6 +169,13 @@ fn start_server(args: ServeArgs, progress: &mut StartProgress) -> Result<()> {
     // A blocked read of standard input may never return and must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
+}
+
+/// Returns the number of threads that serve clients over HTTP. Each passes on thousands of calls a
+/// second. More of them would mostly wake each other up, and take processors from what the calls
+/// run.
+fn serving_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4))
 }
 
 async fn serve_until_stopped(
