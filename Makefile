@@ -8,7 +8,6 @@ export CARGO_TERM_COLOR ?= never
 # Twice as many tests at a time as there are processors: many wait, for processes, pages and deadlines.
 export NEXTEST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 DEBUG := target/debug/ringfence
-RELEASE := target/release/ringfence
 CONFORMANCE_CLIENT := target/debug/examples/conformance_client
 OAUTH_CLIENT := target/debug/examples/oauth_client
 step = @printf '\n== %s\n'
@@ -228,10 +227,6 @@ install-check: packages ## Install each package in an empty home or a new Debian
 	$(step) 'install-check'
 	packaging/check.sh
 
-bench: ## Measure start, memory, every tool, the sandbox and watched execs, next to peers, in one run
-	cargo build --locked --release -p ringfence
-	bench/run --binary $(RELEASE)
-	bench/fence --binary $(RELEASE)
-	bench/execs --binary $(RELEASE)
-	bench/tools --binary $(RELEASE)
-	bench/gateway --binary $(RELEASE)
+# BINARY=FILE measures another binary than the one of the packages; ONLY=NAME a section, or rows by a part of their names.
+bench: $(if $(BINARY),,binary) ## Measure everything next to peers, in one run and one table; QUICK=1 takes under five minutes
+	bench/run $(if $(BINARY),--binary '$(BINARY)') $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)')

@@ -7,9 +7,10 @@ import struct
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-import peers
+import clients
+import processes
+from measure import OURS
 
 # In the order in which Ringfence looks for them.
 PROGRAMS = ["chromium-headless-shell", "headless_shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome"]
@@ -45,7 +46,7 @@ server.serve_forever()
 '''
 
 
-def page():
+def make_page():
     """Returns a page of a few hundred elements, typical of an application. Its text contains the number of the visit."""
     links = "".join(f'<li><a href="/page?section={n}">Section {n}</a></li>' for n in range(20))
     fields = "".join(f'<label>Field {n} <input name="f{n}" value="value {n}"></label>' for n in range(10))
@@ -68,12 +69,12 @@ def page():
     )
 
 
-def find(path):
+def find_browser(path):
     """Returns the browser that all servers use: the one that Ringfence would find."""
     return next((found for name in PROGRAMS if (found := shutil.which(name, path=path))), None)
 
 
-def flags(name, program, stage):
+def choose_flags(name, program, stage):
     """Returns the flags that make a peer use it, headless and with the same viewport; of several ways, the faster."""
     return {
         # Its navigation would return a snapshot too, which is a separate row here.
@@ -93,30 +94,30 @@ def environment(program):
     }
 
 
-def typed(key, format):
+def name_format(key, format):
     return {key: format} if format else {}
 
 
 # The tools of each: navigation, a picture in a given or in its default format, and a full snapshot of the page.
 TOOLS = {
-    "ringfence": {
+    OURS: {
         "navigate": lambda url: ("browser.navigate", {"url": url}),
-        "screenshot": lambda format: ("browser.screenshot", typed("format", format)),
+        "screenshot": lambda format: ("browser.screenshot", name_format("format", format)),
         "snapshot": ("browser.snapshot", {"mode": "full", "max_bytes": 262_144}),
     },
     "playwright": {
         "navigate": lambda url: ("browser_navigate", {"url": url}),
-        "screenshot": lambda format: ("browser_take_screenshot", {"scale": "css", **typed("type", format)}),
+        "screenshot": lambda format: ("browser_take_screenshot", {"scale": "css", **name_format("type", format)}),
         "snapshot": ("browser_snapshot", {}),
     },
     "chrome-devtools": {
         "navigate": lambda url: ("navigate_page", {"pageId": 1, "type": "url", "url": url}),
-        "screenshot": lambda format: ("take_screenshot", {"pageId": 1, **typed("format", format)}),
+        "screenshot": lambda format: ("take_screenshot", {"pageId": 1, **name_format("format", format)}),
         "snapshot": ("take_snapshot", {"pageId": 1}),
     },
     "agent-browser": {
         "navigate": lambda url: ("agent_browser_open", {"url": url}),
-        "screenshot": lambda format: ("agent_browser_screenshot", typed("format", format)),
+        "screenshot": lambda format: ("agent_browser_screenshot", name_format("format", format)),
         "snapshot": ("agent_browser_snapshot", {}),
         # Its browser runs in a daemon that outlives the server.
         "end": ("agent_browser_close", {}),
@@ -124,7 +125,7 @@ TOOLS = {
 }
 
 
-def port_of(file):
+def await_port(file):
     until = time.monotonic() + 30
     while not file.exists():
         if time.monotonic() > until:
@@ -133,33 +134,33 @@ def port_of(file):
     return int(file.read_text())
 
 
-class Host:
+class PageHost:
     """Serves the page for browsers on the host's loopback."""
 
     def __init__(self, workspace, python):
-        (workspace / "page.html").write_text(page())
+        (workspace / "page.html").write_text(make_page())
         (workspace / "page_server.py").write_text(PAGE_SERVER)
         file = workspace / "port-host"
         file.unlink(missing_ok=True)
         words = [python, str(workspace / "page_server.py"), str(workspace / "page.html"), str(file)]
         self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        self.port = port_of(file)
+        self.port = await_port(file)
 
     def close(self):
         self.process.kill()
         self.process.wait()
 
 
-class Browser:
+class BrowserServer:
     """One server and its browser. Ringfence sees only its session's own loopback, so the same page is served there."""
 
     def __init__(self, name, argv, env, workspace, host):
         self.name, self.tools, self.visits = name, TOOLS[name], 0
         self.mark = f"RINGFENCE_BENCH={name}-{os.getpid()}-{time.monotonic_ns()}"
-        self.client = peers.Client(argv, {**env, **dict([self.mark.split("=")])})
+        self.client = clients.Client(argv, {**env, **dict([self.mark.split("=")])})
         try:
             self.client.initialize()
-            self.port = host.port if name != "ringfence" else self.serve(workspace)
+            self.port = host.port if name != OURS else self.serve(workspace)
         except BaseException:
             self.client.close()
             raise
@@ -168,15 +169,14 @@ class Browser:
         file = workspace / "port-session"
         file.unlink(missing_ok=True)
         self.client.call("shell.exec", {"command": "exec python3 page_server.py page.html port-session", "yield_ms": 0, "timeout_ms": 3_600_000})
-        return port_of(file)
+        return await_port(file)
 
     def navigate(self):
         self.visits += 1
-        taken, _, size = self.client.call(*self.tools["navigate"](f"http://127.0.0.1:{self.port}/page?n={self.visits}"))
-        return taken, size
+        return self.client.call(*self.tools["navigate"](f"http://127.0.0.1:{self.port}/page?n={self.visits}"))[0]
 
     def screenshot(self, format=None):
-        taken, result, size = self.client.call(*self.tools["screenshot"](format))
+        taken, result = self.client.call(*self.tools["screenshot"](format))
         pictures = [block for block in result["content"] if block["type"] == "image"]
         if len(pictures) != 1:
             raise RuntimeError(f"expected one picture in the answer, got {[block['type'] for block in result['content']]}")
@@ -184,26 +184,23 @@ class Browser:
         kind = next((kind for start, kind in FORMATS.items() if data.startswith(start)), "?")
         if format and kind != format:
             raise RuntimeError(f"the picture is {kind}, not {format}")
-        if (size_of := dimensions(data, kind)) not in (None, SIZE):
-            raise RuntimeError(f"the picture has the size {size_of}, not {SIZE}")
-        return taken, size
+        if (size := read_dimensions(data, kind)) not in (None, SIZE):
+            raise RuntimeError(f"the picture has the size {size}, not {SIZE}")
+        return taken
 
     def snapshot(self):
-        taken, result, size = self.client.call(*self.tools["snapshot"])
-        text = "".join(block.get("text", "") for block in result["content"])
+        """Returns the milliseconds and the size of the answer, which has to contain what the page says on this visit."""
+        taken, result = self.client.call(*self.tools["snapshot"])
+        text = clients.join_texts(result)
         for words in (f"visit n={self.visits}", "Section 19", "Card 11", "Name 39"):
             if words not in text:
                 raise RuntimeError(f"{words!r} is not in the snapshot: {text[:200]}")
-        return taken, size
+        return taken, self.client.last_size
 
     def family(self):
-        """Returns all processes of the server. A daemon is recognized by its inherited environment; the page server belongs
-        to the benchmark and is left out."""
-        found = set(peers.tree(self.client.process.pid))
-        for entry in os.scandir("/proc"):
-            if entry.name.isdigit() and self.mark.encode() in read(entry.path, "environ").split(b"\0"):
-                found |= set(peers.tree(int(entry.name)))
-        return {pid for pid in found if b"page_server.py" not in read(f"/proc/{pid}", "cmdline")}
+        """Returns all processes of the server, without the page server, which belongs to the bench."""
+        found = processes.find_family(self.client.process.pid, self.mark)
+        return {pid for pid in found if not any(word.endswith(b"page_server.py") for word in processes.read_command_line(pid))}
 
     def close(self):
         try:
@@ -215,14 +212,7 @@ class Browser:
             self.client.close()
 
 
-def read(folder, name):
-    try:
-        return Path(folder, name).read_bytes()
-    except OSError:
-        return b""
-
-
-def dimensions(data, kind):
+def read_dimensions(data, kind):
     if kind == "png":
         return struct.unpack(">II", data[16:24])
     if kind == "jpeg":

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs the programs that the tests of ordinary work and the sandbox benchmark run, on Debian and its derivatives:
+# Installs the programs that the tests of ordinary work and the bench run, on Debian and its derivatives:
 #
 #   conformance/packages.sh [--check] [--bench]
 #
 # Installed packages are left unchanged, so a second run does nothing. With --check nothing is installed: the script
 # lists missing packages, and the exit code says whether any are missing. --bench adds the packages that only the
-# peers in bench/fence need.
+# peers of the bench need.
 set -euo pipefail
 
 check=0 bench=0

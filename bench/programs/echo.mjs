@@ -1,4 +1,4 @@
-// An MCP server on stdio with one tool that does nothing, as fast as node can: the far end of bench/gateway.
+// An MCP server on stdio with one tool that does nothing, as fast as node can: the far end of the gateway section.
 import { createInterface } from "node:readline";
 
 const tool = {

@@ -1,4 +1,4 @@
-/* Helper of bench/fence and bench/execs: a loop with little overhead, and a crowd of processes that resist termination.
+/* Helper of the bench: a loop with little overhead, and a crowd of processes that resist termination.
  *
  *   spawn time COUNT PROGRAM ARGUMENT...   starts it COUNT times, one after the other; prints the nanoseconds of each
  *   spawn crowd COUNT MARK                 leaves COUNT daemons that ignore every signal they can; MARK identifies them
