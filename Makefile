@@ -16,7 +16,7 @@ DENY_VERSION := 0.20.2
 DENY := .tools/bin/cargo-deny
 
 # Steps of `make test`, in this order; each is also a target.
-STEPS := commits format clippy docs deny unit doctests conformance conformance-client conformance-oauth inspector sdk clients-short everyday codex smoke-short codexpair
+STEPS := commits format clippy docs deny unit doctests instructions conformance conformance-client conformance-oauth inspector sdk clients-short everyday codex smoke-short codexpair
 
 # Long runs, too slow for every commit.
 PROOF_STEPS := msrv codex smoke codexpair connect-clients clients codex-page upstreams longtests bwrapescapes rootescapes mountsescapes hosts install-check
@@ -230,3 +230,9 @@ install-check: packages ## Install each package in an empty home or a new Debian
 # BINARY=FILE measures another binary than the one of the packages; ONLY=NAME a section, or rows by a part of their names.
 bench: $(if $(BINARY),,binary) ## Measure everything next to peers, in one run and one table; QUICK=1 takes under five minutes
 	bench/run $(if $(BINARY),--binary '$(BINARY)') $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)')
+
+instructions: $(DEBUG) ## Compare instruction counts with the accepted ones; ACCEPT=1 accepts them
+	$(step) 'tests of the bench'
+	bench/tests.py
+	$(step) 'instruction counts'
+	bench/instructions $(DEBUG) $(if $(ACCEPT),--accept)

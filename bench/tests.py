@@ -1,17 +1,71 @@
 #!/usr/bin/env python3
-"""Tests of what the bench computes: ratios, verdicts, tables and plots."""
+"""Tests of what the bench computes: counts, ratios, verdicts, tables and plots."""
 
 import sys
+import tempfile
 import unittest
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
 # Write no byte code next to the sources.
 sys.dont_write_bytecode = True
+import callgrind
 import goals
 import plot
 import report
 from measure import OURS, Curve, Row, RowGroup
+
+# Two functions of the binary and one of libc; the 900 are the cost of a call, counted where it is spent.
+COUNTED = """# callgrind format
+events: Ir
+ob=(1) /bin/server
+fl=(1) main.rs
+fn=(1) main
+0 100
+cob=(2) /lib/libc.so.6
+cfn=(2) memcpy
+calls=3 0
+0 900
++2 20
+ob=(2)
+fn=(2)
+0 900
+ob=(1)
+fn=(3) other
+0 7
+
+totals: 1027
+"""
+
+
+class Instructions(unittest.TestCase):
+    def count(self, text, binary):
+        with tempfile.NamedTemporaryFile("w+") as file:
+            file.write(text)
+            file.flush()
+            return callgrind.count_instructions(file.name, binary)
+
+    def test_only_the_binary_itself_counts(self):
+        self.assertEqual(self.count(COUNTED, "/bin/server"), 127)
+        self.assertEqual(self.count(COUNTED, "/lib/libc.so.6"), 900)
+
+    def test_a_binary_that_is_not_in_the_output_is_an_error(self):
+        with self.assertRaisesRegex(RuntimeError, "counted nothing"):
+            self.count(COUNTED, "/bin/elsewhere")
+
+    def test_more_than_the_tolerance_is_named(self):
+        accepted = {"start": 1000, "read": 1000, "run": 1000}
+        lines, grew = callgrind.compare_counts({"start": 1099, "read": 1101, "run": 850}, accepted)
+        self.assertTrue(grew)
+        self.assertNotIn("TOO MANY", lines[0])
+        self.assertIn("read", lines[1])
+        self.assertIn("+10.1%: TOO MANY", lines[1])
+        self.assertIn("ACCEPT=1", lines[2])
+        self.assertFalse(callgrind.compare_counts({"start": 1100}, accepted)[1])
+
+    def test_a_count_that_no_one_accepted_fails(self):
+        self.assertTrue(callgrind.compare_counts({"start": 1}, {})[1])
+
 
 def row(name, ours, **peers):
     found = Row(name)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the programs that the tests of ordinary work and the bench run, on Debian and its derivatives:
+# Installs the programs that the tests of ordinary work, the instruction counts and the bench run, on Debian and its
+# derivatives:
 #
 #   conformance/packages.sh [--check] [--bench]
 #
@@ -21,7 +22,7 @@ done
 programs=(
     bwrap:bubblewrap chromium-headless-shell:chromium-headless-shell curl:curl dbus-run-session:dbus-daemon find:findutils flock:util-linux gcc:gcc gdb:gdb git:git gnome-keyring-daemon:gnome-keyring inotifywait:inotify-tools make:make
     node:nodejs openssl:openssl perl:perl ps:procps python3:python3 redis-cli:redis-tools redis-server:redis-server rg:ripgrep rsync:rsync script:bsdutils secret-tool:libsecret-tools setpriv:util-linux
-    setsid:util-linux shellcheck:shellcheck sqlite3:sqlite3 strace:strace tar:tar tmux:tmux unzip:unzip zip:zip
+    setsid:util-linux shellcheck:shellcheck sqlite3:sqlite3 strace:strace tar:tar tmux:tmux unzip:unzip valgrind:valgrind zip:zip
 )
 [ $bench = 0 ] || programs+=(socat:socat)
 # Packages without a program to look for. `time` has one, but in every shell that name is a keyword.
