@@ -115,6 +115,17 @@ struct SupervisedRun {
     tier: Option<Tier>,
 }
 
+/// Descriptors for which the kernel makes room at once. A run with many protected paths needs more than
+/// the 64 that every process has room for.
+const RESERVED_DESCRIPTORS: i32 = 1023;
+
+/// Makes room for descriptors while this process has one thread. Later the kernel would wait for all
+/// processors to notice the larger table, up to twenty milliseconds, while the program waits too.
+fn reserve_descriptors(control: &UnixStream) {
+    // Where fewer may be open, there is less to make room for.
+    drop(rustix::io::fcntl_dupfd_cloexec(control, RESERVED_DESCRIPTORS));
+}
+
 /// Receives the spec and starts the run. Returns the run and its first pid; `None` when the server
 /// closed the socket without sending a spec.
 fn start_run(
@@ -132,6 +143,7 @@ fn start_run(
     // The tree runs as the same user and must not read or trace this process through /proc.
     process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .in_layer(Layer::Namespaces, "become non-dumpable")?;
+    reserve_descriptors(control);
     // If this fails, so does the same below, with a server that waits for the reason.
     let prepared = session
         .as_ref()

@@ -820,7 +820,7 @@ fn figures() {
     let fields = call_fields();
     let begin = Instant::now();
     for _ in 0..count {
-        audit.write_event("call.start", fields.clone()).unwrap();
+        audit.write_event("call.start", Value::Object(fields.clone())).unwrap();
     }
     let took = begin.elapsed();
     drop(audit);

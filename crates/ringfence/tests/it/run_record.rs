@@ -4,7 +4,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::support::process::{marker, wait_for_death, with_argument};
+use crate::support::process::{marker, parent, wait_for_death, with_argument};
 use crate::support::subset::assert_holds;
 use crate::support::{
     Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually,
@@ -173,29 +173,26 @@ fn what_is_left_behind_is_on_record_too() {
     assert_reported(&server, rest);
 }
 
-/// The newest process below the server that many levels down: zygote, supervisor, first process.
-fn below(server: &Server, levels: usize) -> u32 {
-    (0..levels).fold(server.pid(), |of, _| {
-        let tasks = std::fs::read_dir(format!("/proc/{of}/task")).unwrap().flatten();
-        let lists =
-            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-        let all = lists.flat_map(|list| {
-            list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
-        });
-        all.last().unwrap()
-    })
+/// Parts of what holds a run, outwards from its main process.
+#[derive(Clone, Copy)]
+enum Holder {
+    Init = 1,
+    Supervisor,
+    Zygote,
 }
 
 /// A call that was denied something and sleeps; then a part of what holds it is killed from outside.
-fn lose(levels: usize) -> (Server, Value) {
+fn lose(holder: Holder) -> (Server, Value) {
     let mut server = options(Transport::Stdio).spawn();
     let mut client = server.connect(SESSIONS);
     let marker = marker();
     let arguments = json!({"command": format!("unshare -r true; exec sleep {marker}")});
     let id = client.start_call("shell.exec", &arguments);
     eventually(DEADLINE, "it sleeps", || !with_argument(&marker).is_empty());
-    let lost = i32::try_from(below(&server, levels)).unwrap();
-    kill_process(Pid::from_raw(lost).unwrap(), Signal::KILL).unwrap();
+    let main = with_argument(&marker)[0];
+    let holder = (0..holder as u8).fold(main, |pid, _| parent(pid));
+    let holder = Pid::from_raw(i32::try_from(holder).unwrap()).unwrap();
+    kill_process(holder, Signal::KILL).unwrap();
     let message = client.wait(&id);
     wait_for_death(&marker, DEADLINE);
     (server, message)
@@ -203,7 +200,7 @@ fn lose(levels: usize) -> (Server, Value) {
 
 #[test]
 fn a_lost_first_process_ends_its_run_with_a_whole_report() {
-    let (server, message) = lose(3);
+    let (server, message) = lose(Holder::Init);
     let result = &message["result"]["structuredContent"];
     assert_holds(
         json!({"status": "killed", "signal": 9, "sandbox": {"denials": [{"name": "unshare"}]}}),
@@ -219,8 +216,8 @@ fn a_lost_first_process_ends_its_run_with_a_whole_report() {
 /// No one is left to report, and the record says so instead of showing nothing.
 #[test]
 fn a_lost_supervisor_is_a_missing_report_on_record() {
-    for levels in [1, 2] {
-        let (server, message) = lose(levels);
+    for holder in [Holder::Supervisor, Holder::Zygote] {
+        let (server, message) = lose(holder);
         assert_eq!(
             message["result"]["structuredContent"]["error"]["reason"], "supervisor_lost",
             "{message}"
