@@ -445,6 +445,18 @@ fn a_run_cannot_keep_git_from_answering() {
         .keeps_out("echo planted > .git/modules/libs/part/hooks/pre-commit; echo planted > 0170/.git/hooks/pre-commit");
 }
 
+/// A list that cannot be finished is no list: what it would have named is not left open.
+#[test]
+fn a_pipe_that_git_waits_for_hides_no_submodule() {
+    let stage = Stage::with_repository();
+    stage.repository("part");
+    let (url, deep) = (stage.0.join("part").display().to_string(), "a/b/c/d/e/part");
+    stage.git("ws", &["clone", "-q", &url, deep]);
+    stage.git("ws", &["add", deep]);
+    stage.run("mkdir -p .git/worktrees/e; mkfifo .git/worktrees/e/gitdir");
+    stage.keeps_out(&format!("echo planted > {deep}/.git/config"));
+}
+
 /// A repository of a run's making closes no directory of the user's, and stops no later run.
 #[test]
 fn a_repository_that_a_run_made_cannot_stop_the_next_run() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use jail::rights::{NetworkAccess, ProtectedPath, Rights, StandIn};
 use rustix::fs::{Mode, OFlags};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::super::env;
 use super::super::launch::{LaunchRequest, StdinSource};
@@ -30,10 +30,14 @@ const NO_WORK_TREE: &[u8] = b"3";
 /// every run under their own names.
 const VARIABLE_PREFIX: &str = "RINGFENCE_";
 
-/// Each part is followed by the word, with the status of its command.
+/// Status of a command that took too long.
+const KILLED: &[u8] = b"137";
+
+/// Each part is followed by a word, which comes on standard input, with the status of its command.
 const SCRIPT: &str = r#"
 exec 2>/dev/null
-word=$1 home=$2; shift 2
+read -r word
+home=$1; shift
 unset GIT_DIR GIT_WORK_TREE
 for name in XDG_CONFIG_HOME GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG_NOSYSTEM; do
     unset "$name"
@@ -41,6 +45,8 @@ for name in XDG_CONFIG_HOME GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG_NOSYS
 done
 [ -z "$home" ] || export HOME="$home"
 export GIT_OPTIONAL_LOCKS=0 GIT_TERMINAL_PROMPT=0 GIT_PAGER=cat PAGER=cat
+# Git fetches objects that it misses, with a program that the repository names.
+export GIT_NO_LAZY_FETCH=1 GIT_ALLOW_PROTOCOL=
 part() { "$@"; printf '\000%s %s\000' "$word" "$?"; }
 # A time limit for each command, so that one repository cannot hide the others. Each costs the start
 # of a program: a single repository needs it only where its contents decide how long git takes.
@@ -52,7 +58,10 @@ paths() {
     call "$@" rev-parse --path-format=absolute --show-toplevel $places && return
     call "$@" rev-parse --path-format=absolute $places && return 3
 }
-links() { call "$@" ls-files -s -z | grep -z '^160000 '; }
+# If git was killed, the last entry has no path.
+links() {
+    { call "$@" ls-files -s -z; [ $? != 137 ] || printf '\000160000 killed\000'; } | grep -z '^160000 '
+}
 is_single=; [ $# -gt 1 ] || is_single=yes
 for place; do
     [ -z "$is_single" ] || limit=
@@ -63,9 +72,12 @@ for place; do
     esac
     part call "$@" config -z --show-origin --includes --list
     part paths "$@"
-    part call "$@" worktree list --porcelain -z
     limit='timeout -s KILL 1'
     part links "$@"
+    # Nothing comes after the last list of a single repository, so nothing is lost if it never ends.
+    [ -z "$is_single" ] || limit=
+    part call "$@" worktree list --porcelain -z
+    limit='timeout -s KILL 1'
 done
 "#;
 
@@ -110,6 +122,9 @@ pub struct RepositoryAnswer {
     pub query: RepositoryQuery,
     /// Absent if git could not be asked: then no part of the repository may be written.
     pub settings: Option<GitSettings>,
+    /// The lists are what git would have said with more time. What a list lacks could not be
+    /// protected, so then no part of the repository may be written either.
+    pub is_complete: bool,
     /// Submodules in the index, relative to the top of the work tree.
     pub submodules: Vec<PathBuf>,
     /// Directories of its other work trees.
@@ -132,7 +147,18 @@ pub struct GitSettings {
 impl RepositoryAnswer {
     /// Builds the answer about a place that git was not asked about.
     pub fn new_unknown(query: RepositoryQuery) -> RepositoryAnswer {
-        RepositoryAnswer { query, settings: None, submodules: Vec::new(), work_trees: Vec::new() }
+        RepositoryAnswer {
+            query,
+            settings: None,
+            is_complete: false,
+            submodules: Vec::new(),
+            work_trees: Vec::new(),
+        }
+    }
+
+    /// Returns whether everything that git would execute is known.
+    pub fn is_certain(&self) -> bool {
+        self.settings.is_some() && self.is_complete
     }
 
     /// Returns the path that was asked about.
@@ -182,7 +208,7 @@ async fn run_script(
     let cwd = rustix::fs::open(sandbox.workspace_path(), flags, Mode::empty())
         .map_err(|errno| query_error(errno.into()))?;
     let home = home.map(Path::as_os_str).unwrap_or_default().to_owned();
-    let fixed_args = ["-c".into(), SCRIPT.into(), "sh".into(), word.into(), home];
+    let fixed_args = ["-c".into(), SCRIPT.into(), "sh".into(), home];
     let repository_args = queries.iter().map(RepositoryQuery::to_argument);
     // A path that is not UTF-8 cannot be passed, and its repository stays without an answer.
     let args = fixed_args
@@ -195,7 +221,7 @@ async fn run_script(
         cwd,
         cwd_path: sandbox.workspace_path().to_owned(),
         env: env::merge_env(env::build(&[])?, env::git_settings(VARIABLE_PREFIX)),
-        stdin: StdinSource::Empty,
+        stdin: StdinSource::Bytes(format!("{word}\n").into_bytes()),
         merge_stderr: false,
         rights: Some(read_only_rights(&sandbox.rights)),
         grace: Duration::ZERO,
@@ -206,6 +232,9 @@ async fn run_script(
         session_router: None,
     };
     let mut run = sandbox.start_run(request).await?;
+    if let Some((mut stdin, bytes)) = run.stdin.take() {
+        stdin.write_all(&bytes).await.map_err(query_error)?;
+    }
     if let Some(stdout) = run.stdout.take() {
         stdout.take(MAX_OUTPUT_BYTES).read_to_end(output).await.map_err(query_error)?;
     }
@@ -259,19 +288,21 @@ fn parse_answer<'s>(
     parts: &mut impl Iterator<Item = AnswerPart<'s>>,
 ) -> RepositoryAnswer {
     let answer_parts: Vec<AnswerPart<'_>> = parts.by_ref().take(PARTS_PER_ANSWER).collect();
-    // A part that did not arrive in time says nothing; the settings alone decide whether there is
-    // an answer.
     let part = |index: usize| answer_parts.get(index).copied().unwrap_or_default();
-    let (settings, paths, trees, links) = (part(0), part(1), part(2), part(3));
+    let (settings, paths, links, trees) = (part(0), part(1), part(2), part(3));
     let base = query.query_path();
     let git_settings = settings.is_success().then(|| parse_settings(base, settings.text, paths));
     let split_nul = |text: &'s [u8]| text.split(|byte| *byte == 0).filter(|part| !part.is_empty());
     let parse_link =
         |entry: &'s [u8]| entry.splitn(2, |byte| *byte == b'\t').nth(1).map(path_from_bytes);
     let parse_tree = |line: &'s [u8]| line.strip_prefix(b"worktree ").map(path_from_bytes);
+    let is_complete = answer_parts.len() == PARTS_PER_ANSWER
+        && split_nul(links.text).all(|entry| parse_link(entry).is_some())
+        && trees.status != KILLED;
     RepositoryAnswer {
         query: query.clone(),
         settings: git_settings.flatten(),
+        is_complete,
         submodules: split_nul(links.text).filter_map(parse_link).collect(),
         work_trees: if trees.is_success() {
             split_nul(trees.text).filter_map(parse_tree).collect()
@@ -328,7 +359,7 @@ mod tests {
     #[test]
     fn what_git_says_is_cut_where_nobody_can_forge_it() {
         let said = b"file:.git/config\0core.x\nfile:/etc/passwd\0\0WORD 0\0/w\n/w/.git\n/w/.git\n/w/.git/hooks\n\0WORD 0\0\
-            worktree /w\0HEAD abc\0\0worktree /w/wt\0\0\0WORD 0\x00160000 abc 0\tsub\0\0WORD 0\0cut off";
+            160000 abc 0\tsub\0\0WORD 0\0worktree /w\0HEAD abc\0\0worktree /w/wt\0\0\0WORD 0\0cut off";
         let question = RepositoryQuery::WorkTree("/w".into());
         let mut parts = split_parts(said, "WORD");
         let answer = parse_answer(&question, &mut parts);
@@ -345,6 +376,21 @@ mod tests {
         assert!(answer.answers_query(&RepositoryQuery::GitDir("/w/.git".into())));
         // Nothing is left for the next one.
         assert!(parse_answer(&question, &mut parts).settings.is_none());
+    }
+
+    #[test]
+    fn a_list_that_was_cut_off_is_not_certain() {
+        let begin = "\0WORD 0\0/w\n/w/.git\n/w/.git\n/w/.git/hooks\n\0WORD 0\0";
+        let is_certain = |lists: &str| {
+            let said = format!("{begin}{lists}");
+            let question = RepositoryQuery::WorkTree("/w".into());
+            parse_answer(&question, &mut split_parts(said.as_bytes(), "WORD")).is_certain()
+        };
+        assert!(is_certain("160000 abc 0\tsub\0\0WORD 0\0worktree /w\0\0\0WORD 0\0"));
+        assert!(is_certain("\0WORD 1\0\0WORD 128\0"), "git has said why");
+        assert!(!is_certain("160000 abc 0\tsub\0160000 killed\0\0WORD 0\0\0WORD 0\0"));
+        assert!(!is_certain("\0WORD 1\0\0WORD 137\0"));
+        assert!(!is_certain("\0WORD 1\0"), "the last list did not arrive");
     }
 
     #[test]

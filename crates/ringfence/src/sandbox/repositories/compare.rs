@@ -82,7 +82,8 @@ impl GitSnapshot {
 impl RepositoryState {
     fn from_answer(rights: &Rights, answer: &RepositoryAnswer) -> RepositoryState {
         let Some(settings) = &answer.settings else { return RepositoryState::default() };
-        let mut repository = RepositoryState { readable: true, ..RepositoryState::default() };
+        let mut repository =
+            RepositoryState { readable: answer.is_certain(), ..RepositoryState::default() };
         for (file, key, value) in settings.entries.iter().filter(|(_, key, _)| !is_harmless(key)) {
             // A run cannot have changed what it cannot write.
             if is_writable_by_run(rights, file) {

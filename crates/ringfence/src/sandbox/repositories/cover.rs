@@ -41,14 +41,13 @@ pub fn cover_repository(
     answer: &RepositoryAnswer,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<ProtectedPath>> {
-    let Some(settings) = &answer.settings else {
+    let mut covered = match &answer.query {
+        _ if answer.is_certain() => Vec::new(),
         // A directory that may become a repository, or a broken one; and the `.git` of a work tree.
-        return Ok(match &answer.query {
-            RepositoryQuery::GitDir(path) => protected_in_repository(path),
-            RepositoryQuery::WorkTree(_) => vec![answer.query.as_protected()],
-        });
+        RepositoryQuery::GitDir(path) => protected_in_repository(path),
+        RepositoryQuery::WorkTree(_) => vec![answer.query.as_protected()],
     };
-    let mut covered = Vec::new();
+    let Some(settings) = &answer.settings else { return Ok(covered) };
     if let RepositoryQuery::WorkTree(top) = &answer.query {
         // A run could change a file that names a repository elsewhere so that it names another one.
         let pointer = top.join(".git");
@@ -190,6 +189,7 @@ mod tests {
                 top: None,
                 entries: entries.iter().map(entry).collect(),
             }),
+            is_complete: true,
             submodules: Vec::new(),
             work_trees: Vec::new(),
         }

@@ -117,7 +117,7 @@ async fn query_findings(
     let mut covered = cover::cover_without_repository(rights);
     let mut stamps = AnswerStamps::from_found(&found);
     for answer in &answers {
-        if answer.settings.is_none() && matches!(answer.query, RepositoryQuery::WorkTree(_)) {
+        if !answer.is_certain() && matches!(answer.query, RepositoryQuery::WorkTree(_)) {
             let location = display_path(rights, answer.query_path());
             warnings.push(format!(
                 "cannot determine which files git would execute in {location}, so its repository is read-only"
@@ -128,7 +128,7 @@ async fn query_findings(
     }
     // A repository that no longer answers may still have hooks elsewhere, which only its answer
     // named.
-    if answers.iter().any(|answer| answer.settings.is_none()) {
+    if !answers.iter().all(RepositoryAnswer::is_certain) {
         covered.extend(previous.iter().flat_map(|previous| previous.covered.clone()));
     }
     covered.extend(unqueried.iter().map(RepositoryQuery::as_protected));
