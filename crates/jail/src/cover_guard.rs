@@ -50,11 +50,25 @@ struct NameWatch {
 }
 
 impl CoverGuard {
-    /// Starts watching immediately.
-    pub fn new(rights: &Rights, covers: &[PathBuf]) -> CoverGuard {
-        let mut guard = CoverGuard { rights: rights.clone(), covers: covers.to_vec(), watch: None };
+    /// Starts to watch everything that leads to a hidden path, and to the files that every run mounts.
+    pub fn new(rights: &Rights) -> CoverGuard {
+        let mut guard = CoverGuard { rights: rights.clone(), covers: Vec::new(), watch: None };
         guard.watch = NameWatch::start(&guard.watched_names()).ok();
         guard
+    }
+
+    /// Watches these covers as well.
+    pub fn add_covers(&mut self, covers: &[PathBuf]) {
+        self.covers = covers.to_vec();
+        let names = self.cover_names();
+        if self.watch.as_mut().is_some_and(|watch| watch.watch_directories(&names).is_err()) {
+            self.watch = None;
+        }
+    }
+
+    /// Returns whether something that is watched may have changed since the last check.
+    pub fn may_have_changed(&mut self) -> bool {
+        self.watch.as_mut().is_none_or(NameWatch::has_relevant_event)
     }
 
     /// Creates a guard for a run without covers.
@@ -64,24 +78,33 @@ impl CoverGuard {
 
     /// Returns every name whose replacement or creation would remove a cover or expose a hidden
     /// path: covered paths and the directories that lead to them inside a writable root, and hidden
-    /// paths with all directories that lead to them.
+    /// paths with all directories that lead to them. Also the name server's address, which every run
+    /// with its own network covers.
     fn watched_names(&self) -> WatchedNames {
         let mut collector = NameCollector {
             rights: &self.rights,
-            names: WatchedNames::new(),
+            names: self.cover_names(),
             links: HashMap::new(),
         };
+        for hidden in &self.rights.hidden {
+            collector.add_path_names(hidden, MAX_LINKS);
+        }
+        collector.add_path_names(Path::new(mounts::RESOLV_CONF), MAX_LINKS);
+        collector.names
+    }
+
+    /// Returns the names of the covers, and of the directories that lead to them inside a writable
+    /// root.
+    fn cover_names(&self) -> WatchedNames {
+        let mut names = WatchedNames::new();
         for cover in &self.covers {
             let ancestors = mounts::ancestors_in_root(&self.rights, cover);
             ancestors
                 .into_iter()
                 .chain([cover.as_path()])
-                .for_each(|path| collector.add_name(path));
+                .for_each(|path| add_name(&mut names, path));
         }
-        for hidden in &self.rights.hidden {
-            collector.add_path_names(hidden, MAX_LINKS);
-        }
-        collector.names
+        names
     }
 
     /// Returns whether there is nothing to watch.
@@ -135,8 +158,7 @@ impl CoverGuard {
 
     /// Restores missing covers and reports each of them.
     fn restore_missing(&mut self, report_uncovered: &impl Fn(&Path)) {
-        let needs_check = self.watch.as_mut().is_none_or(NameWatch::has_relevant_event);
-        if !needs_check {
+        if !self.may_have_changed() {
             return;
         }
         // Update the watches before checking the covers: a new directory has had no watch, so a
@@ -173,12 +195,6 @@ struct NameCollector<'a> {
 }
 
 impl NameCollector<'_> {
-    fn add_name(&mut self, path: &Path) {
-        if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
-            self.names.entry(parent.to_owned()).or_default().insert(name.to_owned());
-        }
-    }
-
     /// Adds every name on the way to a path, following links: each of them could be created or
     /// replaced.
     fn add_path_names(&mut self, path: &Path, max_links: usize) {
@@ -190,7 +206,7 @@ impl NameCollector<'_> {
                 Component::ParentDir => drop(current_path.pop()),
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
             }
-            self.add_name(&current_path);
+            add_name(&mut self.names, &current_path);
             if let Some(target) = self.read_link(&current_path) {
                 current_path.pop();
                 if max_links > 0 {
@@ -211,6 +227,12 @@ impl NameCollector<'_> {
             return None;
         }
         self.links.entry(path.to_owned()).or_insert_with(|| std::fs::read_link(path).ok()).clone()
+    }
+}
+
+fn add_name(names: &mut WatchedNames, path: &Path) {
+    if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
+        names.entry(parent.to_owned()).or_default().insert(name.to_owned());
     }
 }
 
@@ -259,6 +281,13 @@ impl NameWatch {
     }
 }
 
+impl Drop for NameWatch {
+    fn drop(&mut self) {
+        // Otherwise it is closed a little later.
+        let _ = crate::packet::close_in_background(self.fd.as_fd());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,7 +307,7 @@ mod tests {
             hidden: vec![hidden.to_owned()],
             ..Rights::default()
         };
-        CoverGuard::new(&rights, &[])
+        CoverGuard::new(&rights)
     }
 
     /// Returns whether a relevant event was seen, and updates the watches.

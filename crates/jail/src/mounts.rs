@@ -59,7 +59,7 @@ const RESOLVER_DIRECTORY: &str = ".resolver";
 const HIDDEN_DIRECTORY: &str = ".hidden";
 const HIDDEN_FILE: &str = ".hidden-file";
 
-const RESOLV_CONF: &str = "/etc/resolv.conf";
+pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Network interfaces of the namespace in which `/sys` was mounted; each entry links to a directory
 /// of its device.
@@ -155,7 +155,7 @@ pub fn build_run_mounts(rights: &Rights, resolv_conf: Option<&str>) -> Result<()
     let tree = MountTree::current()?;
     mount_proc(&tree, rights.nested)?;
     if let Some(text) = resolv_conf {
-        mount_resolv_conf(&tree, text).in_mounts("/etc/resolv.conf")?;
+        mount_resolv_conf(&tree, text).in_mounts(RESOLV_CONF)?;
         hide_host_interfaces(&tree).in_mounts(NETWORK_INTERFACES)?;
     }
     Ok(())

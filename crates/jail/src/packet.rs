@@ -157,6 +157,24 @@ impl From<PacketChannel> for OwnedFd {
     }
 }
 
+/// Lets the kernel close a descriptor once we have closed ours.
+///
+/// To close an inotify instance with watches takes the kernel 8 ms and more, because it waits until
+/// no processor uses them, and someone waits for the end of this process. A descriptor in flight to
+/// a socket that itself is only in flight belongs to no one any more: the kernel finds and closes
+/// it, since Linux 6.9 in a thread of its own.
+pub fn close_in_background(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = SocketFlags::CLOEXEC;
+    let (sender, receiver) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let in_flight = [fd, receiver.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&in_flight));
+    rustix::net::sendmsg(&sender, &[IoSlice::new(b".")], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use rustix::io::Errno;

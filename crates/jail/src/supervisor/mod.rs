@@ -15,6 +15,7 @@ mod start;
 pub(crate) mod tree;
 pub(crate) mod wire;
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -65,7 +66,7 @@ pub fn run() -> ExitCode {
 /// Moves the control socket off standard input, to a descriptor that no child inherits.
 fn take_control_socket() -> io::Result<UnixStream> {
     let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     Ok(UnixStream::from(control))
 }
 
@@ -109,6 +110,8 @@ struct SupervisedRun {
     denials: DenialLog,
     run_limits: RunLimits,
     protection: ProtectionGuard,
+    /// Still open, though removed.
+    removed_stand_ins: Vec<File>,
     /// Watches the run's execs, unless it is trusted.
     exec_watch: Option<Arc<exec::ExecWatch>>,
     /// How its session got its namespaces, if it has any.
@@ -151,7 +154,13 @@ fn start_run(
         .and_then(|(session, basis)| PreparedRun::prepare(basis, session).ok());
     let received = wire::receive_spec(control).in_layer(Layer::Program, "receive the spec");
     let prepared = match (prepared, &received) {
-        (Some(prepared), Ok(Some((spec, _)))) if prepared.fits(spec) => Some(prepared),
+        (Some(mut prepared), Ok(Some((spec, _)))) => match prepared.fits(spec) {
+            true => Some(prepared),
+            false => {
+                prepared.end();
+                None
+            }
+        },
         (Some(unneeded), _) => {
             unneeded.end();
             None
@@ -233,11 +242,12 @@ impl SupervisedRun {
             }
             LifecycleStep::ReportFinal(main_exit) => {
                 // Remove the stand-ins for missing paths before reporting the end. They are closed
-                // later: the file system then frees them, which no one has to wait for.
-                let removed = self.protection.remove_stand_ins();
+                // last: the file system then frees them, which no one has to wait for.
+                self.removed_stand_ins = self.protection.remove_stand_ins();
                 send_report(control, &SupervisorReport::Over(self.build_exit(main_exit)));
                 close_control(control);
-                drop(removed);
+                // The server waits for the last notice, which is the end of the channel.
+                self.exec_watch = None;
             }
         }
     }

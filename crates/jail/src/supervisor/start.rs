@@ -1,12 +1,15 @@
 //! Starts a run, from the supervisor's side.
 
+use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SocketFlags};
 use rustix::process;
 
 use super::SessionResources;
@@ -23,6 +26,7 @@ use crate::namespaces::Tier;
 use crate::packet::PacketChannel;
 use crate::protect::ProtectionGuard;
 use crate::resolver;
+use crate::rights::Rights;
 use crate::sys::{self, ForkResult};
 
 const RUN_NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
@@ -32,12 +36,18 @@ const RUN_NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
 /// Nothing of a command is in it.
 pub(super) struct PreparedRun {
     basis: RunBasis,
+    /// Watches the hidden paths since before anything was mounted.
+    cover_guard: CoverGuard,
+    writable_roots: Vec<Option<DirectoryId>>,
     tree: ProcessTree,
     main: LaunchingProcess,
     run_limits: RunLimits,
     resources: RunDescriptors,
     tier: Tier,
 }
+
+/// Device and inode: Landlock allows writing to a directory, not to a path.
+type DirectoryId = (u64, u64);
 
 /// What a run's init has set up for the supervisor.
 struct RunDescriptors {
@@ -60,6 +70,8 @@ impl PreparedRun {
         basis: RunBasis,
         session: &SessionResources<'_>,
     ) -> Result<PreparedRun, SandboxError> {
+        let cover_guard = CoverGuard::new(&basis.rights);
+        let writable_roots = identify_writable_roots(&basis.rights);
         let run_limits = RunLimits::new_in(session.cgroup_locations, "run", &basis.limits);
         let cgroup_joiner =
             run_limits.open_joiner().in_layer(Layer::Limits, "open the run's limits")?;
@@ -89,17 +101,30 @@ impl PreparedRun {
         let resources = receive_descriptors(&talk)?;
         let main = LaunchingProcess::wait_until_ready(channel)?;
         let tree = ProcessTree::Namespace { first, talk };
-        Ok(PreparedRun { basis, tree, main, run_limits, resources, tier: session.tier })
+        Ok(PreparedRun {
+            basis,
+            cover_guard,
+            writable_roots,
+            tree,
+            main,
+            run_limits,
+            resources,
+            tier: session.tier,
+        })
     }
 
-    /// Returns whether this run was prepared for such a command, and still waits. Its processes send
-    /// nothing while they wait, so anything that can be read is their end.
-    pub(super) fn fits(&self, spec: &RunSpec) -> bool {
+    /// Returns whether this run was prepared for such a command, still waits, and nothing that it was
+    /// prepared for has changed. Its processes send nothing while they wait, so anything that can be
+    /// read is their end.
+    pub(super) fn fits(&mut self, spec: &RunSpec) -> bool {
         let ProcessTree::Namespace { talk, .. } = &self.tree else { return false };
         let mut ends =
             [talk, &self.main.channel].map(|channel| PollFd::new(channel, PollFlags::IN));
         let is_waiting = poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0);
-        is_waiting && self.basis == spec.basis()
+        is_waiting
+            && self.basis == spec.basis()
+            && self.writable_roots == identify_writable_roots(&self.basis.rights)
+            && !self.cover_guard.may_have_changed()
     }
 
     /// Ends a run that no command needs, and waits until nothing of it is left: a caller that waits for
@@ -120,7 +145,8 @@ impl PreparedRun {
         spec: &RunSpec,
         mut fds: RunFds<OwnedFd>,
     ) -> Result<(SupervisedRun, i32), SandboxError> {
-        let PreparedRun { basis, tree, main, run_limits, resources, tier } = self;
+        let PreparedRun { basis, mut cover_guard, tree, main, run_limits, resources, tier, .. } =
+            self;
         // What must be covered, and what is missing, is determined now: it may have changed since
         // the run was prepared.
         let protection = ProtectionGuard::acquire(&basis.rights).map_err(|error| {
@@ -134,6 +160,7 @@ impl PreparedRun {
             denials,
             run_limits,
             protection,
+            removed_stand_ins: Vec::new(),
             exec_watch: None,
             tier: Some(tier),
         };
@@ -142,19 +169,22 @@ impl PreparedRun {
         };
         let main_pid = first.as_raw_nonzero().get();
         let covers = run.protection.covers.clone();
+        // Before the covers are mounted, so that no change between the two goes unnoticed.
+        cover_guard.add_covers(&covers);
         let command = InitCommand::Cover { covers: covers.clone(), cwd: spec.cwd.clone() };
         talk.send(&command, &[fds.cwd.as_fd()])
             .in_layer(Layer::Namespaces, "name the covers to the run's init")?;
-        // Before the covers are mounted, so that no change between the two goes unnoticed; the init
-        // mounts them meanwhile.
-        let cover_guard = CoverGuard::new(&basis.rights, &covers);
         let RunDescriptors { mounts, network, resolver_socket, proxy } = resources;
         let proxy_port = proxy.as_ref().map(|(_, port)| *port);
         if let Some(socket) = resolver_socket {
-            resolver::serve_queries(UdpSocket::from(socket), run.denials.clone())
+            let socket = UdpSocket::from(socket);
+            drop_waiting_queries(&socket).in_layer(Layer::Network, "clear the resolver")?;
+            resolver::serve_queries(socket, run.denials.clone())
                 .in_layer(Layer::Network, "serve the resolver")?;
         }
         if let (Some((listener, _)), Some(proxy_channel)) = (proxy, fds.proxy_channel.take()) {
+            drop_waiting_connections(&listener)
+                .in_layer(Layer::Network, "clear the proxy's listener")?;
             PacketChannel::from(proxy_channel)
                 .send(&(), &[listener.as_fd()])
                 .in_layer(Layer::Network, "hand out the proxy's listener")?;
@@ -173,6 +203,38 @@ impl PreparedRun {
         main.become_program(build_order(spec, covers, proxy_port), fds, handlers, &mut run)?;
         Ok((run, main_pid))
     }
+}
+
+/// Identifies the directories that a run may write; `None` for one that is missing.
+fn identify_writable_roots(rights: &Rights) -> Vec<Option<DirectoryId>> {
+    let identify =
+        |root: &Path| std::fs::metadata(root).ok().map(|found| (found.dev(), found.ino()));
+    rights.writable_roots().map(identify).collect()
+}
+
+/// Drops the queries that other runs in the network have sent to a run that was not there yet: they
+/// would be recorded as its own.
+fn drop_waiting_queries(socket: &UdpSocket) -> io::Result<()> {
+    let flags = RecvFlags::DONTWAIT;
+    loop {
+        match rustix::net::recv(socket, &mut [0; 1], flags) {
+            Ok(_) | Err(Errno::INTR | Errno::CONNREFUSED) => {}
+            Err(Errno::AGAIN) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Does the same with connections to its proxy.
+fn drop_waiting_connections(listener: &OwnedFd) -> io::Result<()> {
+    let mut poll_fds = [PollFd::new(listener, PollFlags::IN)];
+    while poll(&mut poll_fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0 {
+        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 fn lost_init_error() -> SandboxError {
@@ -391,6 +453,7 @@ pub(super) fn start_on_host(
         denials,
         run_limits,
         protection: ProtectionGuard::default(),
+        removed_stand_ins: Vec::new(),
         exec_watch: None,
         tier: None,
     };

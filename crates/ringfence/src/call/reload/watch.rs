@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-};
 use tokio::net::unix::pipe::Receiver;
 
 use crate::call::Pipeline;
@@ -227,26 +224,8 @@ impl ConfigFileWatcher {
 impl Drop for ConfigFileWatcher {
     fn drop(&mut self) {
         // If it fails, the descriptor is closed as any other.
-        let _ = close_in_background(self.inotify.as_fd());
+        let _ = jail::packet::close_in_background(self.inotify.as_fd());
     }
-}
-
-/// Lets the kernel close a descriptor once we have closed ours.
-///
-/// To close an inotify instance with watches takes the kernel 8 ms and more, because it waits until
-/// no processor uses them, and the client of a server waits for its end. A descriptor in flight to a
-/// socket that itself is only in flight belongs to no one any more: the kernel finds and closes it,
-/// since Linux 6.9 in a thread of its own.
-fn close_in_background(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let flags = SocketFlags::CLOEXEC;
-    let (sender, receiver) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let in_flight = [fd, receiver.as_fd()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&in_flight));
-    rustix::net::sendmsg(&sender, &[io::IoSlice::new(b".")], &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
 }
 
 #[cfg(test)]
