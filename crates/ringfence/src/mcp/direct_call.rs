@@ -31,7 +31,7 @@ pub fn read_params(
         None => None,
     };
     let request_meta = match params.get("_meta") {
-        Some(Value::Object(members)) if !members.contains_key(version::VERSION_META) => {
+        Some(Value::Object(members)) if !members.keys().any(|key| is_for_engine(key)) => {
             serde_json::from_value(Value::Object(members.clone())).ok()?
         }
         Some(_) => return None,
@@ -40,6 +40,22 @@ pub fn read_params(
     let mut call = CallToolRequestParams::new(name);
     call.arguments = arguments;
     Some((call, request_meta))
+}
+
+/// Returns whether this member of `_meta` says something about the protocol or the client.
+fn is_for_engine(key: &str) -> bool {
+    key.starts_with(version::META_PREFIX)
+}
+
+/// Waits for the result of a call that no one can listen to any more. What it asks is answered with
+/// no.
+pub async fn finish_unheard(run: &mut RunningCall) -> Result<ToolOutput> {
+    loop {
+        match wait_for_result(run).await {
+            Some(result) => return result,
+            None => drop(run.events.recv().await),
+        }
+    }
 }
 
 /// Waits for the result of a call. Returns `None` as soon as the call says something else; the

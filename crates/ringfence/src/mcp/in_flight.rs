@@ -40,17 +40,14 @@ impl InFlightRequests {
     pub fn register_message(&self, message: &Map<String, Value>) -> Result<(), Value> {
         let mut ids = self.lock();
         if message.get("method").is_some_and(|method| method == "notifications/cancelled") {
-            let id = message
-                .get("params")
-                .and_then(|params| params.get("requestId"))
-                .map(Value::to_string);
+            let id = message.get("params").and_then(|params| params.get("requestId")).map(id_text);
             ids.cancel_id(id.unwrap_or_default());
         }
         let Some(id) = message.get("id").filter(|_| message.contains_key("method")) else {
             return Ok(());
         };
         let refused = |error: Error| Err(envelope::refusal_message(Some(id.clone()), &error));
-        let id_text = id.to_string();
+        let id_text = id_text(id);
         if ids.open.contains(&id_text) || ids.cancelled.contains(&id_text) {
             return refused(duplicate_id_error());
         }
@@ -65,8 +62,14 @@ impl InFlightRequests {
     }
 
     /// Frees the id of a request that was refused after it was registered, or that is answered.
-    pub fn release_id(&self, id: &Value) {
-        self.lock().open.remove(&id.to_string());
+    /// Returns false if the client has cancelled it: then MCP forbids an answer.
+    pub fn release_id(&self, id: &Value) -> bool {
+        self.lock().open.remove(&id_text(id))
+    }
+
+    /// Returns whether a request is in flight and not cancelled.
+    pub fn is_open(&self, id: &Value) -> bool {
+        self.lock().open.contains(&id_text(id))
     }
 
     /// Frees the id that this message answers.
@@ -98,6 +101,14 @@ impl RequestIds {
             self.cancelled.truncate(MAX_IN_FLIGHT - 1);
             self.cancelled.push_front(id);
         }
+    }
+}
+
+/// Returns an id as text. A whole number with a point is the same id as without.
+pub fn id_text(id: &Value) -> String {
+    match id.as_f64().filter(|number| id.is_f64() && number.fract() == 0.0) {
+        Some(number) => format!("{number:.0}"),
+        None => id.to_string(),
     }
 }
 

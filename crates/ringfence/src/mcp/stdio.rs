@@ -244,7 +244,7 @@ where
             let input = tokio::select! {
                 biased;
                 Some(call) = self.for_engine.recv() => {
-                    match call.into_message(&self.connection) {
+                    match call.into_message(&self.connection, &self.output.in_flight) {
                         Some(message) => return Some(message),
                         None => continue,
                     }
@@ -283,10 +283,12 @@ where
         // The engine waits for calls in flight before it cancels them; their children must not live
         // that long.
         self.connection.session().cancel.cancel(CancelCause::Eof);
+        self.return_calls();
         None
     }
 
     async fn close(&mut self) -> std::io::Result<()> {
+        self.return_calls();
         Ok(())
     }
 }
@@ -296,6 +298,14 @@ pub(super) fn too_long_error(limit: usize) -> Error {
 }
 
 impl<R, W: AsyncWrite + Unpin + Send + 'static> StdioTransport<R, W> {
+    /// Gives the calls back that the engine will not take any more.
+    fn return_calls(&mut self) {
+        self.for_engine.close();
+        while let Ok(call) = self.for_engine.try_recv() {
+            call.return_call();
+        }
+    }
+
     /// Starts a plain call, or returns the message for the engine, or a refusal.
     fn handle_message(
         &self,

@@ -10,6 +10,8 @@ pub const WITH_INITIALIZE: &[&str] = &["2024-11-05", "2025-03-26", "2025-06-18",
 pub const STATELESS: &str = "2026-07-28";
 /// Key in the `_meta` of a request that carries its version.
 pub const VERSION_META: &str = "io.modelcontextprotocol/protocolVersion";
+/// Beginning of every member of `_meta` that MCP defines for a request itself.
+pub const META_PREFIX: &str = "io.modelcontextprotocol/";
 
 /// Returns all supported versions, oldest first.
 pub fn supported_versions() -> Vec<&'static str> {

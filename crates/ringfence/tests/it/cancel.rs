@@ -86,6 +86,25 @@ fn a_call_is_not_answered_whenever_it_is_cancelled() {
     assert!(client.stray().is_empty(), "a cancelled request was answered");
 }
 
+/// The deadline has ended it already, and what it ran has not gone yet.
+#[test]
+fn a_call_that_is_cancelled_after_its_deadline_is_not_answered() {
+    for cell in eras().filter(|cell| cell.version == SESSIONS) {
+        on_cell(cell, graceful, |server, client| {
+            trust(client);
+            let command = "trap 'touch warned' TERM; while :; do sleep 0.02; done";
+            let arguments = json!({"command": command, "timeout_ms": 200});
+            let id = client.start_call("shell.exec", &arguments);
+            let warned = server.workspace().join("warned");
+            eventually(DEADLINE, "it was warned", || warned.exists());
+            client.cancel(&id);
+            assert_holds(json!({"status": "timed_out"}), &server.stops(2)[1]);
+            assert!(client.request("tools/list", json!({}))["result"]["tools"].is_array());
+            assert!(client.stray().is_empty(), "{}: a cancelled request was answered", client.at());
+        });
+    }
+}
+
 #[test]
 fn a_notification_cancels_its_own_sessions_call_alone() {
     for transport in [Transport::Http, Transport::Sse] {

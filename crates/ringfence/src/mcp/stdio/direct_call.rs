@@ -10,11 +10,12 @@ use rmcp::model::{
 };
 use serde_json::{Map, Value};
 use tokio::io::AsyncWrite;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{StdioOutput, convert_message, is_cancellation};
 use crate::base::{CancelCause, CancelToken, TraceId};
-use crate::mcp::direct_call::{read_params, serialize_outcome, wait_for_result};
+use crate::mcp::direct_call::{finish_unheard, read_params, serialize_outcome, wait_for_result};
+use crate::mcp::in_flight::{InFlightRequests, id_text};
 use crate::mcp::methods::tools_call::{
     CallToAttach, IncomingCall, StartedCall, complete_response, render_outcome, start_or_resume,
 };
@@ -33,13 +34,18 @@ pub struct DirectCalls<W> {
 pub struct CallForEngine {
     message: Map<String, Value>,
     started: StartedCall,
+    give_back: oneshot::Sender<StartedCall>,
 }
 
 impl CallForEngine {
     /// Returns the request for the engine, which attaches to the call; `None` if the client has
     /// cancelled the call. The engine must not get it then: MCP forbids to answer it.
-    pub fn into_message(self, connection: &ClientConnection) -> Option<ClientJsonRpcMessage> {
-        if self.started.call.run.cancel.cause() == Some(CancelCause::Client) {
+    pub fn into_message(
+        self,
+        connection: &ClientConnection,
+        in_flight: &InFlightRequests,
+    ) -> Option<ClientJsonRpcMessage> {
+        if !self.message.get("id").is_some_and(|id| in_flight.is_open(id)) {
             return None;
         }
         // Everything that the engine could refuse was checked before the call was started.
@@ -50,6 +56,12 @@ impl CallForEngine {
             request.request.extensions_mut().insert(CallToAttach::new(self.started));
         }
         Some(message)
+    }
+
+    /// Gives the call back to its task: there is no engine any more.
+    pub fn return_call(self) {
+        // The task waits for it.
+        let _ = self.give_back.send(self.started);
     }
 }
 
@@ -81,7 +93,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> DirectCalls<W> {
             return;
         }
         let request_id = message.get("params").and_then(|params| params.get("requestId"));
-        let request_id = request_id.map(Value::to_string).unwrap_or_default();
+        let request_id = request_id.map(id_text).unwrap_or_default();
         let session_id = &self.connection.session().id;
         self.server.cancel_call(session_id, &request_id, CancelCause::Client);
     }
@@ -103,24 +115,24 @@ impl<W: AsyncWrite + Unpin + Send + 'static> DirectCalls<W> {
         let (server, connection) = (Arc::clone(&self.server), self.connection.clone());
         let (output, to_engine) = (Arc::clone(&self.output), self.to_engine.clone());
         self.output.tasks.spawn(Box::pin(async move {
-            if let Some(call) = answer_request(&server, connection, &output, request).await {
-                // Without an engine the connection has ended, and no one waits for the call.
-                let _ = to_engine.send(call);
-            }
+            answer_request(&server, connection, &output, &to_engine, request).await;
         }));
         Ok(())
     }
 }
 
-/// Runs a call and writes its answer. Returns the call if it says something before its end.
+/// Runs a call and writes its answer, unless the call says something before its end: then the engine
+/// gets it, as long as there is one.
 async fn answer_request<W: AsyncWrite + Unpin>(
     server: &Arc<Server>,
     connection: ClientConnection,
     output: &StdioOutput<W>,
+    to_engine: &mpsc::UnboundedSender<CallForEngine>,
     request: DirectRequest,
-) -> Option<CallForEngine> {
+) {
     let DirectRequest { message, id, client, params, request_meta, guard } = request;
     let (tool, trace_id) = (params.name.clone(), TraceId::generate());
+    let session_end = connection.session().cancel.clone();
     let incoming = IncomingCall {
         server,
         connection,
@@ -130,38 +142,50 @@ async fn answer_request<W: AsyncWrite + Unpin>(
         headers: None,
         is_config_checked: false,
     };
-    let (result, cancel) = match start_or_resume(&incoming, params, &trace_id).await {
-        Err(error) => (Err(error), None),
+    let result = match start_or_resume(&incoming, params, &trace_id).await {
+        Err(error) => Err(error),
         Ok(mut call) => {
-            let cancel = call.run.cancel.clone();
-            guard.attach_run(cancel.clone());
+            guard.attach_run(call.run.cancel.clone());
             match wait_for_result(&mut call.run).await {
-                Some(result) => (result, Some(cancel)),
+                Some(result) => result,
+                None if session_end.is_cancelled() => finish_unheard(&mut call.run).await,
                 None => {
                     let started = StartedCall { call, _guard: guard };
-                    return Some(CallForEngine { message, started });
+                    let Some(mut started) = hand_over(to_engine, message, started).await else {
+                        return;
+                    };
+                    finish_unheard(&mut started.call.run).await
                 }
             }
         }
     };
     let outcome = result.map(|output| complete_response(output, &trace_id, false));
-    // MCP forbids an answer to a call that its client has cancelled.
-    if cancel.and_then(|cancel| cancel.cause()) != Some(CancelCause::Client) {
-        output.write_outcome(&id, render_outcome(&incoming, &tool, outcome, &trace_id)).await;
+    output.write_outcome(&id, render_outcome(&incoming, &tool, outcome, &trace_id)).await;
+}
+
+/// Hands a call over to the engine. Returns it if there is none any more.
+async fn hand_over(
+    to_engine: &mpsc::UnboundedSender<CallForEngine>,
+    message: Map<String, Value>,
+    started: StartedCall,
+) -> Option<StartedCall> {
+    let (give_back, returned) = oneshot::channel();
+    match to_engine.send(CallForEngine { message, started, give_back }) {
+        Ok(()) => returned.await.ok(),
+        Err(mpsc::error::SendError(call)) => Some(call.started),
     }
-    None
 }
 
 impl<W: AsyncWrite + Unpin> StdioOutput<W> {
     async fn write_outcome(&self, id: &Value, outcome: Result<CallToolResponse, ErrorData>) {
-        self.in_flight.release_id(id);
+        let is_open = self.in_flight.release_id(id);
         let is_sent = match &outcome {
             Ok(_) => !self.has_ended.load(Ordering::Acquire),
             Err(error) => {
                 !self.has_ended.load(Ordering::Acquire) || !super::is_about_cancellation(error)
             }
         };
-        if !is_sent {
+        if !is_open || !is_sent {
             return;
         }
         let _unread_guard = self.in_flight.count_unread();
