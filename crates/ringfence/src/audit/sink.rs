@@ -14,6 +14,7 @@ use super::store::{
     AuditDirectory, LATEST, NEW_LATEST, NEW_LOG, create_new, head_name, new_file_name,
 };
 use super::to_object;
+use crate::base::workspace::quick_read::is_on_local_file_system;
 
 /// Maximum number of records kept in memory until they can be written.
 const MAX_BACKLOG: usize = 4096;
@@ -71,10 +72,15 @@ impl AuditSink {
             file.write(&self.store, &closing_entry())?;
         }
         self.closed = true;
-        if let Some(file) = self.current.take() {
-            file.start_writeback();
+        match self.current.take() {
+            // Only a sync can tell whether another machine has stored the records.
+            Some(file) if !is_on_local_file_system(&file.file) => file.sync(&self.store),
+            Some(file) => {
+                file.start_writeback();
+                Ok(())
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn write_backlog(&mut self) -> io::Result<()> {

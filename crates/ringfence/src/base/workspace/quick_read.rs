@@ -17,24 +17,27 @@ use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
 use super::path_walk::{PathWalk, WalkEnd};
 use super::{HeldFile, OpenedFile, Workspace};
 
-/// File systems that need neither another machine nor another process.
-const LOCAL_FILE_SYSTEMS: [i64; 7] = [
+/// The only one of the file systems below that cannot say whether a read would wait. It is in memory.
+const TMPFS: i64 = 0x0102_1994;
+/// File systems that need neither another machine nor another process. overlayfs is missing: its
+/// layers can be of any kind.
+const LOCAL_FILE_SYSTEMS: [i64; 5] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
     0x9123_683e, // btrfs
     0xf2f5_2010, // f2fs
-    0x2fc1_2fc1, // zfs
-    0x0102_1994, // tmpfs
-    0x794c_7630, // overlayfs
+    TMPFS,
 ];
 
-/// Returns whether a directory is on such a file system.
-pub(super) fn is_on_local_file_system(dir: &OwnedFd) -> bool {
+/// Returns whether a file or directory is on such a file system.
+pub fn is_on_local_file_system(file: impl AsFd) -> bool {
+    file_system_type(file).is_some_and(|kind| LOCAL_FILE_SYSTEMS.contains(&kind))
+}
+
+fn file_system_type(file: impl AsFd) -> Option<i64> {
     // The type of the number differs between machines.
     #[allow(clippy::unnecessary_cast, reason = "the type of the field depends on the machine")]
-    fstatfs(dir).is_ok_and(|file_system| {
-        LOCAL_FILE_SYSTEMS.contains(&(file_system.f_type as i64 & 0xffff_ffff))
-    })
+    fstatfs(file).ok().map(|file_system| file_system.f_type as i64 & 0xffff_ffff)
 }
 
 /// Opens one name in `dir` as [`Workspace::open_step`] does, if it is in the kernel's cache and on
@@ -69,9 +72,9 @@ pub fn read_cached(file: &File, size: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; size + 1];
     let mut slices = [IoSliceMut::new(&mut bytes)];
     let count = match preadv2(file.as_fd(), &mut slices, 0, ReadWriteFlags::NOWAIT) {
-        // Some file systems cannot say whether a read would wait. One of those in the list is in
-        // memory; the other has the files of a local one.
-        Err(Errno::OPNOTSUPP) => pread(file, &mut bytes, 0),
+        Err(Errno::OPNOTSUPP) if file_system_type(file) == Some(TMPFS) => {
+            pread(file, &mut bytes, 0)
+        }
         result => result,
     };
     bytes.truncate(count.ok().filter(|count| *count == size)?);

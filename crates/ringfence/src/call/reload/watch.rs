@@ -22,6 +22,9 @@ use crate::config::link_chain::{WatchPoint, watch_points};
 /// Events within this time are handled together.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
+/// Events that are read at once: the thread that reads them serves clients.
+const MAX_EVENTS: usize = 256;
+
 /// Running watcher. Dropping it stops the watcher.
 pub struct ConfigWatch(tokio::task::JoinHandle<()>);
 
@@ -185,11 +188,17 @@ impl ConfigFileWatcher {
         }
     }
 
-    /// Reads events until none is waiting, which is the error `WouldBlock`.
+    /// Reads events until none is waiting, which is the error `WouldBlock`, or until there are too
+    /// many to look at: then something relevant may be among the rest.
     fn read_events(&self, batch: &mut EventBatch) -> io::Result<()> {
         let mut buffer = [MaybeUninit::uninit(); EVENT_BYTES];
         let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
-        loop {
+        for count in 0.. {
+            // Between two events of one read nothing is lost by stopping.
+            if count >= MAX_EVENTS && reader.is_buffer_empty() {
+                batch.is_relevant = true;
+                break;
+            }
             let event = match reader.next() {
                 Err(rustix::io::Errno::INTR) => continue,
                 event => event?,
@@ -200,6 +209,7 @@ impl ConfigFileWatcher {
                 batch.lost_watches.push(event.wd());
             }
         }
+        Ok(())
     }
 
     fn is_relevant(&self, watch: i32, events: ReadFlags, name: Option<&OsStr>) -> bool {
