@@ -24,7 +24,7 @@ fn waiting_runs(server: &Server) -> Vec<Waiting> {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         line.split(|byte| *byte == 0).any(|word| word == b"__zygote")
     };
-    let below = |pids: Vec<u32>| pids.into_iter().flat_map(|pid| children(pid)).collect::<Vec<_>>();
+    let below = |pids: Vec<u32>| pids.into_iter().flat_map(children).collect::<Vec<_>>();
     let programs = below(below(below(below(vec![server.pid()]))));
     programs
         .into_iter()

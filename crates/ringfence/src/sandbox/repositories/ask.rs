@@ -388,7 +388,7 @@ mod tests {
         };
         assert!(is_certain("160000 abc 0\tsub\0\0WORD 0\0worktree /w\0\0\0WORD 0\0"));
         assert!(is_certain("\0WORD 1\0\0WORD 128\0"), "git has said why");
-        assert!(!is_certain("160000 abc 0\tsub\0160000 killed\0\0WORD 0\0\0WORD 0\0"));
+        assert!(!is_certain("160000 abc 0\tsub\x00160000 killed\0\0WORD 0\0\0WORD 0\0"));
         assert!(!is_certain("\0WORD 1\0\0WORD 137\0"));
         assert!(!is_certain("\0WORD 1\0"), "the last list did not arrive");
     }
