@@ -10,8 +10,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use jail::rights::Rights;
+use jail::rights::{Rights, StandInText};
 
+use super::super::bounded_read::read_bounded;
 use super::ask::{RepositoryAnswer, RepositoryQuery};
 use super::hooks::{hook_directories, hook_files};
 use super::is_writable_by_run;
@@ -274,8 +275,8 @@ fn current_stamp(path: &Path) -> ChangeStamp {
 /// Returns the state at this time: a file that has changed since, or shortly before, is fresh.
 fn stamp_at(path: &Path, taken_at: SystemTime) -> ChangeStamp {
     let Ok(metadata) = path.symlink_metadata() else { return ChangeStamp::Absent };
-    // A stand-in for a missing file comes and goes with runs, and is empty.
-    if metadata.is_file() && metadata.len() == 0 {
+    // A stand-in for what is missing comes and goes with runs, those of other sessions too.
+    if is_vacant(path) || is_own_common_dir(path, &metadata) {
         return ChangeStamp::Absent;
     }
     let now = taken_at.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -292,6 +293,16 @@ fn stamp_at(path: &Path, taken_at: SystemTime) -> ChangeStamp {
         size: metadata.len(),
         changed: (metadata.ctime(), metadata.ctime_nsec()),
     }
+}
+
+/// Returns whether this is a `commondir` that leads to its own directory, as if there were none.
+fn is_own_common_dir(path: &Path, metadata: &fs::Metadata) -> bool {
+    let text = StandInText::Dot.as_bytes();
+    path.file_name().is_some_and(|name| name == "commondir")
+        && metadata.is_file()
+        && metadata.len() == text.len() as u64
+        && read_bounded(path, metadata.len())
+            .is_ok_and(|content| content.is_some_and(|content| content == text))
 }
 
 /// State of everything that an answer depends on, from before git was asked.
@@ -362,6 +373,23 @@ impl AnswerStamps {
 mod tests {
     use super::*;
     use crate::config::scratch::Scratch;
+
+    #[test]
+    fn a_stand_in_is_as_good_as_nothing() {
+        let scratch = Scratch::new();
+        let equals_absent = |path: &Path| current_stamp(path) == ChangeStamp::Absent;
+        let commondir = scratch.file("repo/.git/commondir", ".\n");
+        assert!(equals_absent(&commondir) && equals_absent(&commondir.with_file_name("none")));
+        assert!(equals_absent(&scratch.file("repo/.git/config.worktree", "")));
+        assert!(!equals_absent(&scratch.file("repo/.git/config", ".\n")));
+        fs::write(&commondir, "x\n").unwrap();
+        assert!(!equals_absent(&commondir));
+        let worktrees = commondir.with_file_name("worktrees");
+        fs::create_dir(&worktrees).unwrap();
+        assert!(equals_absent(&worktrees));
+        fs::create_dir(worktrees.join("one")).unwrap();
+        assert!(!equals_absent(&worktrees));
+    }
 
     #[test]
     fn a_planted_sign_hides_no_submodule_below_it() {
