@@ -16,9 +16,9 @@ const PREFIX: &str = "ringfence";
 /// Maximum length of the run's own name, which keeps the whole well below the limit for directory
 /// names.
 const MAX_RUN_CHARS: usize = 64;
-/// Maximum number of dead groups removed at once, so that a new run does not pay for thousands of
-/// them.
-const MAX_SWEPT: usize = 32;
+/// Maximum number of groups examined at once, so that a new run does not pay for thousands of them.
+/// Still more than one run can leave behind.
+const MAX_EXAMINED: usize = 8;
 
 /// Directory name `ringfence-<pid namespace>-<pid>-<start time of that process>-<count>-<run>`. It
 /// is unique across processes and across the groups of one process. The pid namespace is part of it
@@ -68,11 +68,19 @@ pub(in crate::limits) fn remove_stale_groups(parent: &Path, own_name: &CgroupNam
     if fs::metadata(parent).is_ok_and(|directory| directory.nlink() <= 2) {
         return;
     }
-    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    let stale = entries.filter(|entry| {
+    let is_group = |entry: &fs::DirEntry| {
+        entry.file_name().to_str().is_some_and(|name| parse_name(name).is_some())
+    };
+    let mut entries: Vec<fs::DirEntry> =
+        fs::read_dir(parent).into_iter().flatten().flatten().filter(is_group).collect();
+    // Others the next time: pids count up.
+    let first = getpid().as_raw_nonzero().get().unsigned_abs() as usize * MAX_EXAMINED;
+    let count = entries.len().max(1);
+    entries.rotate_left(first % count);
+    let stale = entries.into_iter().take(MAX_EXAMINED).filter(|entry| {
         entry.file_name().to_str().is_some_and(|name| is_stale(name, own_name.namespace))
     });
-    for entry in stale.take(MAX_SWEPT) {
+    for entry in stale {
         let group = ControlGroup::from_existing(entry.path());
         if group.remove_directory().is_err() {
             group.kill_all();
