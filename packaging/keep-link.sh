@@ -13,8 +13,8 @@ mkdir -p "$KEPT_LINK/inputs"
 log=$KEPT_LINK/log
 "$zig_linker" "$@" --verbose 2>"$log" || { cat "$log" >&2; exit 1; }
 
-# zig prints the command line of its lld, one word per space.
-words=$(grep '^ld\.lld ' "$log") || { echo 'zig did not print how it linked' >&2; exit 1; }
+# zig prints the command line of its lld, one word per space. With an empty cache it links its own libraries first.
+words=$(grep '^ld\.lld ' "$log" | tail -n 1) || { echo 'zig did not print how it linked' >&2; exit 1; }
 number=0 before=
 for word in ${words#ld.lld }; do
     case $before in
