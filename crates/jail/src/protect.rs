@@ -9,14 +9,15 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, XattrFlags, fgetxattr, flock, fsetxattr,
-    fstat, mkdirat, openat, statat, unlinkat,
+    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, XattrFlags, fgetxattr, flock,
+    fsetxattr, fstat, mkdirat, openat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -46,7 +47,8 @@ struct LockedStandIn {
     parent: OwnedFd,
     name: OsString,
     file: File,
-    kind: StandIn,
+    /// `None` for what may become one: another server has created it and has yet to mark it.
+    kind: Option<StandIn>,
 }
 
 /// A path that cannot be protected, and the reason.
@@ -286,7 +288,7 @@ fn create_stand_in(
     let Some(file) = open_locked(parent, name)? else { return Ok(None) };
     // If the mark cannot be stored, the stand-in is left behind only after a crash.
     let _ = fsetxattr(&file, STAND_IN_XATTR, b"1", XattrFlags::empty());
-    LockedStandIn::new(parent, name, file, stand_in).map(Some)
+    LockedStandIn::new(parent, name, file, Some(stand_in)).map(Some)
 }
 
 /// Creates a file with this text; fails if the name already exists.
@@ -304,19 +306,25 @@ enum LockOutcome {
     Gone,
 }
 
-/// Locks an existing path if it is a stand-in. Only stand-ins are ever removed, so nothing else
-/// needs a lock.
+/// Locks an existing path if it is a stand-in, or may be one in a moment. Only stand-ins are ever
+/// removed, so nothing else needs a lock.
 fn lock_existing(parent: &OwnedFd, name: &OsStr) -> io::Result<LockOutcome> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let recognized = match openat(parent, name, flags, Mode::empty()) {
-        Ok(fd) => recognize_stand_in(&File::from(fd)),
+    let (recognized, may_become) = match openat(parent, name, flags, Mode::empty()) {
+        Ok(fd) => {
+            let file = File::from(fd);
+            let recognized = recognize_stand_in(&file);
+            (recognized, recognized.is_none() && looks_like_stand_in(&file).is_some())
+        }
         Err(Errno::NOENT) => return Ok(LockOutcome::Gone),
         // We cannot read it, so we did not create it.
-        Err(_) => None,
+        Err(_) => (None, false),
     };
-    let Some(stand_in) = recognized else { return Ok(LockOutcome::NotStandIn) };
+    if recognized.is_none() && !may_become {
+        return Ok(LockOutcome::NotStandIn);
+    }
     match open_locked(parent, name)? {
-        Some(file) => LockedStandIn::new(parent, name, file, stand_in).map(LockOutcome::Locked),
+        Some(file) => LockedStandIn::new(parent, name, file, recognized).map(LockOutcome::Locked),
         None => Ok(LockOutcome::Gone),
     }
 }
@@ -325,16 +333,26 @@ fn lock_existing(parent: &OwnedFd, name: &OsStr) -> io::Result<LockOutcome> {
 fn recognize_stand_in(file: &File) -> Option<StandIn> {
     let mut mark = [0; 8];
     fgetxattr(file, STAND_IN_XATTR, &mut mark).ok()?;
+    match file.metadata().ok()?.is_dir() {
+        true => Some(StandIn::Directory),
+        false => looks_like_stand_in(file),
+    }
+}
+
+/// Returns what it would stand in for, if it contains no more than a stand-in does.
+fn looks_like_stand_in(file: &File) -> Option<StandIn> {
     let metadata = file.metadata().ok()?;
     if metadata.is_dir() {
-        return Some(StandIn::Directory);
+        let mut entries = Dir::read_from(file).ok()?.flatten();
+        let is_empty =
+            entries.all(|entry| [&b"."[..], b".."].contains(&entry.file_name().to_bytes()));
+        return is_empty.then_some(StandIn::Directory);
     }
-    let mut bytes = Vec::new();
-    file.take(16).read_to_end(&mut bytes).ok()?;
-    [StandInText::Empty, StandInText::Dot]
-        .into_iter()
-        .find(|text| text.as_bytes() == bytes)
-        .map(StandIn::File)
+    let texts = [StandInText::Empty, StandInText::Dot];
+    let mut bytes = [0; 16];
+    let is_short = metadata.is_file() && metadata.len() < bytes.len() as u64;
+    let count = file.read_at(&mut bytes, 0).ok().filter(|_| is_short)?;
+    texts.into_iter().find(|text| text.as_bytes() == &bytes[..count]).map(StandIn::File)
 }
 
 /// Opens a path and takes the shared lock that keeps others from removing it. Returns `None` if it
@@ -367,7 +385,12 @@ fn is_still_at(parent: &OwnedFd, name: &OsStr, file: &File) -> io::Result<bool> 
 }
 
 impl LockedStandIn {
-    fn new(parent: &OwnedFd, name: &OsStr, file: File, kind: StandIn) -> io::Result<LockedStandIn> {
+    fn new(
+        parent: &OwnedFd,
+        name: &OsStr,
+        file: File,
+        kind: Option<StandIn>,
+    ) -> io::Result<LockedStandIn> {
         Ok(LockedStandIn { parent: parent.try_clone()?, name: name.to_owned(), file, kind })
     }
 
@@ -375,7 +398,8 @@ impl LockedStandIn {
     /// its file if it was removed.
     fn remove_if_unused(self) -> Option<File> {
         flock(&self.file, FlockOperation::NonBlockingLockExclusive).ok()?;
-        let is_untouched = match self.kind {
+        let kind = self.kind.or_else(|| recognize_stand_in(&self.file))?;
+        let is_untouched = match kind {
             StandIn::Nothing => false,
             StandIn::Directory => true,
             StandIn::File(text) => {
@@ -384,11 +408,70 @@ impl LockedStandIn {
         };
         if is_untouched && is_still_at(&self.parent, &self.name, &self.file).unwrap_or(false) {
             let flags =
-                if self.kind == StandIn::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                if kind == StandIn::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             // A directory that is no longer empty stays; any other failure is ignored too.
             unlinkat(self.parent.as_fd(), &self.name, flags).ok()?;
             return Some(self.file);
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Creates a workspace in which `.own` is protected.
+    fn workspace(name: &str) -> (PathBuf, Rights) {
+        let folder =
+            std::env::temp_dir().join(format!("ringfence-protect-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let folder = folder.canonicalize().unwrap();
+        let protected =
+            vec![ProtectedPath { path: folder.join(".own"), stand_in: StandIn::Directory }];
+        (folder.clone(), Rights { workspace: folder, protected, ..Rights::default() })
+    }
+
+    /// Returns whether another server could remove it now.
+    fn is_free(file: &File) -> bool {
+        let is_free = flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        flock(file, FlockOperation::Unlock).unwrap();
+        is_free
+    }
+
+    #[test]
+    fn a_stand_in_that_another_server_has_yet_to_mark_is_held() {
+        let (folder, rights) = workspace("unmarked");
+        std::fs::create_dir(folder.join(".own")).unwrap();
+        let theirs = File::open(folder.join(".own")).unwrap();
+        let guard = ProtectionGuard::acquire(&rights).unwrap();
+        assert!(!is_free(&theirs), "its maker could remove it under our cover");
+        // On a file system without marks its maker alone removes it.
+        let is_marked = fsetxattr(&theirs, STAND_IN_XATTR, b"1", XattrFlags::empty()).is_ok();
+        drop(guard);
+        assert_eq!(folder.join(".own").exists(), !is_marked, "the last one removes it");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn an_empty_directory_of_the_user_stays() {
+        let (folder, rights) = workspace("empty");
+        std::fs::create_dir(folder.join(".own")).unwrap();
+        drop(ProtectionGuard::acquire(&rights).unwrap());
+        assert!(folder.join(".own").exists());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_stand_in_lasts_as_long_as_someone_needs_it() {
+        let (folder, rights) = workspace("shared");
+        let first = ProtectionGuard::acquire(&rights).unwrap();
+        let second = ProtectionGuard::acquire(&rights).unwrap();
+        drop(first);
+        assert!(folder.join(".own").exists());
+        drop(second);
+        assert!(!folder.join(".own").exists());
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
