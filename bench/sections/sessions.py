@@ -34,14 +34,16 @@ def measure_calls(stage, place):
         return
     curve = Curve("sessions-cpu", "CPU of one file.read over HTTP, by open sessions", "sessions", "µs per call")
     with ExitStack() as stack:
-        server = place.http_server(stack)
+        # A server each: together they would have more sessions than one server keeps.
+        servers = {count: place.http_server(stack) for count in counts}
         opened = {}
-        for count in counts:
+        for count, server in servers.items():
             opened[count] = clients.connect_http(stage, server, count, min(count, THREADS))
             stack.callback(opened[count].close)
         total = stage.size(2048, 256)
 
         def turn(count):
+            server = servers[count]
             before = processes.read_cpu_ms(processes.find_tree(server.pid))
             timing = opened[count].call("file.read", {"path": "small.txt"}, total // count)
             used = processes.read_cpu_ms(processes.find_tree(server.pid)) - before

@@ -11,7 +11,6 @@ use std::time::SystemTime;
 
 use clap::Subcommand;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde_json::Value;
 
 use super::screen;
 use crate::audit::read::{LogReader, LoggedEvent};
@@ -220,15 +219,11 @@ fn print_events(args: &AuditArgs, root: &Path, out: &mut dyn Write) -> io::Resul
     loop {
         reader.read(|event| {
             unmatched.note_event(&event);
-            if !filter.may_match(&event) {
-                return Ok(());
-            }
-            let value = event.parse();
-            if !filter.matches(value.as_ref()) {
+            if !filter.matches(&event) {
                 return Ok(());
             }
             unmatched.has_match = true;
-            print_event(args.json, &event, value.as_ref(), width, out)
+            print_event(args.json, &event, width, out)
         })?;
         out.flush()?;
         unmatched.report_once(args);
@@ -254,18 +249,17 @@ fn has_reader_left() -> bool {
 fn print_event(
     json: bool,
     event: &LoggedEvent<'_>,
-    value: Option<&Value>,
     width: Option<usize>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    match value {
-        _ if json => {
-            out.write_all(event.raw)?;
-            out.write_all(b"\n")
-        }
+    if json {
+        out.write_all(event.raw)?;
+        return out.write_all(b"\n");
+    }
+    match event.parse() {
         Some(value) => match width.filter(|width| *width < FULL_LINE_WIDTH) {
-            Some(width) => writeln!(out, "{}", format_event_narrow(value, width)),
-            None => writeln!(out, "{}", format_event(value)),
+            Some(width) => writeln!(out, "{}", format_event_narrow(&value, width)),
+            None => writeln!(out, "{}", format_event(&value)),
         },
         None => {
             writeln!(out, "{:<26}  unreadable: {} line {}", "", escape_line(event.file), event.line)

@@ -1,7 +1,10 @@
 //! Selects events. A log may have millions, and most do not match: those are recognized by their
 //! bytes, and only what may match is parsed.
 
+use std::borrow::Cow;
+
 use memchr::memmem::Finder;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::AuditArgs;
@@ -29,6 +32,21 @@ struct ToolName {
     finder: Finder<'static>,
 }
 
+/// The members of an event that filters compare. Anything unusual about them, such as one that is not
+/// a string or comes twice, makes it an error to read them.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct FilteredMembers<'a> {
+    #[serde(borrow)]
+    ts: Cow<'a, str>,
+    #[serde(borrow)]
+    trace_id: Cow<'a, str>,
+    #[serde(borrow)]
+    session: Cow<'a, str>,
+    #[serde(borrow)]
+    tool: Cow<'a, str>,
+}
+
 /// What stands in a line before the name of its tool. No string of a record has these bytes in it,
 /// because JSON escapes quotation marks.
 pub(super) const TOOL_MEMBER: &[u8] = b"\"tool\":\"";
@@ -51,9 +69,19 @@ impl EventFilter {
             || self.tool.is_some()
     }
 
-    /// Returns false if an event cannot match. Cheap; if it returns true, [`EventFilter::matches`]
-    /// decides.
-    pub fn may_match(&self, event: &LoggedEvent<'_>) -> bool {
+    /// Returns whether an event matches. An event that is not JSON matches no filter.
+    pub fn matches(&self, event: &LoggedEvent<'_>) -> bool {
+        if !self.may_match(event) {
+            return false;
+        }
+        match serde_json::from_slice::<FilteredMembers<'_>>(event.raw) {
+            Ok(members) => self.matches_members(&members),
+            Err(_) => self.matches_value(event.parse().as_ref()),
+        }
+    }
+
+    /// Returns false if an event cannot match, by its bytes alone.
+    fn may_match(&self, event: &LoggedEvent<'_>) -> bool {
         let is_too_old = |since: &String| event.time().is_some_and(|time| time < since.as_str());
         !self.since.as_ref().is_some_and(is_too_old)
             && self.trace.as_ref().is_none_or(|trace| trace.is_in(event.raw))
@@ -61,17 +89,22 @@ impl EventFilter {
             && self.tool.as_ref().is_none_or(|tool| tool.is_in(event.raw))
     }
 
-    /// Returns whether a parsed event matches. An event that is not JSON matches no filter.
-    pub fn matches(&self, value: Option<&Value>) -> bool {
+    fn matches_value(&self, value: Option<&Value>) -> bool {
         let Some(value) = value else { return !self.has_filters() };
-        let text = |name: &str| value[name].as_str().unwrap_or_default();
-        self.since.as_ref().is_none_or(|since| text("ts") >= since.as_str())
-            && self
-                .trace
-                .as_ref()
-                .is_none_or(|trace| text("trace_id").starts_with(trace.text.as_str()))
-            && self.session.as_ref().is_none_or(|session| value["session"] == session.text.as_str())
-            && self.tool.as_ref().is_none_or(|tool| with_underscores(text("tool")) == tool.name)
+        let text = |name: &str| Cow::Borrowed(value[name].as_str().unwrap_or_default());
+        self.matches_members(&FilteredMembers {
+            ts: text("ts"),
+            trace_id: text("trace_id"),
+            session: text("session"),
+            tool: text("tool"),
+        })
+    }
+
+    fn matches_members(&self, members: &FilteredMembers<'_>) -> bool {
+        self.since.as_ref().is_none_or(|since| *members.ts >= **since)
+            && self.trace.as_ref().is_none_or(|trace| members.trace_id.starts_with(&trace.text))
+            && self.session.as_ref().is_none_or(|session| members.session == session.text)
+            && self.tool.as_ref().is_none_or(|tool| with_underscores(&members.tool) == tool.name)
     }
 }
 
@@ -159,8 +192,8 @@ mod tests {
                     filter("", "", "", name),
                     filter(times[0], "x", name, name),
                 ] {
-                    let matches = filter.matches(value.as_ref());
-                    assert!(!matches || filter.may_match(&event), "{line} {name}");
+                    let matches = filter.matches_value(value.as_ref());
+                    assert_eq!(matches, filter.matches(&event), "{line} {name}");
                     found += usize::from(matches && filter.has_filters());
                 }
             }

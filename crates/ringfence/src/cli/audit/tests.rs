@@ -1,5 +1,5 @@
 use clap::Parser;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::audit::{AuditLog, CallRecord};
