@@ -1,7 +1,5 @@
 //! Parses the first line of a script (`#!`) as the kernel does.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
@@ -29,9 +27,10 @@ pub fn read_shebang(path: &Path) -> Option<Vec<String>> {
     if FileType::from_raw_mode(fstat(&file).ok()?.st_mode) != FileType::RegularFile {
         return None;
     }
-    let mut text = Vec::new();
-    File::from(file).take(SHEBANG_BYTES as u64).read_to_end(&mut text).ok()?;
-    parse_shebang(&text).map(|words| words.into_iter().map(str::to_owned).collect())
+    // Regular files have no short reads, so the first one is what the kernel has read.
+    let mut text = [0; SHEBANG_BYTES];
+    let length = rustix::io::pread(&file, &mut text, 0).ok()?;
+    parse_shebang(&text[..length]).map(|words| words.into_iter().map(str::to_owned).collect())
 }
 
 #[cfg(test)]
