@@ -57,14 +57,25 @@ fn run(client: &mut Client, arguments: Value) -> Value {
     result
 }
 
-/// Starts a command that stays, and returns the supervisor of its run.
-fn supervisor_of_next(client: &mut Client) -> u32 {
+/// Starts a command that stays after a script, and returns the processes of its run.
+fn run_of_next(client: &mut Client, script: &str) -> Waiting {
     let marker = marker();
-    let id = client.start_call("shell.exec", &json!({"command": format!("exec sleep {marker}")}));
-    eventually(DEADLINE, "it has started", || !with_argument(&marker).is_empty());
-    let supervisor = parent(parent(with_argument(&marker)[0]));
+    let command = format!("{script}; exec sleep {marker}");
+    let id = client.start_call("shell.exec", &json!({"command": command}));
+    // The shell has it in a longer argument before.
+    let is_sleep = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.starts_with(b"sleep\0")
+    };
+    let mut program = None;
+    eventually(DEADLINE, "it has started", || {
+        program = with_argument(&marker).into_iter().find(is_sleep);
+        program.is_some()
+    });
+    let program = program.unwrap();
     client.cancel(&id);
-    supervisor
+    let first = parent(program);
+    Waiting { supervisor: parent(first), first, program }
 }
 
 fn kill(pid: u32) {
@@ -80,7 +91,7 @@ fn nothing_is_prepared_before_the_first_command_and_the_second_takes_what_is() {
     assert_eq!(children(server.pid()), vec![0_u32; 0], "no process before a command");
     run(&mut client, json!({"command": "true"}));
     let prepared = wait_for_run(&server);
-    assert_eq!(supervisor_of_next(&mut client), prepared.supervisor);
+    assert_eq!(run_of_next(&mut client, "true"), prepared);
     assert_ne!(wait_for_run(&server), prepared, "and the next one is prepared");
 }
 
@@ -122,7 +133,11 @@ fn what_appeared_since_is_protected_and_hidden() {
     let id = client.start_call("shell.exec", &json!({"command": script, "cwd": "new"}));
     let word = script.rsplit(' ').next().unwrap();
     eventually(DEADLINE, "it has started", || !with_argument(word).is_empty());
-    assert_eq!(parent(parent(with_argument(word)[0])), prepared.supervisor, "the run is used");
+    assert_eq!(
+        parent(parent(with_argument(word)[0])),
+        prepared.supervisor,
+        "its supervisor is used"
+    );
     kill(with_argument(word)[0]);
     let message = client.finish(id, "shell.exec", &json!({}));
     let result = &message["result"]["structuredContent"];
@@ -130,6 +145,41 @@ fn what_appeared_since_is_protected_and_hidden() {
     assert!(!message.to_string().contains("a new secret"), "{message}");
     assert_eq!(std::fs::read_to_string(workspace.join(".mcp.json")).unwrap(), "{}");
     assert_eq!(std::fs::read_to_string(workspace.join(".vscode/settings.json")).unwrap(), "{}");
+}
+
+#[test]
+fn what_changed_in_a_writable_directory_alone_discards_no_prepared_run() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    run(&mut client, json!({"command": "true"}));
+    let prepared = wait_for_run(&server);
+    std::fs::write(server.workspace().join(".mcp.json"), "{}").unwrap();
+    std::fs::create_dir(server.workspace().join("new")).unwrap();
+    let next = run_of_next(&mut client, "echo evil > .mcp.json; echo fine > new/file");
+    assert_eq!(next, prepared);
+    assert_eq!(std::fs::read_to_string(server.workspace().join(".mcp.json")).unwrap(), "{}");
+    assert!(server.workspace().join("new/file").exists());
+}
+
+/// Landlock knows a directory and not its path: the run that waited could still write to the old one.
+#[test]
+fn a_writable_directory_that_the_host_replaces_is_closed_to_the_next_command() {
+    let scratch = server::Scratch::within(crate::support::place::visible_folder());
+    let (data, old) = (scratch.path().join("data"), scratch.path().join("old"));
+    std::fs::create_dir(&data).unwrap();
+    let mut server = Options::new(Transport::Stdio)
+        .config(&format!("[sandbox]\nwritable = [{:?}]", data.display().to_string()))
+        .on(&scratch)
+        .spawn();
+    let mut client = server.connect(SESSIONS);
+    run(&mut client, json!({"command": format!("echo one > {}/one", data.display())}));
+    assert!(data.join("one").exists());
+    let prepared = wait_for_run(&server);
+    std::fs::rename(&data, &old).unwrap();
+    std::fs::create_dir(&data).unwrap();
+    let next = run_of_next(&mut client, &format!("echo two > {}/two", old.display()));
+    assert_ne!(next.first, prepared.first, "another run was started");
+    assert!(!old.join("two").exists());
 }
 
 #[test]
