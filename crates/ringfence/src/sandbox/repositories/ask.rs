@@ -77,7 +77,6 @@ for place; do
     # Nothing comes after the last list of a single repository, so nothing is lost if it never ends.
     [ -z "$is_single" ] || limit=
     part call "$@" worktree list --porcelain -z
-    limit='timeout -s KILL 1'
 done
 "#;
 
@@ -122,8 +121,8 @@ pub struct RepositoryAnswer {
     pub query: RepositoryQuery,
     /// Absent if git could not be asked: then no part of the repository may be written.
     pub settings: Option<GitSettings>,
-    /// The lists are what git would have said with more time. What a list lacks could not be
-    /// protected, so then no part of the repository may be written either.
+    /// Git finished every list. What an unfinished one lacks could not be protected, so then no part
+    /// of the repository may be written either.
     pub is_complete: bool,
     /// Submodules in the index, relative to the top of the work tree.
     pub submodules: Vec<PathBuf>,

@@ -268,6 +268,10 @@ impl PartialEq for ChangeStamp {
 /// system.
 const CLOCK_MARGIN: Duration = Duration::from_millis(50);
 
+/// How long an unfinished answer of git counts. To ask again may take as long as the first time, and
+/// until there is an answer the repository is read-only.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
 fn current_stamp(path: &Path) -> ChangeStamp {
     stamp_at(path, SystemTime::now())
 }
@@ -310,6 +314,8 @@ fn is_own_common_dir(path: &Path, metadata: &fs::Metadata) -> bool {
 pub struct AnswerStamps {
     found: FoundRepositories,
     files: Vec<(PathBuf, ChangeStamp)>,
+    /// When git is asked again although nothing has changed: it may have been too slow.
+    retry_at: Option<SystemTime>,
 }
 
 impl AnswerStamps {
@@ -317,11 +323,14 @@ impl AnswerStamps {
     pub fn from_found(found: &FoundRepositories) -> AnswerStamps {
         let found =
             FoundRepositories { work_trees: found.work_trees.clone(), bare: found.bare.clone() };
-        AnswerStamps { found, files: Vec::new() }
+        AnswerStamps { found, files: Vec::new(), retry_at: None }
     }
 
     /// Adds the files that this answer depends on.
     pub fn add_answer(&mut self, answer: &RepositoryAnswer, queried_at: SystemTime) {
+        if answer.settings.is_some() && !answer.is_complete {
+            self.retry_at = Some(queried_at + RETRY_AFTER);
+        }
         let protected_path = answer.query.as_protected().path;
         // A directory changes whenever a stand-in for a file appears in it, and the files that
         // matter are listed below.
@@ -365,14 +374,41 @@ impl AnswerStamps {
     /// Returns whether nothing has changed. A fresh file is equal to nothing, so that it is
     /// examined once more.
     pub fn is_current(&self, found: &FoundRepositories) -> bool {
-        self.found == *found && self.files.iter().all(|(file, stamp)| current_stamp(file) == *stamp)
+        self.retry_at.is_none_or(|at| SystemTime::now() < at)
+            && self.found == *found
+            && self.files.iter().all(|(file, stamp)| current_stamp(file) == *stamp)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::ask::GitSettings;
     use super::*;
     use crate::config::scratch::Scratch;
+
+    #[test]
+    fn an_unfinished_answer_counts_for_a_while() {
+        let found = FoundRepositories::default();
+        let is_current_after = |is_complete: bool, seconds: u64| {
+            let settings = GitSettings {
+                git_dir: "/nowhere/.git".into(),
+                common_dir: "/nowhere/.git".into(),
+                hooks: "/nowhere/.git/hooks".into(),
+                top: None,
+                entries: Vec::new(),
+            };
+            let answer = RepositoryAnswer {
+                settings: Some(settings),
+                is_complete,
+                ..RepositoryAnswer::new_unknown(RepositoryQuery::WorkTree("/nowhere".into()))
+            };
+            let mut stamps = AnswerStamps::from_found(&found);
+            stamps.add_answer(&answer, SystemTime::now() - Duration::from_secs(seconds));
+            stamps.is_current(&found)
+        };
+        assert!(is_current_after(true, 3600) && is_current_after(false, 0));
+        assert!(!is_current_after(false, 11));
+    }
 
     #[test]
     fn a_stand_in_is_as_good_as_nothing() {
